@@ -1,0 +1,1 @@
+"""Triton kernels, each beside its torch oracle. Imports nothing of ours."""

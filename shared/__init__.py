@@ -1,0 +1,1 @@
+"""What two or more services use. Imports nothing from `services`."""

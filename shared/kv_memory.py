@@ -1,0 +1,53 @@
+"""The host-visible KV pool: block bytes and a generation per block, shared by two processes.
+
+The engine process creates it and writes blocks; the io process of the same worker maps it to
+serve and to fill blocks. `generation[b]` is bumped *before* block b is overwritten, so a reader
+that saw the same generation before and after its copy holds one consistent block (a sequence
+lock; safety needs no clock and no lock across processes).
+"""
+
+import mmap
+import os
+from dataclasses import dataclass
+
+from shared.kv_layout import KVLayout
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive blocks of one attempt that are complete and visible, ready to be read."""
+
+    first_block: int
+    """logical index of the first block in the sequence"""
+    block_ids: tuple[int, ...]
+    generations: tuple[int, ...]
+    """generation of each block when it was written"""
+
+
+class KVMemory:
+    """`num_blocks` blocks of `layout.block_bytes` and their generations in one mapping."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self.fd = fd
+        table = -(-num_blocks * 8 // _PAGE) * _PAGE
+        self._map = mmap.mmap(fd, table + num_blocks * layout.block_bytes)
+        view = memoryview(self._map)
+        self.generations = view[: num_blocks * 8].cast("Q")
+        self.blocks = view[table:]
+
+    @classmethod
+    def create(cls, layout: KVLayout, num_blocks: int) -> "KVMemory":
+        """A new pool, zero-filled; pages take memory only once written."""
+        fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
+        table = -(-num_blocks * 8 // _PAGE) * _PAGE
+        os.ftruncate(fd, table + num_blocks * layout.block_bytes)
+        return cls(layout, num_blocks, fd)
+
+    def block(self, block_id: int) -> memoryview:
+        """Writable bytes of one block."""
+        size = self.layout.block_bytes
+        return self.blocks[block_id * size : (block_id + 1) * size]

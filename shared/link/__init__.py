@@ -1,0 +1,1 @@
+"""Frames between a gateway and a worker over one persistent TCP connection."""

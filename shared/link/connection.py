@@ -1,0 +1,115 @@
+"""One TCP connection that carries length-prefixed frames, for either end of a link."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from shared.codec import Codec
+from shared.errors import ProtocolError
+from shared.protocol import CODEC, MAX_FRAME_BYTES
+
+logger = logging.getLogger(__name__)
+
+USER_TIMEOUT_MS = 5_000
+"""unacknowledged bytes for this long close the connection; the kernel alone waits 15 minutes"""
+MAX_UNSENT_BYTES = 64 * 2**20
+"""a peer that reads nothing is cut before it costs more memory than this"""
+
+_LENGTH = struct.Struct(">I")
+
+
+class Connection(asyncio.Protocol):
+    """Splits the byte stream into messages of `codec`. Callbacks run on the event loop.
+
+    `on_message` may raise ProtocolError, which closes the connection like a malformed frame.
+    `on_lost` is called exactly once, after the last message.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[["Connection", Any], None],
+        on_lost: Callable[["Connection", Exception | None], None],
+        on_made: Callable[["Connection"], None] | None = None,
+        codec: Codec = CODEC,
+    ) -> None:
+        self._codec = codec
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._failure: ProtocolError | None = None
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        keep_responsive(transport.get_extra_info("socket"))
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            self._deliver()
+        except ProtocolError as error:
+            logger.warning("link closed: %s", error)
+            self._failure = error
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._on_lost(self, self._failure or exc)
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def send(self, message: Any) -> None:
+        """Queue one message; does nothing once closed. Never blocks."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        body = self._codec.encode(message)
+        self._transport.write(_LENGTH.pack(len(body)) + body)
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            logger.warning("link closed: the peer stopped reading")
+            self.abort()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, drop what is queued."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _deliver(self) -> None:
+        buffer, start = self._buffer, 0
+        while len(buffer) - start >= _LENGTH.size and not self.closed:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > MAX_FRAME_BYTES:
+                raise ProtocolError(f"frame of {length} bytes is over the limit")
+            end = start + _LENGTH.size + length
+            if len(buffer) < end:
+                break
+            body = bytes(buffer[start + _LENGTH.size : end])
+            self._on_message(self, self._codec.decode(body))
+            start = end
+        if start:
+            del buffer[:start]
+
+
+def keep_responsive(sock: socket.socket) -> None:
+    """No coalescing delay, and a blackholed peer is noticed in seconds."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

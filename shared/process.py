@@ -1,0 +1,31 @@
+"""Process lifetime: a child that never outlives its parent, and a name for a run of a process."""
+
+import ctypes
+import os
+import secrets
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, also on kill -9 of the parent.
+
+    Call early in the child with the parent's pid. On systems other than Linux it does nothing;
+    there the closed channel or lifeline is what ends the child.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def new_incarnation(worker_id: str) -> str:
+    """`worker_id` and a 128-bit boot nonce: never the same for two runs of a process."""
+    return f"{worker_id}.{secrets.token_hex(16)}"
+
+
+def worker_id_of(incarnation: str) -> str:
+    return incarnation.rpartition(".")[0]

@@ -1,0 +1,295 @@
+"""The words gateway and workers say to each other, and their encoding.
+
+A frame is a 4-byte big-endian length and the message as `shared.codec` encodes it. A peer that
+sends anything else gets its link closed.
+
+Every message about a request carries (rid, epoch). An epoch names one prefill incarnation and
+one decode incarnation, once; a receiver ignores any epoch but its current one.
+
+Version history
+    1  first version
+"""
+
+import typing
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from shared.codec import Codec
+
+VERSION = 1
+MAX_FRAME_BYTES = 64 * 2**20
+
+
+class Attempt(NamedTuple):
+    """One try at one request: the key of everything a worker holds for it."""
+
+    rid: str
+    epoch: int
+
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; travels with the attempt and survives every hand-over.
+
+    The random draw at a position is a function of (seed, position) alone, so a resumed or
+    handed-over sequence continues with the draws the first attempt would have made.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy"""
+    top_k: int = 0
+    """0 keeps all"""
+    top_p: float = 1.0
+    seed: int = 0
+    min_tokens: int = 0
+    """until then EOS and stop ids are masked, as far as they could end the request"""
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    logprobs: int = -1
+    """-1 none; 0 the chosen token's; k also the k most likely"""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, of the unscaled distribution."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a worker says of itself on every frame; a hint, the worker stays the judge."""
+
+    room_tokens: int
+    """prompt tokens it would accept now beyond what runs"""
+    queued_tokens: int
+    """prompt tokens accepted and not yet computed"""
+    running: int
+    waiting: int
+    total: int
+    free: int
+    cached: int
+    held: int
+    """blocks: free + cached + held == total"""
+    state: Literal["starting", "ready", "draining"] = "ready"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stage of a request as cut by the process that did the work; wall-clock ns."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    pid: int
+    attributes: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First frame in each direction. The worker's tells who it is; the gateway's, what lives."""
+
+    version: int
+    role: Literal["gateway", "prefill", "decode"]
+    inc: str
+    """incarnation: worker or gateway id, a dot, and a 128-bit boot nonce in hex"""
+    pool: str
+    """(model, revision, layout fingerprint) in one string; peers of another pool are refused"""
+    live: tuple[tuple[str, int], ...] = ()
+    """gateway only: attempts it still owns on this worker; the worker drops all others of it"""
+    load: Load | None = None
+    """worker only"""
+    transfer_address: str = ""
+    """worker only: where a decode worker pulls this worker's KV from"""
+    pid: int = 0
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Gateway -> worker: compute this prompt. `mode` prefill = hand over after token 1;
+    local = keep the sequence and decode it here, with the recorded reason."""
+
+    rid: str
+    epoch: int
+    inc: str
+    """receiver's incarnation; a restarted worker refuses"""
+    token_ids: tuple[int, ...]
+    """the client's prompt, then the tokens already delivered by earlier attempts"""
+    num_prompt_tokens: int
+    """length of the client's prompt"""
+    block_hashes: tuple[bytes, ...]
+    """chain hashes of the full blocks of token_ids"""
+    hash_root: bytes
+    """parent of the first block: hashes of later blocks continue from here"""
+    sampling: Sampling
+    mode: Literal["prefill", "local"]
+    reason: Literal["", "agg", "no_prefill_worker", "retry"] = ""
+    ticket: str = ""
+    """secret of this attempt that authorises its KV pull"""
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Gateway -> decode worker, after START: reserve all blocks, pull from `source`, decode."""
+
+    rid: str
+    epoch: int
+    inc: str
+    p_inc: str
+    source: str
+    """transfer address of the prefill worker"""
+    ticket: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    block_hashes: tuple[bytes, ...]
+    hash_root: bytes
+    sampling: Sampling
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Gateway -> worker: drop this attempt and everything of it."""
+
+    rid: str
+    epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Gateway -> worker, every second and whenever the backlog grows."""
+
+    seq: int
+    num_backlogged: int = 0
+    """requests of this gateway that wait in the pool's backlog; a worker with room pops"""
+
+
+@dataclass(frozen=True)
+class Pong:
+    seq: int
+    load: Load
+    counters: dict[str, int] = field(default_factory=dict)
+    """totals since the worker's start, by metric name; the gateway exports them"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Worker -> gateway: the first chunk of the attempt is scheduled."""
+
+    rid: str
+    epoch: int
+    inc: str
+    num_cached_tokens: int
+    load: Load
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Worker -> gateway: not accepted, nothing kept. `reason` is a word for the receipt."""
+
+    rid: str
+    epoch: int
+    inc: str
+    reason: Literal["no_room", "incarnation", "draining", "too_long", "fingerprint"]
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Consecutive tokens of one attempt; `index` counts the client's output tokens from 0."""
+
+    rid: str
+    epoch: int
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    """set when the worker ended the sequence with the last token of this run"""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Worker -> gateway: all tokens of one step for this gateway."""
+
+    inc: str
+    runs: tuple[TokenRun, ...]
+    load: Load
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Worker -> gateway: the stages this attempt went through here."""
+
+    rid: str
+    epoch: int
+    inc: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Worker -> gateway: the attempt is lost here. `own_fault` counts as a strike."""
+
+    rid: str
+    epoch: int
+    inc: str
+    code: str
+    message: str
+    own_fault: bool = False
+
+
+@dataclass(frozen=True)
+class Handback:
+    """Worker -> gateway: given back cleanly (pressure, drain); not a strike."""
+
+    rid: str
+    epoch: int
+    inc: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Worker -> gateway: popped from the backlog; answer with Assign or Cancel."""
+
+    rid: str
+    inc: str
+
+
+Message = (
+    Hello
+    | Assign
+    | Receive
+    | Cancel
+    | Ping
+    | Pong
+    | Start
+    | Refuse
+    | Tokens
+    | Spans
+    | Fail
+    | Handback
+    | Pull
+)
+
+CODEC = Codec(typing.get_args(Message))
+
+
+def encode(message: Message) -> bytes:
+    """Frame body of one message, without the length prefix."""
+    return CODEC.encode(message)
+
+
+def decode(body: bytes) -> Message:
+    """The message in a frame body; ProtocolError if it is not exactly one of ours."""
+    message: Message = CODEC.decode(body)
+    return message

@@ -1,0 +1,136 @@
+"""Link and LinkServer over real TCP: HELLO, order, refusal, loss."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from shared.errors import PeerLostError, ProtocolError
+from shared.link.link import Link
+from shared.link.server import LinkServer, Peer
+from shared.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Ping
+
+pytestmark = pytest.mark.anyio
+
+
+def worker_hello() -> Hello:
+    return Hello(VERSION, "prefill", "p.1", "pool")
+
+
+def gateway_hello(version: int = VERSION, pool: str = "pool") -> Hello:
+    return Hello(version, "gateway", "g.1", pool)
+
+
+class Inbox:
+    """Records what both ends saw."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.closed = asyncio.Event()
+        self.opened: list[Peer] = []
+
+    def receive(self, _: object, message: Message) -> None:
+        self.messages.append(message)
+
+    def close(self, _: object) -> None:
+        self.closed.set()
+
+
+async def started(inbox: Inbox) -> tuple[LinkServer, int]:
+    server = LinkServer(worker_hello, inbox.receive, inbox.close, inbox.opened.append)
+    return server, await server.start("127.0.0.1", 0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_messages_arrive_whole_and_in_order_both_ways() -> None:
+    ours, theirs = Inbox(), Inbox()
+    server, port = await started(theirs)
+    link = await Link.dial("127.0.0.1", port, gateway_hello(), ours.receive, ours.close)
+    assert link.peer.inc == "p.1"
+    sent: list[Message] = [Ping(n) for n in range(2000)]
+    for message in sent:
+        link.send(message)
+    await until(lambda: len(theirs.messages) == len(sent))
+    assert theirs.messages == sent
+    theirs.opened[0].send(Ping(7))
+    await until(lambda: ours.messages)
+    assert ours.messages == [Ping(7)]
+    await link.close()
+    assert ours.closed.is_set()
+    await until(theirs.closed.is_set)
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "hello", [gateway_hello(version=99), gateway_hello(pool="other")], ids=["version", "pool"]
+)
+async def test_server_hangs_up_on_a_stranger(hello: Hello) -> None:
+    inbox = Inbox()
+    server, port = await started(inbox)
+    link = await Link.dial("127.0.0.1", port, hello, inbox.receive, inbox.close)
+    await until(inbox.closed.is_set)
+    assert link.closed
+    assert inbox.opened == []
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">I", MAX_FRAME_BYTES + 1),
+        struct.pack(">I", 3) + b"abc",
+        struct.pack(">I", 2) + b"\x91\xc0",
+    ],
+    ids=["too long", "not msgpack", "no name"],
+)
+async def test_malformed_frame_closes_only_that_link(frame: bytes) -> None:
+    inbox, good = Inbox(), Inbox()
+    server, port = await started(inbox)
+    link = await Link.dial("127.0.0.1", port, gateway_hello(), good.receive, good.close)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(frame)
+    async with asyncio.timeout(5):
+        try:
+            while await reader.read(4096):
+                pass
+        except ConnectionResetError:
+            pass
+    writer.close()
+    link.send(Ping(1))
+    await until(lambda: inbox.messages == [Ping(1)])
+    await link.close()
+    await server.close()
+
+
+async def test_dial_fails_cleanly_when_nobody_answers() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    inbox = Inbox()
+    with pytest.raises(PeerLostError):
+        await Link.dial("127.0.0.1", port, gateway_hello(), inbox.receive, inbox.close)
+
+
+async def test_dial_refuses_a_peer_that_is_no_worker() -> None:
+    inbox = Inbox()
+    server = LinkServer(gateway_hello, inbox.receive, inbox.close)
+    port = await server.start("127.0.0.1", 0)
+    with pytest.raises(ProtocolError):
+        await Link.dial("127.0.0.1", port, gateway_hello(), inbox.receive, inbox.close)
+    await server.close()
+
+
+async def test_server_death_is_noticed_at_once() -> None:
+    ours, theirs = Inbox(), Inbox()
+    server, port = await started(theirs)
+    await Link.dial("127.0.0.1", port, gateway_hello(), ours.receive, ours.close)
+    await server.close()
+    async with asyncio.timeout(1):
+        await ours.closed.wait()

@@ -1,0 +1,148 @@
+"""What prefill worker p may do next with its one block."""
+
+from collections.abc import Iterator
+
+from tests.model.world import (
+    FOREIGN,
+    RIGHT,
+    STALE,
+    Lineage,
+    Move,
+    Prefill,
+    Scope,
+    Token,
+    World,
+    send,
+    with_prefill,
+)
+
+
+def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    worker = world.prefill[index]
+    if worker.state == "free":
+        yield from _free(world, scope, index)
+    elif worker.state == "other":
+        yield from _used_by_another(world, scope, index)
+    elif worker.state == "writing":
+        yield from _writing(world, scope, index)
+    else:
+        yield from _held(world, scope, index)
+    if world.num_crashes < scope.max_crashes:
+        reborn = Prefill(inc=worker.inc + 1)
+        crashed = with_prefill(world, index, reborn)._replace(num_crashes=world.num_crashes + 1)
+        yield Move(f"p{index} crashes", crashed, environment=True)
+
+
+def _free(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    worker = world.prefill[index]
+    if worker.preempted >= 0:
+        yield from _resume(world, scope, index)
+    else:
+        for message in world.network:
+            if message[0] == "ASSIGN" and message[2] == index:
+                yield from _accept(world, scope, index, message)
+    if worker.generation < scope.max_generation and not scope.fault_free:
+        other = _bumped(worker, scope)._replace(
+            state="other", epoch=-1, piece0=FOREIGN, piece1=FOREIGN
+        )
+        yield Move(f"p{index} lends its block", with_prefill(world, index, other), True)
+
+
+def _accept(world: World, scope: Scope, index: int, message: tuple[object, ...]) -> Iterator[Move]:
+    """R14, and one attempt per epoch. START is sent as the first chunk is scheduled."""
+    worker = world.prefill[index]
+    epoch = message[1]
+    assert isinstance(epoch, int)
+    bound = message[3] == worker.inc or "unbound assign" in scope.mutants
+    if not bound or epoch <= worker.last_epoch or worker.generation > scope.max_generation:
+        return
+    writing = _bumped(worker, scope)._replace(
+        last_epoch=epoch, state="writing", epoch=epoch, piece0=STALE, piece1=STALE, run=0
+    )
+    started = with_prefill(world, index, writing)
+    for after in send(started, scope, ("START", epoch, index, worker.inc)):
+        yield Move(f"p{index} starts", after)
+
+
+def _resume(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    """The prefill is run again inside its epoch: the engine never does (R17), the protocol
+    bears it all the same."""
+    worker = world.prefill[index]
+    epoch = worker.preempted
+    if worker.generation <= scope.max_generation:
+        again = _bumped(worker, scope)._replace(
+            state="writing",
+            epoch=epoch,
+            piece0=STALE,
+            piece1=STALE,
+            preempted=-1,
+            run=worker.run + 1,
+        )
+        yield Move(f"p{index} resumes", with_prefill(world, index, again))
+    if ("CANCEL", epoch) in world.network or not scope.fault_free:
+        forgotten = worker._replace(preempted=-1, epoch=-1, run=0)
+        yield Move(f"p{index} forgets", with_prefill(world, index, forgotten))
+
+
+def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    worker = world.prefill[index]
+    freed = worker._replace(state="free")
+    if "late generation" in scope.mutants:
+        freed = freed._replace(generation=worker.generation + 1)
+    yield Move(f"p{index} gets its block back", with_prefill(world, index, freed), True)
+    if worker.preempted >= 0:
+        forgotten = worker._replace(preempted=-1, run=0)
+        yield Move(f"p{index} forgets", with_prefill(world, index, forgotten))
+
+
+def _writing(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    worker = world.prefill[index]
+    published = ("WM", worker.epoch, index, worker.inc, worker.generation)
+    if worker.piece0 == STALE:
+        if "early watermark" in scope.mutants and published not in world.network:
+            for after in send(world, scope, published):
+                yield Move(f"p{index} publishes too early", after)
+        written = with_prefill(world, index, worker._replace(piece0=RIGHT))
+        for after in send(written, scope, published):
+            yield Move(f"p{index} publishes piece 0", after)
+    else:
+        yield from _seal(world, scope, index)
+    if worker.run < scope.max_reruns and not scope.fault_free:
+        preempted = worker._replace(state="free", epoch=-1, preempted=worker.epoch)
+        yield Move(f"p{index} preempts", with_prefill(world, index, preempted), True)
+    if ("CANCEL", worker.epoch) in world.network:
+        yield Move(f"p{index} cancels", with_prefill(world, index, _freed(worker)))
+
+
+def _seal(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    """Piece 1 is written, then SEAL to decode and token 1 to the gateway."""
+    worker = world.prefill[index]
+    generation = worker.generation + ("late generation" in scope.mutants)
+    held = worker._replace(state="held", piece1=RIGHT, generation=generation)
+    lineage = Lineage(index, worker.inc, worker.run)
+    token = Token(worker.epoch, world.first_index[worker.epoch], True, lineage, None)
+    seal = ("SEAL", worker.epoch, index, worker.inc, generation, worker.run)
+    for after in send(with_prefill(world, index, held), scope, seal, ("TOKEN", token)):
+        yield Move(f"p{index} seals", after)
+
+
+def _held(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    worker = world.prefill[index]
+    free = with_prefill(world, index, _freed(worker))
+    if ("RELEASE", worker.epoch, index) in world.network:
+        yield Move(f"p{index} released", free)
+    if ("CANCEL", worker.epoch) in world.network:
+        yield Move(f"p{index} cancels", free)
+    if "no lease" not in scope.mutants and not scope.fault_free:
+        yield Move(f"p{index} lease ends", free)
+
+
+def _bumped(worker: Prefill, scope: Scope) -> Prefill:
+    """R6: the generation grows before the block is overwritten."""
+    if "late generation" in scope.mutants:
+        return worker
+    return worker._replace(generation=worker.generation + 1)
+
+
+def _freed(worker: Prefill) -> Prefill:
+    return worker._replace(state="free", epoch=-1, preempted=-1, run=0)

@@ -1,0 +1,53 @@
+"""The hand-over protocol, exhaustively at small scope: sound as it is, broken without a rule."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.model.explore import explore
+from tests.model.world import Scope
+
+SOUND = {
+    "two epochs": Scope(max_epochs=2),
+    "three tokens, a crash": Scope(num_tokens=3, max_crashes=1),
+    "a crash, a lost message": Scope(max_crashes=1, max_lost=1),
+    "two lost messages": Scope(max_lost=2),
+    "prefill runs twice": Scope(num_tokens=3, max_reruns=1),
+    "two decode workers": Scope(num_decode=2, num_tokens=3),
+    "two prefill workers": Scope(num_prefill=2),
+    "fault-free 1P1D": Scope(num_tokens=4, fault_free=True),
+    "fault-free 2P2D": Scope(num_prefill=2, num_decode=2, num_tokens=4, fault_free=True),
+}
+
+MUTANTS = {
+    "no watermark": (Scope(max_reruns=1), "I2"),
+    "early watermark": (Scope(max_reruns=1), "I2"),
+    "no tag compare": (Scope(max_reruns=1), "I2"),
+    "no verify": (Scope(), "I2"),
+    "late generation": (Scope(), "I2"),
+    "no incarnation": (Scope(max_crashes=1), "I2"),
+    "unbound assign": (Scope(max_crashes=1), "I4p"),
+    "two decodes": (Scope(num_decode=2, num_tokens=3, max_generation=1), "I4d"),
+    "early free": (Scope(), "I7"),
+    "no epoch": (Scope(max_epochs=2), "I4"),
+    "no index": (Scope(num_tokens=3), "I3"),
+    "done first": (Scope(), "I5"),
+    "no terminal guard": (Scope(), "I1"),
+    "no lease": (Scope(max_lost=2), "cannot leave"),
+    "no reorder buffer": (Scope(num_tokens=3, fault_free=True), "cannot leave"),
+}
+
+
+@pytest.mark.parametrize("scope", SOUND.values(), ids=SOUND)
+def test_every_world_is_sound_and_can_settle(scope: Scope) -> None:
+    verdict = explore(scope)
+    assert verdict.sound, verdict
+    assert verdict.num_worlds > 50
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_taking_a_rule_out_is_found(mutant: str) -> None:
+    scope, expected = MUTANTS[mutant]
+    verdict = explore(replace(scope, mutants=frozenset({mutant})))
+    found = verdict.violation or verdict.stuck or "nothing"
+    assert expected in found, verdict
