@@ -1,0 +1,100 @@
+"""Backlog of one pool: the order of requests that found no worker with room.
+
+It is used under saturation only; otherwise a request goes straight to a worker. Order is by
+class, then by the tenant's virtual time: start-time fair queuing, P. Goyal, H. Vin, H. Cheng,
+"Start-time Fair Queuing: A Scheduling Algorithm for Integrated Services Packet Switching
+Networks", SIGCOMM 1996, with the request as packet and its prompt tokens as length:
+
+    start(r)  = max(v, finish of the tenant's previous request)
+    finish(r) = start(r) + tokens(r)
+    v         = start tag at the head of the queue when a request was last taken
+
+all per class. While a class is empty its finish tags mean nothing and are forgotten. Equal
+tags go by arrival. A cancelled request stays charged to its tenant until then.
+
+A worker that pops names the prefixes it holds and gets, among the first WINDOW of the head's
+class, the request of which it holds the longest prefix. The head is passed over at most
+MAX_PASSES times in a row, so nobody starves by that.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+WINDOW = 16
+MAX_PASSES = 16
+MAX_PRIORITY = 7
+MAX_HEADS = 4
+HEAD_DEPTHS = (1, 4, 16, 64)
+"""depths, in blocks, of the chain hashes that stand for a prompt's prefix"""
+
+
+@dataclass(frozen=True)
+class BacklogEntry:
+    """One waiting request: who owns it, what it costs, what it starts with."""
+
+    rid: str
+    g_inc: str
+    """the gateway to ask for it"""
+    tenant: str
+    num_tokens: int
+    """prompt tokens; what its tenant is charged"""
+    priority: int = 0
+    """its class; lower goes first, always"""
+    heads: tuple[bytes, ...] = ()
+    """chain hashes at HEAD_DEPTHS, as far as the prompt reaches"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.priority <= MAX_PRIORITY:
+            raise ValueError(f"priority {self.priority} is not in 0..{MAX_PRIORITY}")
+        if self.num_tokens < 1 or len(self.heads) > MAX_HEADS:
+            raise ValueError("a backlog entry has at least one token and at most four heads")
+
+
+def heads_of(block_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The heads of a prompt with these chain hashes."""
+    return tuple(block_hashes[depth - 1] for depth in HEAD_DEPTHS if depth <= len(block_hashes))
+
+
+class PutStatus(StrEnum):
+    QUEUED = "queued"
+    FULL = "full"
+    TOO_LATE = "too_late"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Answer to `put`. Not QUEUED: nothing was written."""
+
+    status: PutStatus
+    num_ahead: int
+    """requests that go before it; for FULL all that wait"""
+    tokens_ahead: int
+    """their prompt tokens; divided by the pool's rate this is the wait"""
+
+
+class Backlog(Protocol):
+    """One pool's queue. Each call is one atomic step and one round trip. Raises
+    StateUnavailableError within a bounded time."""
+
+    async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
+        """Queues a request unless the backlog is full or more than `max_tokens_ahead` prompt
+        tokens would go first: its deadline cannot be met.
+
+        Idempotent by rid: a request that waits already keeps its place. The owner repeats it
+        now and then for what it thinks is waiting; that covers lost data, and a popper that
+        died before it asked.
+        """
+
+    async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
+        """Takes one request; `held`: heads the worker has in its cache. None if empty.
+
+        A request whose answer is lost on the way is gone from here; see `put`.
+        """
+
+    async def cancel(self, rid: str) -> bool:
+        """Takes a request out; False if it was not there."""
+
+    async def length(self) -> int:
+        """Number of waiting requests."""

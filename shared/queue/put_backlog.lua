@@ -1,0 +1,59 @@
+-- PUT: queue one request of a pool, or say why not.
+-- KEYS  backlog-order:{pool} (zset: "arrival:tokens:rid" -> class * SPAN + start tag)
+--       backlog-entries:{pool} (hash: rid -> {member, g_inc, tenant, class, tokens, heads})
+--       backlog-clock:{pool} (hash: v<class>, arrivals, passes)
+--       backlog-finish:{pool} (zset: "class:tenant" -> class * SPAN + finish tag)
+-- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)  ttl_s
+-- Returns {queued | full | too_late, requests ahead, tokens ahead}.
+-- Start-time fair queuing; shared/queue/backlog.py has the formula and its source.
+local SPAN = 2 ^ 50
+local order, entries, clock, finish = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local rid, class, tokens = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local function exact(number)
+  return string.format('%.0f', number)
+end
+
+local function answer(status, members)
+  local sum = 0
+  for _, member in ipairs(members) do
+    sum = sum + tonumber(string.match(member, '^%d+:(%d+):'))
+  end
+  return { status, #members, sum }
+end
+
+local known = redis.call('HGET', entries, rid)
+if known then
+  local rank = redis.call('ZRANK', order, cmsgpack.unpack(known)[1])
+  return answer('queued', rank > 0 and redis.call('ZRANGE', order, 0, rank - 1) or {})
+end
+if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
+  return answer('full', redis.call('ZRANGE', order, 0, -1))
+end
+
+local base = class * SPAN
+local below_next = '(' .. exact(base + SPAN)
+if redis.call('ZCOUNT', order, exact(base), below_next) == 0 then
+  redis.call('ZREMRANGEBYSCORE', finish, exact(base), below_next)
+end
+local flow = class .. ':' .. ARGV[3]
+local v = tonumber(redis.call('HGET', clock, 'v' .. class) or 0)
+local last_finish = tonumber(redis.call('ZSCORE', finish, flow) or base) - base
+local start = math.max(v, last_finish)
+
+local placed = answer('queued', redis.call('ZRANGEBYSCORE', order, '-inf', exact(base + start)))
+local limit = tonumber(ARGV[8])
+if limit >= 0 and placed[3] > limit then
+  placed[1] = 'too_late'
+  return placed
+end
+local arrival = redis.call('HINCRBY', clock, 'arrivals', 1)
+local member = string.format('%015d:%d:%s', arrival, tokens, rid)
+redis.call('ZADD', order, exact(base + start), member)
+redis.call('ZADD', finish, exact(base + start + tokens), flow)
+redis.call('HSET', entries, rid,
+  cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6] }))
+for _, key in ipairs(KEYS) do
+  redis.call('EXPIRE', key, ARGV[9])
+end
+return placed

@@ -1,0 +1,59 @@
+"""The backlog in Redis: a sorted set for the order, three more keys beside it."""
+
+from collections.abc import Collection
+
+import msgpack
+
+from shared.queue.backlog import MAX_PASSES, WINDOW, BacklogEntry, Placement, PutStatus
+from shared.state.keys import LIVE_TTL_S, Keys
+from shared.state.kv_events import join_hashes, split_hashes
+from shared.state.redis_client import Argument, RedisClient, Script
+from shared.state.reply import as_bytes, as_int, as_list, as_text
+
+PUT = Script.beside(__file__, "put_backlog")
+POP = Script.beside(__file__, "pop_backlog")
+CANCEL = Script.beside(__file__, "cancel_backlog")
+
+
+class RedisBacklog:
+    """`Backlog` on a Redis server."""
+
+    def __init__(self, client: RedisClient, keys: Keys, pool: str, max_length: int) -> None:
+        self._client = client
+        self._keys = keys.backlog(pool)
+        self._max_length = max_length
+
+    async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
+        arguments: list[Argument] = [
+            *(entry.rid, entry.g_inc, entry.tenant, entry.priority, entry.num_tokens),
+            join_hashes(entry.heads),
+            self._max_length,
+            -1 if max_tokens_ahead is None else max_tokens_ahead,
+            LIVE_TTL_S,
+        ]
+        status, num_ahead, tokens_ahead = as_list(
+            await self._client.run(PUT, self._keys, arguments)
+        )
+        return Placement(PutStatus(as_text(status)), as_int(num_ahead), as_int(tokens_ahead))
+
+    async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
+        arguments: list[Argument] = [join_hashes(tuple(held)), WINDOW, MAX_PASSES]
+        answer = await self._client.run(POP, self._keys, arguments)
+        if answer is None:
+            return None
+        rid, packed = as_list(answer)
+        _, g_inc, tenant, priority, num_tokens, heads = msgpack.unpackb(as_bytes(packed), raw=True)
+        return BacklogEntry(
+            as_text(rid),
+            as_text(g_inc),
+            as_text(tenant),
+            as_int(num_tokens),
+            as_int(priority),
+            split_hashes(as_bytes(heads)),
+        )
+
+    async def cancel(self, rid: str) -> bool:
+        return as_int(await self._client.run(CANCEL, self._keys[:2], [rid])) == 1
+
+    async def length(self) -> int:
+        return as_int(await self._client.command("ZCARD", self._keys[0]))

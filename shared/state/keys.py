@@ -1,0 +1,83 @@
+"""Every Redis key of Baton: its type, its life, and who may touch it.
+
+All keys start with `<deployment>:1:`, so deployments can share a server and a later key format
+gets a new number. Values are hashes of blocks, lengths, counts, ids and the tenant's id; never a
+byte of a prompt, a token or KV.
+
+| key                    | type   | holds                                  | life        |
+|------------------------|--------|----------------------------------------|-------------|
+| request:{rid}          | hash   | the request's record                   | LIVE, ENDED |
+| live:{g_inc}           | set    | rids a gateway owns and has not ended  | LIVE        |
+| tenant:{tenant}        | set    | live rids of a tenant that has a quota | LIVE        |
+| beats                  | hash   | g_inc -> number of beats               | LIVE        |
+| pools                  | set    | pools that have or had a worker        | WORKER_KEYS |
+| workers:{pool}         | hash   | inc -> WorkerEntry (msgpack)           | WORKER_KEYS |
+| workers-expiry:{pool}  | zset   | inc -> server time it goes stale, ms   | WORKER_KEYS |
+| kv-events:{inc}        | stream | numbered prefix-cache changes, capped  | KV          |
+| kv-held:{inc}          | set    | the sum of all those changes           | KV          |
+| backlog-order:{pool}   | zset   | waiting requests by class and tag      | LIVE        |
+| backlog-entries:{pool} | hash   | rid -> entry (msgpack)                 | LIVE        |
+| backlog-clock:{pool}   | hash   | virtual times, arrivals, passes        | LIVE        |
+| backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
+
+The first four are for gateways only; a worker's access rights need none of them.
+
+A life is refreshed by each write. Lives only collect garbage: they run on the server's wall
+clock, so nothing that matters is decided by one.
+"""
+
+from dataclasses import dataclass
+
+LIVE_TTL_S = 90_000
+"""longer than the longest request timeout (86,400 s)"""
+ENDED_TTL_S = 600
+"""an ended record stays readable for 10 minutes"""
+WORKER_TTL_S = 4.0
+"""a registry entry that is not refreshed goes stale after this"""
+WORKER_KEYS_TTL_S = 60
+KV_TTL_S = 120
+"""prefix-cache keys of a worker that stopped publishing; it writes at least every 10 s"""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of all keys of one deployment."""
+
+    deployment: str = "baton"
+
+    def request(self, rid: str) -> str:
+        return self._key("request", rid)
+
+    def live(self, g_inc: str) -> str:
+        return self._key("live", g_inc)
+
+    def tenant(self, tenant: str) -> str:
+        return self._key("tenant", tenant)
+
+    @property
+    def beats(self) -> str:
+        return self._key("beats")
+
+    @property
+    def pools(self) -> str:
+        return self._key("pools")
+
+    def workers(self, pool: str) -> tuple[str, str]:
+        """Entries and their expiries."""
+        return self._key("workers", pool), self._key("workers-expiry", pool)
+
+    def kv(self, inc: str) -> tuple[str, str]:
+        """Event stream and held set."""
+        return self._key("kv-events", inc), self._key("kv-held", inc)
+
+    def backlog(self, pool: str) -> tuple[str, str, str, str]:
+        """Order, entries, clock and finish tags."""
+        return (
+            self._key("backlog-order", pool),
+            self._key("backlog-entries", pool),
+            self._key("backlog-clock", pool),
+            self._key("backlog-finish", pool),
+        )
+
+    def _key(self, *parts: str) -> str:
+        return ":".join((self.deployment, "1", *parts))

@@ -1,0 +1,142 @@
+"""Request records and gateway beats in memory: the twins that tests and one process use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shared.clock import Clock
+from shared.state.keys import ENDED_TTL_S
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    Finish,
+    Outcome,
+    ReapVerdict,
+    RequestRecord,
+    RequestState,
+)
+
+UNFINISHED = (RequestState.LIVE, RequestState.ABANDONED)
+
+
+class MemoryGatewayLiveness:
+    """`GatewayLiveness` in one process; shares what is live with its MemoryRequestRecords."""
+
+    def __init__(self) -> None:
+        self.beats: dict[str, int] = {}
+        self.live: dict[str, set[str]] = {}
+
+    async def beat(self, g_inc: str) -> Mapping[str, int]:
+        self.beats[g_inc] = self.beats.get(g_inc, 0) + 1
+        return dict(self.beats)
+
+    async def live_requests(self, g_inc: str) -> frozenset[str]:
+        return frozenset(self.live.get(g_inc, ()))
+
+    async def forget(self, g_inc: str, beat: int | None = None) -> bool:
+        if self.live.get(g_inc):
+            return False
+        if beat is not None and self.beats.get(g_inc, beat) != beat:
+            return False
+        self.beats.pop(g_inc, None)
+        self.live.pop(g_inc, None)
+        return True
+
+
+@dataclass(frozen=True)
+class _Stored:
+    record: RequestRecord
+    expires_s: float | None = None
+
+
+class MemoryRequestRecords:
+    """`RequestRecords` in one process."""
+
+    def __init__(self, liveness: MemoryGatewayLiveness, clock: Clock) -> None:
+        self._liveness = liveness
+        self._clock = clock
+        self._stored: dict[str, _Stored] = {}
+        self._tenants: dict[str, set[str]] = {}
+
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+        record = await self.read(request.rid)
+        if record is not None and record.request.g_inc != request.g_inc:
+            return Admission.TAKEN
+        if record is not None and record.state not in UNFINISHED:
+            return Admission.ENDED
+        if max_live > 0:
+            live = self._tenants.setdefault(request.tenant, set())
+            if request.rid not in live and len(live) >= max_live:
+                return Admission.OVER_QUOTA
+            live.add(request.rid)
+        if record is None:
+            record = RequestRecord(request, RequestState.LIVE, "", 0, 0, 0)
+        record = replace(record, request=request, state=RequestState.LIVE)
+        self._stored[request.rid] = _Stored(record)
+        self._liveness.live.setdefault(request.g_inc, set()).add(request.rid)
+        self._liveness.beats.setdefault(request.g_inc, 0)
+        return Admission.ADMITTED
+
+    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
+        for rid, count in progress.items():
+            record = await self.read(rid)
+            if record is None or record.request.g_inc != g_inc:
+                continue
+            if record.state is RequestState.LIVE and count > record.num_output_tokens:
+                self._stored[rid] = _Stored(replace(record, num_output_tokens=count))
+
+    async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
+        record = await self.read(request.rid)
+        if record is not None and record.request.g_inc != request.g_inc:
+            return Finish(None, written=False)
+        if record is not None and record.state not in UNFINISHED:
+            return Finish(_outcome(record), written=False)
+        record = RequestRecord(
+            request,
+            outcome.state,
+            outcome.code,
+            outcome.num_output_tokens,
+            outcome.num_cached_tokens,
+            outcome.num_attempts,
+        )
+        self._end(record)
+        return Finish(outcome, written=True)
+
+    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+        if self._liveness.beats.get(g_inc) != beat:
+            return ReapVerdict.ALIVE
+        self._liveness.live.get(g_inc, set()).discard(rid)
+        record = await self.read(rid)
+        if record is None or record.request.g_inc != g_inc:
+            return ReapVerdict.GONE
+        if record.state is RequestState.LIVE:
+            self._end(replace(record, state=RequestState.ABANDONED, code="gateway_lost"))
+        elif record.state is not RequestState.ABANDONED:
+            return ReapVerdict.ENDED
+        return ReapVerdict.REAPED
+
+    async def read(self, rid: str) -> RequestRecord | None:
+        stored = self._stored.get(rid)
+        if stored is None:
+            return None
+        if stored.expires_s is not None and stored.expires_s <= self._clock.monotonic_s():
+            del self._stored[rid]
+            return None
+        return stored.record
+
+    def _end(self, record: RequestRecord) -> None:
+        request = record.request
+        self._stored[request.rid] = _Stored(record, self._clock.monotonic_s() + ENDED_TTL_S)
+        self._liveness.live.get(request.g_inc, set()).discard(request.rid)
+        self._tenants.get(request.tenant, set()).discard(request.rid)
+
+
+def _outcome(record: RequestRecord) -> Outcome:
+    state = record.state
+    assert state is not RequestState.LIVE and state is not RequestState.ABANDONED
+    return Outcome(
+        state,
+        record.code,
+        record.num_output_tokens,
+        record.num_cached_tokens,
+        record.num_attempts,
+    )

@@ -1,0 +1,32 @@
+"""Worker registry in memory: the twin that tests and one process use."""
+
+from shared.clock import Clock
+from shared.state.keys import WORKER_TTL_S
+from shared.state.registry import WorkerEntry, decode_entries, encode_entry
+
+
+class MemoryWorkerRegistry:
+    """`WorkerRegistry` in one process; entries go stale by the given clock."""
+
+    def __init__(self, clock: Clock, ttl_s: float = WORKER_TTL_S) -> None:
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._pools: dict[str, dict[str, tuple[bytes, float]]] = {}
+
+    async def register(self, entry: WorkerEntry) -> None:
+        stale_s = self._clock.monotonic_s() + self._ttl_s
+        self._pools.setdefault(entry.pool, {})[entry.inc] = (encode_entry(entry), stale_s)
+
+    async def remove(self, pool: str, inc: str) -> None:
+        self._pools.get(pool, {}).pop(inc, None)
+
+    async def list(self, pool: str) -> tuple[WorkerEntry, ...]:
+        now_s = self._clock.monotonic_s()
+        entries = self._pools.pop(pool, {})
+        fresh = {inc: entry for inc, entry in entries.items() if entry[1] > now_s}
+        if fresh:
+            self._pools[pool] = fresh
+        return decode_entries((body for body, _ in fresh.values()), pool)
+
+    async def pools(self) -> frozenset[str]:
+        return frozenset(self._pools)

@@ -1,0 +1,40 @@
+"""What each gateway does once a second: beat, watch the others, reap what the dead left."""
+
+from dataclasses import dataclass
+
+from shared.clock import Clock
+from shared.state.liveness import GatewayLiveness, GatewayWatch
+from shared.state.records import ReapVerdict, RequestRecords
+
+
+@dataclass(frozen=True)
+class ReapTurn:
+    """Result of one turn."""
+
+    reaped: tuple[str, ...]
+    """rids that are ABANDONED now; cancel them wherever they wait or run"""
+    lost: bool
+    """Redis lost data: admit every live request of this gateway again"""
+
+
+class Reaper:
+    """Owned by one gateway; `turn` every BEAT_INTERVAL_S, by one task."""
+
+    def __init__(
+        self, g_inc: str, liveness: GatewayLiveness, records: RequestRecords, clock: Clock
+    ) -> None:
+        self._g_inc = g_inc
+        self._liveness = liveness
+        self._records = records
+        self._watch = GatewayWatch(g_inc, clock)
+
+    async def turn(self) -> ReapTurn:
+        """One round trip while everybody lives. Any gateways may reap the same one at once."""
+        seen = self._watch.observe(await self._liveness.beat(self._g_inc))
+        reaped: list[str] = []
+        for g_inc, beat in seen.dead.items():
+            for rid in sorted(await self._liveness.live_requests(g_inc)):
+                if await self._records.reap(rid, g_inc, beat) is ReapVerdict.REAPED:
+                    reaped.append(rid)
+            await self._liveness.forget(g_inc, beat)
+        return ReapTurn(tuple(reaped), seen.lost)

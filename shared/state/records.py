@@ -1,0 +1,136 @@
+"""Request records: who owns a request, how it ended, what it used.
+
+The accepting gateway decides in memory and writes here; the record is for admission, audit and
+for finding requests whose gateway died. It is never on the path of a token.
+
+    (none) --admit--> LIVE --finish--> DONE | FAILED | CANCELLED
+                       |  ^
+                     reap | admit again by the owner
+                       v  |
+                    ABANDONED --finish by the owner--> DONE | FAILED | CANCELLED
+
+ABANDONED is provisional: the owner may have been paused, not dead. The other three are final.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Protocol
+
+
+class RequestState(StrEnum):
+    LIVE = "live"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+
+
+FinalState = Literal[RequestState.DONE, RequestState.FAILED, RequestState.CANCELLED]
+
+
+@dataclass(frozen=True)
+class AdmittedRequest:
+    """What the owner says of a request when it starts; the same on every call about it."""
+
+    rid: str
+    g_inc: str
+    """incarnation of the gateway that owns it"""
+    tenant: str
+    pool: str
+    num_prompt_tokens: int
+    received_ns: int
+    """wall clock of the gateway, for audit only"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended and what is billed for it."""
+
+    state: FinalState
+    code: str
+    """finish reason or error code"""
+    num_output_tokens: int
+    """delivered to the client"""
+    num_cached_tokens: int
+    num_attempts: int = 1
+
+
+class Admission(StrEnum):
+    """Answer to `admit`."""
+
+    ADMITTED = "admitted"
+    OVER_QUOTA = "over_quota"
+    """the tenant has as many live requests as it may; nothing was written"""
+    ENDED = "ended"
+    """the owner already finished it; nothing was written"""
+    TAKEN = "taken"
+    """another gateway owns this rid; nothing was written"""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Answer to `finish`. `outcome` is what the record says now; None if another owns it."""
+
+    outcome: Outcome | None
+    written: bool
+    """False: the record was final before, by an earlier call"""
+
+
+class ReapVerdict(StrEnum):
+    REAPED = "reaped"
+    """the record is ABANDONED, by this call or one before"""
+    ENDED = "ended"
+    GONE = "gone"
+    """no record of this rid under this owner"""
+    ALIVE = "alive"
+    """the owner beat since, or its beats were lost; nothing was written"""
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """The record as stored."""
+
+    request: AdmittedRequest
+    state: RequestState
+    code: str
+    num_output_tokens: int
+    """final: delivered; before that: the last progress mark, never more than delivered"""
+    num_cached_tokens: int
+    num_attempts: int
+
+
+class RequestRecords(Protocol):
+    """Each call is one atomic step and one round trip, and may be repeated by its caller:
+    the second answer equals the first unless a later step came between.
+
+    All raise StateUnavailableError within a bounded time; then the step may or may not have
+    happened, and repeating it is the way to find out.
+    """
+
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+        """Makes the request LIVE. `max_live` > 0 limits the live requests of its tenant.
+
+        After a loss of Redis data the owner calls this again for what lives, without limit.
+        """
+
+    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
+        """Notes tokens delivered so far, rid -> count, of live requests of `g_inc`.
+
+        What `reap` would report; requests it does not own or that ended are left alone.
+        """
+
+    async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
+        """Writes outcome and usage in one step, at most once, only by the owner.
+
+        A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole.
+        """
+
+    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+        """Any gateway, about a gateway it saw silent at beat number `beat`: ABANDONED.
+
+        Nothing happens unless `g_inc` owns the request and still is at that very beat.
+        """
+
+    async def read(self, rid: str) -> RequestRecord | None:
+        """The record, for audit."""

@@ -1,0 +1,157 @@
+"""The one door to Redis: redis-py confined, time bounded, scripts reloaded.
+
+Policy: a command is tried until it answers or `timeout_s` has passed, over as many connections
+as that takes, with pauses of 10, 20, ... 200 ms; then StateUnavailableError. So a restart of
+Redis shorter than that is invisible and a longer one never hangs a caller. A command whose
+answer was lost may therefore run twice: every script of ours allows it, and says how.
+A server that answers but refuses writes (out of memory, disk full, replica) is unavailable too.
+"""
+
+import asyncio
+import hashlib
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shared.errors import SettingsError, StateUnavailableError
+from shared.state.reply import Reply
+
+Argument = str | bytes | int
+
+TIMEOUT_S = 2.0
+"""a caller waits at most this long for Redis"""
+ATTEMPT_TIMEOUT_S = 1.0
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.2
+MAX_CONNECTIONS = 16
+
+_LOST = (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError)
+_REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
+_REFUSED = re.compile(r"\b(OOM|MISCONF|READONLY|NOPERM|MASTERDOWN|NOREPLICAS|BUSY)\b")
+"""error codes in the text: Redis 6.2 wraps an error inside a script in one of the script's own"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """One atomic step in Lua. Its name on the server is the SHA-1 of its text."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def beside(cls, module_file: str, name: str) -> "Script":
+        """The script `name`.lua in the folder of a module."""
+        return cls(name, (Path(module_file).parent / f"{name}.lua").read_text())
+
+    @cached_property
+    def sha(self) -> str:
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisClient:
+    """Commands and scripts on one Redis; safe to share between tasks of one event loop.
+
+    Opens connections when first needed, so it can be made while Redis is away.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """`url`: redis://, rediss:// or unix://; SettingsError if it is none of these."""
+        self._timeout_s = timeout_s
+        self._redis = _connect(url, min(ATTEMPT_TIMEOUT_S, timeout_s))
+        self.num_round_trips = 0
+        """commands sent since the start, repeats included"""
+
+    async def run(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument] = ()
+    ) -> Reply:
+        """Runs a script by EVALSHA; loads it first if the server does not know it."""
+        call = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        try:
+            return await self.command(*call)
+        except NoScriptError:
+            await self.command("SCRIPT", "LOAD", script.text)
+            return await self.command(*call)
+
+    async def command(self, *words: Argument) -> Reply:
+        """One command, one answer; StateUnavailableError within `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await self._send(words)
+            except _LOST as error:
+                if loop.time() + pause_s >= deadline:
+                    name = type(error).__name__
+                    raise StateUnavailableError(f"Redis does not answer ({name})") from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def close(self) -> None:
+        await self._redis.aclose(close_connection_pool=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _send(self, words: Sequence[Argument]) -> Reply:
+        self.num_round_trips += 1
+        try:
+            reply: Reply = await self._redis.execute_command(*words)
+        except NoScriptError:
+            raise
+        except ResponseError as error:
+            if not isinstance(error, _REFUSALS) and not _REFUSED.search(str(error)):
+                raise
+            raise StateUnavailableError(f"Redis refuses work: {error}") from error
+        return reply
+
+
+def _connect(url: str, attempt_timeout_s: float) -> Any:
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": attempt_timeout_s,
+        "socket_connect_timeout": attempt_timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,
+        "max_connections": MAX_CONNECTIONS,
+        "timeout": None,
+    }
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
+        options["socket_keepalive_options"] = {socket.TCP_USER_TIMEOUT: 5_000}
+    try:
+        pool = redis.asyncio.BlockingConnectionPool.from_url(url, **options)
+    except (ValueError, RedisError) as error:
+        raise SettingsError(f"--redis: {error}") from None
+    client = redis.asyncio.Redis(connection_pool=pool)
+    client.auto_close_connection_pool = True
+    client.response_callbacks.clear()
+    return client

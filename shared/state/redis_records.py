@@ -1,0 +1,116 @@
+"""Request records in Redis: one hash per request, one script per step."""
+
+from collections.abc import Mapping
+
+from shared.errors import ProtocolError
+from shared.state.keys import ENDED_TTL_S, LIVE_TTL_S, Keys
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    FinalState,
+    Finish,
+    Outcome,
+    ReapVerdict,
+    RequestRecord,
+    RequestState,
+)
+from shared.state.redis_client import Argument, RedisClient, Script
+from shared.state.reply import as_fields, as_int, as_list, as_text
+
+ADMIT = Script.beside(__file__, "admit")
+MARK = Script.beside(__file__, "mark")
+FINISH = Script.beside(__file__, "finish")
+REAP = Script.beside(__file__, "reap")
+
+
+class RedisRequestRecords:
+    """`RequestRecords` on a Redis server."""
+
+    def __init__(self, client: RedisClient, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+        keys = [*self._keys_of(request), self._keys.beats]
+        arguments: list[Argument] = [
+            request.rid,
+            request.g_inc,
+            max_live,
+            LIVE_TTL_S,
+            *_fields(request),
+        ]
+        return Admission(as_text(await self._client.run(ADMIT, keys, arguments)))
+
+    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
+        keys = [self._keys.request(rid) for rid in progress]
+        if keys:
+            await self._client.run(MARK, keys, [g_inc, *progress.values()])
+
+    async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
+        arguments: list[Argument] = [
+            *(request.rid, request.g_inc, ENDED_TTL_S),
+            *_fields(request),
+            *("state", outcome.state, "code", outcome.code),
+            *("num_output_tokens", outcome.num_output_tokens),
+            *("num_cached_tokens", outcome.num_cached_tokens),
+            *("num_attempts", outcome.num_attempts),
+        ]
+        answer = as_list(await self._client.run(FINISH, self._keys_of(request), arguments))
+        if not answer:
+            return Finish(None, written=False)
+        written, state, code, num_output, num_cached, num_attempts = answer
+        stored = Outcome(
+            _final(as_text(state)),
+            as_text(code),
+            as_int(num_output),
+            as_int(num_cached),
+            as_int(num_attempts),
+        )
+        return Finish(stored, written=bool(as_int(written)))
+
+    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+        keys = [self._keys.request(rid), self._keys.live(g_inc), self._keys.beats]
+        arguments: list[Argument] = [rid, g_inc, beat, ENDED_TTL_S, self._keys.tenant("")]
+        return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
+
+    async def read(self, rid: str) -> RequestRecord | None:
+        fields = as_fields(await self._client.command("HGETALL", self._keys.request(rid)))
+        if not fields:
+            return None
+        request = AdmittedRequest(
+            rid=rid,
+            g_inc=as_text(fields["g_inc"]),
+            tenant=as_text(fields["tenant"]),
+            pool=as_text(fields["pool"]),
+            num_prompt_tokens=as_int(fields["num_prompt_tokens"]),
+            received_ns=as_int(fields["received_ns"]),
+        )
+        return RequestRecord(
+            request,
+            RequestState(as_text(fields["state"])),
+            as_text(fields.get("code", b"")),
+            as_int(fields.get("num_output_tokens", 0)),
+            as_int(fields.get("num_cached_tokens", 0)),
+            as_int(fields.get("num_attempts", 0)),
+        )
+
+    def _keys_of(self, request: AdmittedRequest) -> list[str]:
+        return [
+            self._keys.request(request.rid),
+            self._keys.live(request.g_inc),
+            self._keys.tenant(request.tenant),
+        ]
+
+
+def _fields(request: AdmittedRequest) -> list[Argument]:
+    return [
+        *("g_inc", request.g_inc, "tenant", request.tenant, "pool", request.pool),
+        *("num_prompt_tokens", request.num_prompt_tokens, "received_ns", request.received_ns),
+    ]
+
+
+def _final(text: str) -> FinalState:
+    state = RequestState(text)
+    if state is RequestState.LIVE or state is RequestState.ABANDONED:
+        raise ProtocolError(f"redis: FINISH left a record {state}")
+    return state

@@ -1,0 +1,81 @@
+"""Worker registry: where the workers of a pool are.
+
+A pool is everything that can exchange KV and serve the same requests: model, revision and
+layout fingerprint in one string. An entry says where to dial; it is a hint. The link's HELLO
+decides who really answers there, and a worker whose link lives is alive whatever stands here:
+absence from the list is no death (Redis may have lost it, or its clock may have jumped).
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from shared.codec import Codec
+from shared.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+REFRESH_INTERVAL_S = 1.0
+"""a worker registers again this often, also to come back after Redis lost its data"""
+POLL_INTERVAL_S = 0.5
+"""a gateway lists a pool this often; polling needs no repair after a restart of Redis"""
+
+
+@dataclass(frozen=True)
+class WorkerEntry:
+    """One incarnation of one worker, as it announces itself."""
+
+    worker_id: str
+    inc: str
+    role: Literal["prefill", "decode"]
+    host: str
+    port: int
+    """of its link server"""
+    pool: str
+    pid: int
+    """of its io process"""
+    version: str
+    """Baton release"""
+    model: str
+    """name clients use"""
+    max_model_len: int
+    block_size: int
+
+
+class WorkerRegistry(Protocol):
+    """One round trip a call; all may be repeated. Entries go stale WORKER_TTL_S after the last
+    `register`. Raises StateUnavailableError within a bounded time."""
+
+    async def register(self, entry: WorkerEntry) -> None:
+        """Adds or refreshes the entry of `entry.inc`."""
+
+    async def remove(self, pool: str, inc: str) -> None:
+        """Withdraws an entry; not there is fine."""
+
+    async def list(self, pool: str) -> tuple[WorkerEntry, ...]:
+        """Entries of a pool that are not stale, ordered by (worker_id, inc)."""
+
+    async def pools(self) -> frozenset[str]:
+        """Pools that may have workers."""
+
+
+_CODEC = Codec((WorkerEntry,))
+
+
+def encode_entry(entry: WorkerEntry) -> bytes:
+    return _CODEC.encode(entry)
+
+
+def decode_entries(bodies: Iterable[bytes], pool: str) -> tuple[WorkerEntry, ...]:
+    """The valid entries of `pool`; anything else somebody wrote there is left out and logged."""
+    entries = []
+    for body in bodies:
+        try:
+            entry = _CODEC.decode(body)
+        except ProtocolError as error:
+            logger.warning("registry entry ignored: %s", error)
+            continue
+        if entry.pool == pool:
+            entries.append(entry)
+    return tuple(sorted(entries, key=lambda entry: (entry.worker_id, entry.inc)))

@@ -1,0 +1,46 @@
+"""Names of spans, attributes and events, as literals in one place.
+
+The GenAI names follow OpenTelemetry's semantic conventions, whose constants are still marked
+as moving; the `baton.` names are ours.
+"""
+
+SPAN_REQUEST = "request"
+SPAN_QUEUE = "queue"
+SPAN_PREFILL = "prefill"
+SPAN_TRANSFER = "kv_transfer"
+SPAN_DECODE = "decode"
+EVENT_FIRST_TOKEN = "first_token"  # noqa: S105 -- an event name
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+REQUEST_TEMPERATURE = "gen_ai.request.temperature"
+REQUEST_TOP_P = "gen_ai.request.top_p"
+REQUEST_TOP_K = "gen_ai.request.top_k"
+REQUEST_SEED = "gen_ai.request.seed"
+REQUEST_STREAM = "gen_ai.request.stream"
+RESPONSE_ID = "gen_ai.response.id"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_FINISH_REASONS = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_INPUT_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+ERROR_TYPE = "error.type"
+
+REQUEST_ID = "baton.request_id"
+EPOCH = "baton.epoch"
+WORKER = "baton.worker"
+ROLE = "baton.role"
+PID = "process.pid"
+CHUNKS = "baton.prefill.chunks"
+PREFILLED_TOKENS = "baton.prefill.tokens"
+CACHED_TOKENS = "baton.prefill.cached_tokens"
+TRANSFER_BYTES = "baton.kv_transfer.bytes"
+TRANSFER_BLOCKS = "baton.kv_transfer.blocks"
+TRANSFER_REREAD = "baton.kv_transfer.blocks_read_again"
+TRANSFER_GBPS = "baton.kv_transfer.gb_per_s"
+TRANSFER_TRANSPORT = "baton.kv_transfer.transport"
+TRANSFER_AFTER_SEAL_MS = "baton.kv_transfer.after_seal_ms"
+DECODED_TOKENS = "baton.decode.tokens"

@@ -1,0 +1,82 @@
+"""Traces: W3C context in, finished spans out.
+
+Spans are written after the fact with the times the working process measured, so the hot path
+carries two integers per stage and no context managers. OpenTelemetry is imported only when an
+endpoint is set.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.protocol import Span
+
+_TRACEPARENT_PARTS = 4
+
+
+@dataclass(frozen=True)
+class TraceContext:
+    """The ids of one W3C `traceparent`."""
+
+    trace_id: str
+    """32 hex digits"""
+    span_id: str
+    """16 hex digits: the span that becomes the parent of what follows"""
+    flags: str = "01"
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+    def child(self) -> "TraceContext":
+        """Same trace, fresh span id."""
+        return TraceContext(self.trace_id, secrets.token_hex(8), self.flags)
+
+
+def new_trace() -> TraceContext:
+    return TraceContext(secrets.token_hex(16), secrets.token_hex(8))
+
+
+def parse_traceparent(header: str | None) -> TraceContext | None:
+    """The context in a `traceparent` header; None when absent or malformed."""
+    parts = (header or "").strip().split("-")
+    if len(parts) != _TRACEPARENT_PARTS or [len(part) for part in parts] != [2, 32, 16, 2]:
+        return None
+    version, trace_id, span_id, flags = parts
+    hex_digits = set("0123456789abcdef")
+    if not all(set(part) <= hex_digits for part in parts) or version == "ff":
+        return None
+    if int(trace_id, 16) == 0 or int(span_id, 16) == 0:
+        return None
+    return TraceContext(trace_id, span_id, flags)
+
+
+class SpanSink(Protocol):
+    """Where finished spans go. Never blocks; drops rather than waits."""
+
+    def emit(self, span: Span, parent: TraceContext, own: TraceContext | None = None) -> None:
+        """Record one span under `parent`; `own` fixes the span's id, so children can name it
+        before it ends. Events ride as attributes named `event.<name>_ns`."""
+
+    def close(self) -> None:
+        """Flush for at most a second or two, then stop."""
+
+
+class NoSpans:
+    """A sink for processes that export nothing."""
+
+    def emit(self, span: Span, parent: TraceContext, own: TraceContext | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def build_span_sink(endpoint: str, service: str, resource: Mapping[str, str]) -> SpanSink:
+    """An OTLP/HTTP exporter, or NoSpans when `endpoint` is empty."""
+    if not endpoint:
+        return NoSpans()
+    from shared.telemetry.otlp import OtlpSpans  # noqa: PLC0415 -- costs 30 MB, only if asked for
+
+    return OtlpSpans(endpoint, service, resource)

@@ -1,0 +1,75 @@
+"""The implementations that contract tests run on."""
+
+from dataclasses import dataclass
+
+from shared.clock import SystemClock
+from shared.queue.backlog import Backlog
+from shared.queue.memory_backlog import MemoryBacklog
+from shared.queue.redis_backlog import RedisBacklog
+from shared.state.keys import Keys
+from shared.state.kv_events import KVEvents
+from shared.state.liveness import GatewayLiveness
+from shared.state.memory_kv_events import MemoryKVEvents
+from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
+from shared.state.memory_registry import MemoryWorkerRegistry
+from shared.state.records import RequestRecords
+from shared.state.redis_client import RedisClient
+from shared.state.redis_kv_events import RedisKVEvents
+from shared.state.redis_liveness import RedisGatewayLiveness
+from shared.state.redis_records import RedisRequestRecords
+from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.registry import WorkerRegistry
+
+MAX_LENGTH = 12
+"""of a backlog, when the test does not care"""
+
+
+class MemoryBackend:
+    """All interfaces in memory."""
+
+    def __init__(self) -> None:
+        liveness = MemoryGatewayLiveness()
+        self.liveness: GatewayLiveness = liveness
+        self.records: RequestRecords = MemoryRequestRecords(liveness, SystemClock())
+        self.queue: Backlog = MemoryBacklog(MAX_LENGTH)
+
+    def registry(self, ttl_s: float = 60) -> WorkerRegistry:
+        return MemoryWorkerRegistry(SystemClock(), ttl_s)
+
+    def kv_events(self, kept: int = 1024) -> KVEvents:
+        return MemoryKVEvents(kept)
+
+    def backlog(self, max_length: int = MAX_LENGTH) -> Backlog:
+        return MemoryBacklog(max_length)
+
+
+@dataclass
+class RedisBackend:
+    """All interfaces on one server."""
+
+    client: RedisClient
+    keys: Keys
+
+    @property
+    def liveness(self) -> GatewayLiveness:
+        return RedisGatewayLiveness(self.client, self.keys)
+
+    @property
+    def records(self) -> RequestRecords:
+        return RedisRequestRecords(self.client, self.keys)
+
+    def registry(self, ttl_s: float = 60) -> WorkerRegistry:
+        return RedisWorkerRegistry(self.client, self.keys, ttl_s)
+
+    def kv_events(self, kept: int = 1024) -> KVEvents:
+        return RedisKVEvents(self.client, self.keys, kept)
+
+    @property
+    def queue(self) -> Backlog:
+        return self.backlog()
+
+    def backlog(self, max_length: int = MAX_LENGTH) -> Backlog:
+        return RedisBacklog(self.client, self.keys, "pool", max_length)
+
+
+Backend = MemoryBackend | RedisBackend

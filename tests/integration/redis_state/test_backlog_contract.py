@@ -1,0 +1,187 @@
+"""Contract of Backlog, on every implementation."""
+
+import asyncio
+import hashlib
+
+import pytest
+
+from shared.queue.backlog import (
+    MAX_PASSES,
+    WINDOW,
+    Backlog,
+    BacklogEntry,
+    Placement,
+    PutStatus,
+    heads_of,
+)
+from tests.integration.redis_state.backends import Backend
+
+pytestmark = pytest.mark.anyio
+
+
+def entry(
+    rid: str, tenant: str = "a", tokens: int = 10, priority: int = 0, heads: tuple[bytes, ...] = ()
+) -> BacklogEntry:
+    return BacklogEntry(rid, "g.1", tenant, tokens, priority, heads)
+
+
+async def popped(backlog: Backlog) -> list[str]:
+    rids = []
+    while (item := await backlog.pop()) is not None:
+        rids.append(item.rid)
+    return rids
+
+
+def head(n: int) -> bytes:
+    return hashlib.sha256(str(n).encode()).digest()
+
+
+async def test_an_entry_comes_back_whole_and_once(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    item = BacklogEntry("r:1", "g.1", "tenant:x", 512, 3, (head(1), head(2)))
+    assert await backlog.put(item) == Placement(PutStatus.QUEUED, 0, 0)
+    assert await backlog.length() == 1
+    assert await backlog.pop() == item
+    assert await backlog.pop() is None
+    assert await backlog.length() == 0
+
+
+async def test_one_tenant_is_served_in_order(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(12):
+        await backlog.put(entry(f"r{n}"))
+    assert await popped(backlog) == [f"r{n}" for n in range(12)]
+
+
+async def test_a_flood_does_not_delay_another_tenant(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(10):
+        await backlog.put(entry(f"flood{n}", "a"))
+    placed = await backlog.put(entry("quiet", "b"))
+    assert placed == Placement(PutStatus.QUEUED, 1, 10)
+    assert (await popped(backlog)).index("quiet") == 1
+
+
+async def test_tokens_not_requests_are_shared_fairly(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(4):
+        await backlog.put(entry(f"long{n}", "a", tokens=40))
+    for n in range(8):
+        await backlog.put(entry(f"short{n}", "b", tokens=10))
+    first = (await popped(backlog))[:7]
+    assert first == ["long0", "short0", "short1", "short2", "short3", "long1", "short4"]
+
+
+async def test_a_newcomer_gets_no_credit_for_the_past(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(6):
+        await backlog.put(entry(f"a{n}", "a"))
+    for _ in range(4):
+        await backlog.pop()
+    for n in range(3):
+        await backlog.put(entry(f"b{n}", "b"))
+    assert await popped(backlog) == ["b0", "a4", "b1", "a5", "b2"]
+
+
+async def test_classes_go_strictly_first(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    await backlog.put(entry("bulk", priority=7))
+    await backlog.put(entry("normal", priority=1))
+    await backlog.put(entry("urgent", priority=0, tokens=10_000_000))
+    await backlog.put(entry("second", priority=0))
+    assert await popped(backlog) == ["urgent", "second", "normal", "bulk"]
+
+
+async def test_a_full_backlog_refuses_and_says_what_waits(backend: Backend) -> None:
+    backlog = backend.backlog(max_length=2)
+    await backlog.put(entry("r0"))
+    await backlog.put(entry("r1"))
+    assert await backlog.put(entry("r2")) == Placement(PutStatus.FULL, 2, 20)
+    assert await backlog.put(entry("r1")) == Placement(PutStatus.QUEUED, 1, 10)
+    assert await backlog.length() == 2
+
+
+async def test_a_deadline_rejects_only_what_cannot_be_met(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(3):
+        await backlog.put(entry(f"r{n}"))
+    late = await backlog.put(entry("late"), max_tokens_ahead=29)
+    assert late == Placement(PutStatus.TOO_LATE, 3, 30)
+    assert await backlog.length() == 3
+    in_time = await backlog.put(entry("in time"), max_tokens_ahead=30)
+    assert in_time == Placement(PutStatus.QUEUED, 3, 30)
+    other = await backlog.put(entry("other", "b"), max_tokens_ahead=10)
+    assert other == Placement(PutStatus.QUEUED, 1, 10)
+
+
+async def test_putting_again_keeps_the_place(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for rid in ("r0", "r1", "r0"):
+        await backlog.put(entry(rid))
+    assert await backlog.length() == 2
+    assert await popped(backlog) == ["r0", "r1"]
+
+
+async def test_a_cancelled_request_is_gone(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    await backlog.put(entry("r0"))
+    await backlog.put(entry("r1"))
+    assert await backlog.cancel("r0")
+    assert not await backlog.cancel("r0")
+    assert await popped(backlog) == ["r1"]
+    assert not await backlog.cancel("r1")
+
+
+async def test_the_longest_held_prefix_goes_first(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    await backlog.put(entry("none", heads=(head(9),)))
+    await backlog.put(entry("one", heads=(head(1), head(3))))
+    await backlog.put(entry("two", heads=(head(1), head(2))))
+    await backlog.put(entry("broken", heads=(head(8), head(1), head(2))))
+    held = {head(1), head(2)}
+    order = [item.rid for _ in range(4) if (item := await backlog.pop(held)) is not None]
+    assert order == ["two", "one", "none", "broken"]
+
+
+async def pop_rid(backlog: Backlog, *held: bytes) -> str:
+    item = await backlog.pop(held)
+    assert item is not None
+    return item.rid
+
+
+async def test_only_the_first_of_the_head_s_class_are_looked_at(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(WINDOW):
+        await backlog.put(entry(f"r{n}"))
+    await backlog.put(entry("cached", heads=(head(1),)))
+    assert await pop_rid(backlog, head(1)) == "r0"
+    assert await pop_rid(backlog, head(1)) == "cached"
+    await popped(backlog)
+    await backlog.put(entry("first"))
+    await backlog.put(entry("lower", priority=1, heads=(head(1),)))
+    assert await pop_rid(backlog, head(1)) == "first"
+
+
+async def test_the_head_is_not_passed_over_for_ever(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    await backlog.put(entry("head"))
+    order = []
+    for n in range(MAX_PASSES + 2):
+        await backlog.put(entry(f"cached{n}", heads=(head(1),)))
+        order.append(await pop_rid(backlog, head(1)))
+    assert order.index("head") == MAX_PASSES
+
+
+async def test_many_poppers_share_without_doubles(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(40):
+        await backlog.put(entry(f"r{n:02}", tenant=f"t{n % 3}"))
+    items = await asyncio.gather(*(backlog.pop({head(n % 5)}) for n in range(50)))
+    rids = [item.rid for item in items if item is not None]
+    assert sorted(rids) == [f"r{n:02}" for n in range(40)]
+
+
+def test_heads_stand_at_fixed_depths() -> None:
+    hashes = [head(n) for n in range(1, 20)]
+    assert heads_of(hashes) == (head(1), head(4), head(16))
+    assert heads_of([]) == ()

@@ -1,0 +1,66 @@
+"""What Redis really holds after everything was used: only documented keys, all with a life."""
+
+import hashlib
+import re
+
+import pytest
+
+from shared.queue.backlog import BacklogEntry
+from shared.state import keys as key_table
+from shared.state.keys import ENDED_TTL_S, KV_TTL_S, LIVE_TTL_S, WORKER_KEYS_TTL_S
+from shared.state.kv_events import KVEvent
+from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.reply import as_int, as_list, as_text
+from tests.integration.redis_state.backends import RedisBackend
+from tests.integration.redis_state.test_registry_contract import ENTRY
+
+pytestmark = pytest.mark.anyio
+
+ROW = re.compile(
+    r"^\| (?P<key>[a-z-]+)(:\{\w+\})? +\| (?P<type>\w+) +\|[^|]*\| (?P<life>[^|]*) \|$"
+)
+SECONDS = {
+    "LIVE": LIVE_TTL_S,
+    "ENDED": ENDED_TTL_S,
+    "WORKER_KEYS": WORKER_KEYS_TTL_S,
+    "KV": KV_TTL_S,
+}
+
+
+def documented() -> dict[str, tuple[str, list[int]]]:
+    """Key family -> (type, lives in seconds), from the table in the module's docstring."""
+    table = {}
+    for row in filter(None, map(ROW.match, (key_table.__doc__ or "").splitlines())):
+        if row["key"] != "key":
+            lives = [SECONDS[life] for life in row["life"].strip().split(", ")]
+            table[row["key"]] = (row["type"], lives)
+    return table
+
+
+async def use_everything(backend: RedisBackend) -> None:
+    requests = [AdmittedRequest(f"r{n}", "g.1", "acme", "pool", 10, 0) for n in range(3)]
+    await backend.liveness.beat("g.1")
+    for request in requests:
+        await backend.records.admit(request, max_live=5)
+    await backend.records.finish(requests[0], Outcome(RequestState.DONE, "stop", 1, 0))
+    await backend.records.reap("r1", "g.1", 1)
+    await backend.registry().register(ENTRY)
+    name = hashlib.sha256(b"block").digest()
+    await backend.kv_events().publish(KVEvent("w.1", 1, stored=(name,)))
+    await backend.backlog().put(BacklogEntry("r9", "g.1", "acme", 10, heads=(name,)))
+
+
+async def test_every_key_is_in_the_table_and_dies(redis_backend: RedisBackend) -> None:
+    await use_everything(redis_backend)
+    client, prefix = redis_backend.client, f"{redis_backend.keys.deployment}:1:"
+    table, seen = documented(), set()
+    for name in as_list(await client.command("KEYS", f"{redis_backend.keys.deployment}:*")):
+        key = as_text(name)
+        assert key.startswith(prefix)
+        family = key.removeprefix(prefix).partition(":")[0]
+        kind, lives = table[family]
+        assert as_text(await client.command("TYPE", key)) == kind
+        left = as_int(await client.command("TTL", key))
+        assert any(life - 5 <= left <= life for life in lives), (key, left)
+        seen.add(family)
+    assert seen == set(table)

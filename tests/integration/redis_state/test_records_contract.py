@@ -1,0 +1,180 @@
+"""Contract of RequestRecords and GatewayLiveness, on every implementation."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    Finish,
+    Outcome,
+    ReapVerdict,
+    RequestRecord,
+    RequestState,
+)
+from tests.integration.redis_state.backends import Backend
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = AdmittedRequest("r1", "g.1", "acme", "pool", 100, 1_700_000_000_000_000_000)
+DONE = Outcome(RequestState.DONE, "stop", 7, 64, 2)
+FAILED = Outcome(RequestState.FAILED, "internal", 3, 0)
+
+
+async def state_of(backend: Backend, rid: str = "r1") -> RequestState | None:
+    record = await backend.records.read(rid)
+    return None if record is None else record.state
+
+
+async def test_admit_twice_is_one_admission(backend: Backend) -> None:
+    records = backend.records
+    assert await records.admit(REQUEST) is Admission.ADMITTED
+    assert await records.admit(REQUEST) is Admission.ADMITTED
+    assert await records.read("r1") == RequestRecord(REQUEST, RequestState.LIVE, "", 0, 0, 0)
+    assert await backend.liveness.live_requests("g.1") == {"r1"}
+
+
+async def test_a_rid_belongs_to_the_gateway_that_came_first(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    thief = replace(REQUEST, g_inc="g.2")
+    assert await records.admit(thief) is Admission.TAKEN
+    assert await records.finish(thief, DONE) == Finish(None, written=False)
+    assert await state_of(backend) is RequestState.LIVE
+    assert await backend.liveness.live_requests("g.2") == frozenset()
+
+
+async def test_quota_counts_live_requests_of_the_tenant(backend: Backend) -> None:
+    records = backend.records
+    first, second, third = (replace(REQUEST, rid=f"r{n}") for n in range(3))
+    other = replace(REQUEST, rid="other", tenant="zenith")
+    assert await records.admit(first, max_live=2) is Admission.ADMITTED
+    assert await records.admit(second, max_live=2) is Admission.ADMITTED
+    assert await records.admit(second, max_live=2) is Admission.ADMITTED
+    assert await records.admit(third, max_live=2) is Admission.OVER_QUOTA
+    assert await records.read(third.rid) is None
+    assert await records.admit(other, max_live=2) is Admission.ADMITTED
+    await records.finish(first, DONE)
+    assert await records.admit(third, max_live=2) is Admission.ADMITTED
+
+
+async def test_the_first_finish_stands(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    assert await records.finish(REQUEST, DONE) == Finish(DONE, written=True)
+    assert await records.finish(REQUEST, DONE) == Finish(DONE, written=False)
+    assert await records.finish(REQUEST, FAILED) == Finish(DONE, written=False)
+    assert await records.read("r1") == RequestRecord(REQUEST, RequestState.DONE, "stop", 7, 64, 2)
+    assert await records.admit(REQUEST) is Admission.ENDED
+    assert await backend.liveness.live_requests("g.1") == frozenset()
+
+
+async def test_of_many_finishes_at_once_one_writes(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    outcomes = [replace(DONE, num_output_tokens=n) for n in range(20)]
+    answers = await asyncio.gather(*(records.finish(REQUEST, item) for item in outcomes))
+    assert sum(answer.written for answer in answers) == 1
+    assert len({answer.outcome for answer in answers}) == 1
+
+
+async def test_finish_without_a_record_writes_it_whole(backend: Backend) -> None:
+    records = backend.records
+    assert await records.finish(REQUEST, DONE) == Finish(DONE, written=True)
+    assert await records.admit(REQUEST) is Admission.ENDED
+    assert await state_of(backend) is RequestState.DONE
+
+
+async def test_reap_needs_the_beat_to_stand_still(backend: Backend) -> None:
+    records, liveness = backend.records, backend.liveness
+    beat = (await liveness.beat("g.1"))["g.1"]
+    await records.admit(REQUEST)
+    await liveness.beat("g.1")
+    assert await records.reap("r1", "g.1", beat) is ReapVerdict.ALIVE
+    assert await records.reap("r1", "g.never", beat) is ReapVerdict.ALIVE
+    assert await state_of(backend) is RequestState.LIVE
+
+
+async def test_reap_keeps_the_last_mark_as_usage(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST, max_live=1)
+    await records.mark("g.1", {"r1": 5, "absent": 9})
+    await records.mark("g.1", {"r1": 4})
+    await records.mark("g.2", {"r1": 50})
+    for _ in range(2):
+        assert await records.reap("r1", "g.1", 0) is ReapVerdict.REAPED
+    record = await records.read("r1")
+    assert record is not None
+    assert (record.state, record.code, record.num_output_tokens) == (
+        RequestState.ABANDONED,
+        "gateway_lost",
+        5,
+    )
+    assert await backend.liveness.live_requests("g.1") == frozenset()
+    freed = replace(REQUEST, rid="r2")
+    assert await records.admit(freed, max_live=1) is Admission.ADMITTED
+
+
+async def test_abandoned_is_provisional_for_its_owner_only(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    await records.reap("r1", "g.1", 0)
+    thief = replace(REQUEST, g_inc="g.2")
+    assert await records.finish(thief, FAILED) == Finish(None, written=False)
+    assert await records.finish(REQUEST, DONE) == Finish(DONE, written=True)
+    assert await records.reap("r1", "g.1", 0) is ReapVerdict.ENDED
+    assert await state_of(backend) is RequestState.DONE
+
+
+async def test_an_owner_that_comes_back_makes_its_request_live_again(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    await records.mark("g.1", {"r1": 5})
+    await records.reap("r1", "g.1", 0)
+    assert await records.admit(REQUEST) is Admission.ADMITTED
+    record = await records.read("r1")
+    assert record is not None
+    assert (record.state, record.num_output_tokens) == (RequestState.LIVE, 5)
+    assert await backend.liveness.live_requests("g.1") == {"r1"}
+
+
+async def test_reaping_what_is_not_there_is_told(backend: Backend) -> None:
+    await backend.liveness.beat("g.1")
+    assert await backend.records.reap("absent", "g.1", 1) is ReapVerdict.GONE
+
+
+async def test_marks_stop_at_the_end(backend: Backend) -> None:
+    records = backend.records
+    await records.admit(REQUEST)
+    await records.finish(REQUEST, DONE)
+    await records.mark("g.1", {"r1": 99})
+    await records.mark("g.1", {})
+    record = await records.read("r1")
+    assert record is not None
+    assert record.num_output_tokens == 7
+
+
+async def test_beats_count_and_show_everybody(backend: Backend) -> None:
+    liveness = backend.liveness
+    await liveness.beat("g.1")
+    await liveness.beat("g.2")
+    assert await liveness.beat("g.1") == {"g.1": 2, "g.2": 1}
+
+
+async def test_an_admission_makes_its_gateway_visible(backend: Backend) -> None:
+    await backend.records.admit(REQUEST)
+    assert await backend.liveness.beat("g.2") == {"g.1": 0, "g.2": 1}
+
+
+async def test_a_gateway_is_forgotten_when_it_owns_nothing(backend: Backend) -> None:
+    records, liveness = backend.records, backend.liveness
+    await liveness.beat("g.1")
+    await records.admit(REQUEST)
+    assert not await liveness.forget("g.1")
+    await records.finish(REQUEST, DONE)
+    assert not await liveness.forget("g.1", beat=7)
+    assert await liveness.forget("g.1", beat=1)
+    assert await liveness.forget("g.1")
+    assert await liveness.beat("g.2") == {"g.2": 1}

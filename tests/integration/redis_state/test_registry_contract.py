@@ -1,0 +1,84 @@
+"""Contract of WorkerRegistry, on every implementation."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shared.state.registry import WorkerEntry
+from tests.integration.redis_state.backends import Backend, RedisBackend
+
+pytestmark = pytest.mark.anyio
+
+ENTRY = WorkerEntry(
+    worker_id="p-0",
+    inc="p-0.aa",
+    role="prefill",
+    host="127.0.0.1",
+    port=4000,
+    pool="m/r/f",
+    pid=17,
+    version="2026.11.0",
+    model="demo",
+    max_model_len=2048,
+    block_size=16,
+)
+OTHER = replace(ENTRY, worker_id="d-0", inc="d-0.bb", role="decode", port=4001)
+
+
+async def test_entries_come_back_whole_and_in_order(backend: Backend) -> None:
+    registry = backend.registry()
+    for entry in (ENTRY, OTHER, ENTRY):
+        await registry.register(entry)
+    assert await registry.list("m/r/f") == (OTHER, ENTRY)
+    assert await registry.pools() == {"m/r/f"}
+
+
+async def test_pools_do_not_see_each_other(backend: Backend) -> None:
+    registry = backend.registry()
+    await registry.register(ENTRY)
+    await registry.register(replace(OTHER, pool="m/r2/f"))
+    assert await registry.list("m/r/f") == (ENTRY,)
+    assert await registry.list("absent") == ()
+    assert await registry.pools() == {"m/r/f", "m/r2/f"}
+
+
+async def test_a_new_incarnation_stands_beside_the_old_until_that_is_removed(
+    backend: Backend,
+) -> None:
+    registry = backend.registry()
+    reborn = replace(ENTRY, inc="p-0.cc", port=4002)
+    await registry.register(ENTRY)
+    await registry.register(reborn)
+    assert await registry.list("m/r/f") == (ENTRY, reborn)
+    for _ in range(2):
+        await registry.remove("m/r/f", ENTRY.inc)
+    assert await registry.list("m/r/f") == (reborn,)
+
+
+async def test_the_last_worker_takes_the_pool_along(backend: Backend) -> None:
+    registry = backend.registry()
+    await registry.register(ENTRY)
+    await registry.remove("m/r/f", ENTRY.inc)
+    assert await registry.list("m/r/f") == ()
+    assert await registry.pools() == frozenset()
+
+
+async def test_an_entry_lives_as_long_as_it_is_refreshed(backend: Backend) -> None:
+    registry, short = backend.registry(), backend.registry(ttl_s=0.05)
+    if not isinstance(backend, RedisBackend):
+        registry = short
+    await short.register(ENTRY)
+    async with asyncio.timeout(5):
+        while ENTRY in await registry.list("m/r/f"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await short.register(ENTRY)
+    assert await registry.list("m/r/f") == (ENTRY,)
+
+
+async def test_what_others_wrote_there_is_left_out(redis_backend: RedisBackend) -> None:
+    registry = redis_backend.registry()
+    await registry.register(ENTRY)
+    entries, _ = redis_backend.keys.workers("m/r/f")
+    await redis_backend.client.command("HSET", entries, "x", b"\xc1", "y", b"\x91\x01")
+    assert await registry.list("m/r/f") == (ENTRY,)

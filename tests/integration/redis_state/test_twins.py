@@ -1,0 +1,215 @@
+"""Memory and Redis answer the same to any sequence of calls; changed scripts are caught."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from shared.queue import redis_backlog
+from shared.queue.backlog import BacklogEntry
+from shared.state import redis_records
+from shared.state.keys import Keys
+from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.redis_client import RedisClient, Script
+from tests.integration.redis_state.backends import Backend, MemoryBackend, RedisBackend
+from tests.redis_server import RedisServers, server_names
+
+Call = Callable[[Backend], Awaitable[object]]
+
+MANY = settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+RIDS = st.sampled_from(["r1", "r2", "r3"])
+GATEWAYS = st.sampled_from(["g.1", "g.1", "g.1", "g.2"])
+REQUESTS = st.builds(
+    AdmittedRequest,
+    RIDS,
+    GATEWAYS,
+    st.just("a"),
+    st.just("pool"),
+    st.just(9),
+    st.just(1),
+)
+OUTCOMES = st.builds(
+    Outcome,
+    st.sampled_from([RequestState.DONE, RequestState.FAILED, RequestState.CANCELLED]),
+    st.sampled_from(["stop", "length"]),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(1, 4),
+)
+
+
+def admit(request: AdmittedRequest, max_live: int) -> Call:
+    return lambda backend: backend.records.admit(request, max_live)
+
+
+def mark(g_inc: str, progress: dict[str, int]) -> Call:
+    return lambda backend: backend.records.mark(g_inc, progress)
+
+
+def finish(request: AdmittedRequest, outcome: Outcome) -> Call:
+    return lambda backend: backend.records.finish(request, outcome)
+
+
+def reap(rid: str, g_inc: str, beat: int) -> Call:
+    return lambda backend: backend.records.reap(rid, g_inc, beat)
+
+
+def read(rid: str) -> Call:
+    return lambda backend: backend.records.read(rid)
+
+
+def beat(g_inc: str) -> Call:
+    return lambda backend: backend.liveness.beat(g_inc)
+
+
+def forget(g_inc: str) -> Call:
+    return lambda backend: backend.liveness.forget(g_inc)
+
+
+def live(g_inc: str) -> Call:
+    return lambda backend: backend.liveness.live_requests(g_inc)
+
+
+RECORD_CALLS = st.lists(
+    st.one_of(
+        st.builds(admit, REQUESTS, st.integers(0, 2)),
+        st.builds(admit, REQUESTS, st.just(2)),
+        st.builds(mark, GATEWAYS, st.dictionaries(RIDS, st.integers(0, 9))),
+        st.builds(mark, st.just("g.1"), st.dictionaries(RIDS, st.integers(0, 9), min_size=2)),
+        st.builds(finish, REQUESTS, OUTCOMES),
+        st.builds(reap, RIDS, st.just("g.1"), st.just(0)),
+        st.builds(reap, RIDS, GATEWAYS, st.integers(0, 1)),
+        st.builds(read, RIDS),
+        st.builds(beat, st.just("g.2")),
+        st.builds(forget, GATEWAYS),
+        st.builds(live, GATEWAYS),
+    ),
+    min_size=20,
+    max_size=40,
+)
+
+HEADS = [hashlib.sha256(bytes([n])).digest() for n in range(4)]
+ENTRIES = st.builds(
+    BacklogEntry,
+    st.sampled_from([f"r{n}" for n in range(30)]),
+    st.just("g.1"),
+    st.sampled_from(["a", "b", "c"]),
+    st.integers(1, 50),
+    st.sampled_from([0, 0, 0, 1, 7]),
+    st.lists(st.sampled_from(HEADS), max_size=3).map(tuple),
+)
+
+
+def put(entry: BacklogEntry, max_tokens_ahead: int | None) -> Call:
+    return lambda backend: backend.queue.put(entry, max_tokens_ahead)
+
+
+def pop(held: list[bytes]) -> Call:
+    return lambda backend: backend.queue.pop(held)
+
+
+def cancel(rid: str) -> Call:
+    return lambda backend: backend.queue.cancel(rid)
+
+
+def length() -> Call:
+    return lambda backend: backend.queue.length()
+
+
+BACKLOG_CALLS = st.lists(
+    st.one_of(
+        st.builds(put, ENTRIES, st.none() | st.integers(0, 200)),
+        st.builds(put, ENTRIES, st.none()),
+        st.builds(pop, st.just([])),
+        st.builds(pop, st.lists(st.sampled_from(HEADS), max_size=3, unique=True)),
+        st.builds(cancel, st.sampled_from([f"r{n}" for n in range(30)])),
+        st.builds(length),
+    ),
+    min_size=30,
+    max_size=60,
+)
+
+
+def assert_same(url: str, calls: Sequence[Call]) -> None:
+    async def play() -> None:
+        async with RedisClient(url) as client:
+            twins = (MemoryBackend(), RedisBackend(client, Keys(f"twin-{uuid4().hex}")))
+            for call in calls:
+                ours, theirs = [await call(twin) for twin in twins]
+                assert ours == theirs
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("server", server_names())
+@given(calls=RECORD_CALLS)
+@MANY
+def test_records_agree(redis_servers: RedisServers, server: str, calls: list[Call]) -> None:
+    assert_same(redis_servers.url(server), calls)
+
+
+@pytest.mark.parametrize("server", server_names())
+@given(calls=BACKLOG_CALLS)
+@MANY
+def test_backlogs_agree(redis_servers: RedisServers, server: str, calls: list[Call]) -> None:
+    assert_same(redis_servers.url(server), calls)
+
+
+MUTANTS = [
+    ("ADMIT", "if owner and owner ~= g_inc", "if false"),
+    ("ADMIT", "and state ~= 'abandoned'", ""),
+    ("ADMIT", ">= max_live", "> max_live"),
+    ("MARK", "stored[2] == 'live'", "true"),
+    ("MARK", "tonumber(count) > ", "tonumber(count) ~= "),
+    ("FINISH", "if owner and owner ~= g_inc", "if false"),
+    ("FINISH", "if not owner or state == 'live' or state == 'abandoned'", "if true"),
+    ("FINISH", "or state == 'abandoned'", ""),
+    ("FINISH", "redis.call('SREM', KEYS[2], rid)", ""),
+    ("FINISH", "redis.call('SREM', KEYS[3], rid)", ""),
+    ("REAP", "~= beat", "== 'never'"),
+    ("REAP", "if stored[2] == 'live'", "if stored[2]"),
+    ("REAP", "redis.call('SREM', ARGV[5] .. stored[3], rid)", ""),
+    ("PUT", "math.max(v, last_finish)", "v"),
+    ("PUT", "math.max(v, last_finish)", "last_finish"),
+    ("PUT", "exact(base + start + tokens)", "exact(base + start + 1)"),
+    ("PUT", "if known then", "if false then"),
+    ("PUT", "== 0 then\n  redis.call('ZREMRANGE", "== -1 then\n  redis.call('ZREMRANGE"),
+    ("POP", "count > best_count", "count >= best_count"),
+    ("POP", "if tonumber(first[i + 1]) < (class + 1) * SPAN", "if true"),
+    ("POP", "'v' .. class, string", "'v', string"),
+    ("CANCEL", "redis.call('ZREM'", "redis.call('ZSCORE'"),
+]
+
+
+def planted(module: Any, name: str, old: str, new: str) -> Script:
+    script: Script = getattr(module, name)
+    assert script.text.count(old) == 1, f"{old!r} is not exactly once in {script.name}.lua"
+    return Script(script.name, script.text.replace(old, new))
+
+
+@pytest.mark.parametrize(("name", "old", "new"), MUTANTS)
+def test_a_changed_script_is_caught(
+    redis_servers: RedisServers, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
+) -> None:
+    module = redis_backlog if name in ("PUT", "POP", "CANCEL") else redis_records
+    monkeypatch.setattr(module, name, planted(module, name, old, new))
+    calls = BACKLOG_CALLS if module is redis_backlog else RECORD_CALLS
+
+    @given(calls=calls)
+    @settings(MANY, phases=[Phase.generate], database=None)
+    def search(calls: list[Call]) -> None:
+        assert_same(redis_servers.url(), calls)
+
+    with pytest.raises(Exception):  # noqa: B017
+        search()

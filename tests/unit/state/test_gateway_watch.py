@@ -1,0 +1,106 @@
+"""GatewayWatch: silence by the observer's clock alone, and the reaper that acts on it."""
+
+import pytest
+
+from shared.clock import ManualClock
+from shared.state.liveness import LONGEST_STEP_S, SILENCE_S, GatewayWatch
+from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
+from shared.state.reaper import Reaper
+from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
+
+
+class Sky:
+    """Drives one watch second by second; others beat unless silent."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.watch = GatewayWatch("me", self.clock)
+        self.beats = {"me": 0, "other": 0}
+
+    def second(self, *silent: str, seconds_s: float = 1.0) -> dict[str, int]:
+        self.clock.advance(seconds_s)
+        for g_inc in self.beats:
+            self.beats[g_inc] += g_inc not in silent
+        return dict(self.watch.observe(self.beats).dead)
+
+
+def test_a_gateway_that_stands_still_is_dead_after_ten_seconds_not_before() -> None:
+    sky = Sky()
+    sky.second()
+    quiet = 0
+    while not sky.second("other"):
+        quiet += 1
+    assert quiet + 1 == SILENCE_S
+    assert sky.second("other") == {"other": 1}
+    assert sky.second() == {}
+
+
+def test_beats_may_be_slow() -> None:
+    sky = Sky()
+    for _ in range(10):
+        for _ in range(int(SILENCE_S) - 1):
+            assert sky.second("other") == {}
+        assert sky.second() == {}
+
+
+@pytest.mark.parametrize("outage_s", [10.0, 3600.0])
+def test_an_outage_is_no_evidence(outage_s: float) -> None:
+    sky = Sky()
+    sky.second()
+    assert sky.second("other", seconds_s=outage_s) == {}
+    for _ in range(int(SILENCE_S - LONGEST_STEP_S) - 1):
+        assert sky.second("other") == {}
+    assert sky.second() == {}
+
+
+def test_a_gateway_never_declares_itself_dead() -> None:
+    sky = Sky()
+    for _ in range(20):
+        assert "me" not in sky.second("me")
+
+
+def test_a_first_look_proves_nothing() -> None:
+    clock = ManualClock()
+    watch = GatewayWatch("me", clock)
+    clock.advance(100)
+    assert watch.observe({"me": 1, "old": 500}).dead == {}
+
+
+def test_lost_beats_are_noticed() -> None:
+    watch = GatewayWatch("me", ManualClock())
+    assert not watch.observe({"me": 1}).lost
+    assert not watch.observe({"me": 2}).lost
+    assert not watch.observe({"me": 5}).lost
+    assert watch.observe({"me": 1}).lost
+    assert not watch.observe({"me": 2}).lost
+    assert watch.observe({"me": 2}).lost
+
+
+def request(rid: str, g_inc: str) -> AdmittedRequest:
+    return AdmittedRequest(rid, g_inc, "acme", "pool", 10, 0)
+
+
+@pytest.mark.anyio
+async def test_the_reaper_abandons_what_the_dead_left_and_nothing_else() -> None:
+    clock = ManualClock()
+    liveness = MemoryGatewayLiveness()
+    records = MemoryRequestRecords(liveness, clock)
+    reapers = [Reaper(g_inc, liveness, records, clock) for g_inc in ("g.1", "g.2", "g.3")]
+    for g_inc in ("g.1", "g.2", "g.3"):
+        assert await records.admit(request(f"of {g_inc}", g_inc)) is Admission.ADMITTED
+    for _ in range(3):
+        clock.advance(1)
+        turns = [await reaper.turn() for reaper in reapers]
+    assert all(not turn.reaped and not turn.lost for turn in turns)
+    reaped: list[str] = []
+    for _ in range(int(SILENCE_S) + 2):
+        clock.advance(1)
+        for reaper in reapers[1:]:
+            reaped += (await reaper.turn()).reaped
+    assert reaped == ["of g.1"]
+    assert set(liveness.beats) == {"g.2", "g.3"}
+    back = await reapers[0].turn()
+    assert back.lost
+    assert await records.admit(request("of g.1", "g.1")) is Admission.ADMITTED
+    outcome = Outcome(RequestState.DONE, "stop", 3, 0)
+    assert (await records.finish(request("of g.1", "g.1"), outcome)).written
