@@ -53,13 +53,8 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type, value: Any, where: str) -> Any:
-    """The reverse of `to_plain` for an annotated type; ProtocolError names the bad field."""
-    return _reader(kind)(value, where)
-
-
 def _plain_fields(message: Any) -> list[Any]:
-    return [to_plain(getattr(message, name)) for name, _ in _field_readers(type(message))]
+    return [to_plain(getattr(message, name)) for name, _ in _field_readers(message.__class__)]
 
 
 def _build(kind: type, values: Any, where: str) -> Any:
@@ -79,7 +74,7 @@ Reader = Callable[[Any, str], Any]
 
 @cache
 def _field_readers(kind: Any) -> tuple[tuple[str, Reader], ...]:
-    hints = typing.get_type_hints(kind)
+    hints: dict[str, Any] = typing.get_type_hints(kind)
     return tuple((f.name, _reader(hints[f.name])) for f in fields(kind))
 
 

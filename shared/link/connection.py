@@ -5,7 +5,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from shared.codec import Codec
 from shared.errors import ProtocolError
@@ -45,8 +45,7 @@ class Connection(asyncio.Protocol):
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         keep_responsive(transport.get_extra_info("socket"))
         if self._on_made is not None:
             self._on_made(self)

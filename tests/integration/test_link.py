@@ -15,6 +15,11 @@ from shared.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Ping
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
 def worker_hello() -> Hello:
     return Hello(VERSION, "prefill", "p.1", "pool")
 

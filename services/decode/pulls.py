@@ -1,0 +1,79 @@
+"""The pulls a decode worker has under way, each in a task of its own."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from shared.errors import KVTransferError
+from shared.protocol import Attempt, Receive
+from shared.transfer.transport import KVTransport, Pulled, PullRequest
+from shared.worker.channel import Reserved
+
+logger = logging.getLogger(__name__)
+
+
+class Pulls:
+    """Starts, cancels and awaits pulls. The transport bounds how many read at once."""
+
+    def __init__(self, transport: KVTransport, delay_s: float = 0.0) -> None:
+        self._transport = transport
+        self._delay_s = delay_s
+        """planted between the verdict and the first decode step, for tests"""
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+
+    @property
+    def transport_name(self) -> str:
+        return self._transport.name
+
+    def start(
+        self,
+        message: Receive,
+        reserved: Reserved,
+        on_pulled: Callable[[Pulled], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """Exactly one of the callbacks runs, unless the pull is cancelled."""
+        request = PullRequest(
+            attempt=reserved.attempt,
+            source=message.source,
+            source_inc=message.p_inc,
+            ticket=message.ticket,
+            block_ids=reserved.block_ids,
+            num_present_blocks=reserved.num_present_blocks,
+        )
+        task = asyncio.create_task(self._run(request, on_pulled, on_failed))
+        self._tasks[reserved.attempt] = task
+        task.add_done_callback(lambda _: self._tasks.pop(reserved.attempt, None))
+
+    def cancel(self, attempt: Attempt, then: Callable[[], None]) -> None:
+        """`then` runs once no read touches the attempt's blocks any more; at once if none
+        does."""
+        task = self._tasks.get(attempt)
+        if task is None:
+            then()
+            return
+        task.add_done_callback(lambda _: then())
+        task.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.close()
+
+    async def _run(
+        self,
+        request: PullRequest,
+        on_pulled: Callable[[Pulled], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        try:
+            pulled = await self._transport.pull(request)
+        except KVTransferError as error:
+            logger.warning("pull failed: %s", error)
+            on_failed(str(error))
+            return
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        on_pulled(pulled)

@@ -1,0 +1,218 @@
+"""The life of an attempt on a decode worker.
+
+    RECEIVE         the engine reserves all prompt blocks at once, waiting in order for room
+    reserved        pull: published pieces are read while prefill still computes
+    verified        token 1 is repeated to the gateway, the engine decodes on from it
+    every step      one frame per gateway with all its tokens
+    pressure        the youngest sequence is handed back; the gateway retries it elsewhere
+    CANCEL          a pull ends its piece in flight first; then the engine forgets the attempt
+
+ASSIGN with mode local (aggregated, no prefill worker, retry) computes the prompt here instead.
+"""
+
+from services.decode.pulls import Pulls
+from shared.clock import Clock
+from shared.errors import ProtocolError
+from shared.link.server import Peer
+from shared.protocol import Assign, Attempt, Cancel, Message, Ping, Receive, TokenRun
+from shared.transfer.transport import Pulled
+from shared.worker.attempts import HeldAttempt
+from shared.worker.channel import (
+    Abort,
+    Add,
+    Adopt,
+    Event,
+    Refused,
+    Reserve,
+    Reserved,
+    Scheduled,
+    StepReport,
+)
+from shared.worker.engine_sender import EngineSender
+from shared.worker.outbox import Outbox
+from shared.worker.specs import assigned_sequence, received_sequence
+from shared.worker.stages import decode_span, prefill_span, queue_span, transfer_span
+from shared.worker.state import WorkerState
+
+
+class DecodeService:
+    """Joins gateway frames, the engine and the pulls. All calls on the event loop."""
+
+    def __init__(
+        self,
+        state: WorkerState,
+        outbox: Outbox,
+        engine: EngineSender,
+        pulls: Pulls,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._engine = engine
+        self._pulls = pulls
+        self._clock = clock
+        self._awaited: dict[Attempt, Receive] = {}
+        """attempts whose reservation or pull is under way"""
+
+    transfer_address = ""
+    """a decode worker offers nothing yet"""
+
+    async def start(self) -> None:
+        """Nothing to open: pulls dial out."""
+
+    async def close(self) -> None:
+        await self._pulls.close()
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        match message:
+            case Receive():
+                self._receive(peer, message)
+            case Assign(mode="local"):
+                self._assign(peer, message)
+            case Cancel(rid, epoch):
+                self._forget(Attempt(rid, epoch))
+            case Ping(seq):
+                self._outbox.pong(peer, seq)
+            case _:
+                raise ProtocolError(f"a decode worker takes no {type(message).__name__}")
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Scheduled():
+                self._schedule(event)
+            case StepReport():
+                self._report(event)
+            case Refused(attempt, text):
+                self._lose(attempt, "refused", text)
+
+    def on_gateway_lost(self, peer: Peer) -> None:
+        """Its requests are gone with it: only the owner could have used them."""
+        for held in self._state.attempts.of_peer(peer):
+            self._forget(held.attempt)
+
+    def _receive(self, peer: Peer, message: Receive) -> None:
+        """Step 5: a prefill worker has started on this prompt; take its blocks here."""
+        attempt = Attempt(message.rid, message.epoch)
+        if message.inc != self._state.inc:
+            self._outbox.refuse(peer, attempt, "incarnation")
+        elif self._state.draining:
+            self._outbox.refuse(peer, attempt, "draining")
+        elif self._hold(peer, attempt, message.traceparent, num_uncomputed_tokens=0):
+            self._awaited[attempt] = message
+            self._engine.send(Reserve(received_sequence(message)))
+
+    def _assign(self, peer: Peer, message: Assign) -> None:
+        """Step 4, local: this worker computes the prompt too, for the recorded reason."""
+        attempt = Attempt(message.rid, message.epoch)
+        if not message.reason:
+            raise ProtocolError("local prefill needs a reason")
+        reason = self._state.refusal(message.inc, len(message.token_ids))
+        if reason is not None:
+            self._outbox.refuse(peer, attempt, reason)
+        elif self._hold(peer, attempt, message.traceparent, len(message.token_ids)):
+            self._engine.send(Add(assigned_sequence(message)))
+
+    def _hold(
+        self, peer: Peer, attempt: Attempt, traceparent: str, num_uncomputed_tokens: int
+    ) -> bool:
+        """False when the same or a later epoch is here already."""
+        attempts = self._state.attempts
+        if attempts.is_stale(attempt):
+            return False
+        older = attempts.superseded_by(attempt)
+        if older is not None:
+            self._forget(older.attempt)
+        now_ns = self._clock.wall_ns()
+        attempts.hold(HeldAttempt(attempt, peer, traceparent, num_uncomputed_tokens, now_ns))
+        return True
+
+    def _schedule(self, event: Scheduled) -> None:
+        for attempt, num_cached in event.started:
+            held = self._state.attempts.get(attempt)
+            if held is not None and not held.started_ns:
+                held.started_ns = event.start_ns
+                held.num_cached_tokens = num_cached
+                held.num_uncomputed_tokens -= num_cached
+                self._outbox.start(held)
+        for reserved in event.reserved:
+            self._pull(reserved)
+        for attempt in event.handed_back:
+            held = self._state.attempts.drop(attempt)
+            if held is not None:
+                self._outbox.hand_back(held, "kv_pressure")
+
+    def _report(self, report: StepReport) -> None:
+        """Step 7: what one engine step did, to the gateways it concerns."""
+        self._state.note_engine(report.load, report.counters)
+        for attempt, num_tokens in report.chunks:
+            held = self._state.attempts.get(attempt)
+            if held is not None:
+                held.num_chunks += 1
+                held.num_prefilled_tokens += num_tokens
+                held.num_uncomputed_tokens = max(0, held.num_uncomputed_tokens - num_tokens)
+        self._send_tokens(report)
+        for attempt in report.finished:
+            self._state.attempts.drop(attempt)
+
+    def _send_tokens(self, report: StepReport) -> None:
+        runs: list[tuple[HeldAttempt, TokenRun]] = []
+        for run in report.tokens:
+            held = self._state.attempts.get(Attempt(run.rid, run.epoch))
+            if held is not None:
+                self._note_tokens(held, run, report)
+                runs.append((held, run))
+        self._outbox.tokens(runs)
+
+    def _note_tokens(self, held: HeldAttempt, run: TokenRun, report: StepReport) -> None:
+        """Cut the spans that end with this step."""
+        if held.started_ns and not held.first_token_ns:
+            held.first_token_ns = report.end_ns
+            self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
+        elif not held.first_decode_ns:
+            held.first_decode_ns = report.start_ns
+        held.last_token_ns = report.end_ns
+        held.num_decoded_tokens += len(run.token_ids)
+        if run.finish_reason is not None and held.first_decode_ns:
+            self._outbox.stages(held, decode_span(held))
+
+    def _pull(self, reserved: Reserved) -> None:
+        """Step 6: the blocks are ours to fill; read what prefill publishes."""
+        message = self._awaited.get(reserved.attempt)
+        if message is None:
+            self._engine.send(Abort(reserved.attempt))
+            return
+        self._pulls.start(
+            message,
+            reserved,
+            on_pulled=lambda pulled: self._adopt(reserved.attempt, pulled),
+            on_failed=lambda text: self._lose(reserved.attempt, "kv_transfer", text),
+        )
+
+    def _adopt(self, attempt: Attempt, pulled: Pulled) -> None:
+        """The KV is verified. The engine's first frame repeats token 1, so a lost or overtaken
+        frame of prefill's costs nothing (R3)."""
+        self._awaited.pop(attempt, None)
+        held = self._state.attempts.get(attempt)
+        if held is None or pulled.run is None:
+            self._state.attempts.drop(attempt)
+            self._engine.send(Abort(attempt))
+            return
+        self._state.count("kv_transfer_bytes", pulled.num_bytes)
+        self._state.count("kv_transfer_blocks", pulled.num_blocks)
+        self._state.count("kv_transfers")
+        self._engine.send(Adopt(attempt, pulled.run))
+        self._outbox.stages(held, transfer_span(pulled, self._pulls.transport_name))
+
+    def _lose(self, attempt: Attempt, code: str, text: str) -> None:
+        self._awaited.pop(attempt, None)
+        held = self._state.attempts.drop(attempt)
+        self._engine.send(Abort(attempt))
+        if held is not None:
+            self._outbox.fail(held, code, text)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """CANCEL. Blocks under a read in flight stay quarantined until it has ended (R18)."""
+        self._awaited.pop(attempt, None)
+        if self._state.attempts.drop(attempt) is None:
+            return
+        self._pulls.cancel(attempt, lambda: self._engine.send(Abort(attempt)))

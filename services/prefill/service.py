@@ -1,0 +1,161 @@
+"""The life of an attempt on a prefill worker.
+
+ASSIGN          room?  -> the engine queues the prompt, an offer opens its KV for reading
+first chunk     START to the gateway, which now picks the decode worker
+every chunk     its blocks are published; decode reads them while the next chunk computes
+last chunk      token 1 to the gateway, SEAL to decode (or END if token 1 was the last)
+RELEASE         decode has a verified copy, the blocks are free
+CANCEL          at any time: reading is refused, then the engine forgets the attempt
+"""
+
+from shared.clock import Clock
+from shared.errors import ProtocolError
+from shared.link.server import Peer
+from shared.protocol import Assign, Attempt, Cancel, Message, Ping, TokenRun
+from shared.transfer.transport import KVTransport, Offer
+from shared.worker.attempts import HeldAttempt
+from shared.worker.channel import Abort, Add, Event, Refused, Release, Scheduled, StepReport
+from shared.worker.engine_sender import EngineSender
+from shared.worker.outbox import Outbox
+from shared.worker.specs import assigned_sequence
+from shared.worker.stages import prefill_span, queue_span
+from shared.worker.state import WorkerState
+
+
+class PrefillService:
+    """Joins gateway frames, the engine and the transport. All calls on the event loop."""
+
+    def __init__(
+        self,
+        state: WorkerState,
+        outbox: Outbox,
+        engine: EngineSender,
+        transport: KVTransport,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._engine = engine
+        self._transport = transport
+        self._clock = clock
+        self._offers: dict[Attempt, Offer] = {}
+
+    @property
+    def transfer_address(self) -> str:
+        """Where decode workers pull from."""
+        return self._transport.address
+
+    async def start(self) -> None:
+        await self._transport.start()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        match message:
+            case Assign(mode="prefill"):
+                self._assign(peer, message)
+            case Cancel(rid, epoch):
+                self._forget(Attempt(rid, epoch))
+            case Ping(seq):
+                self._outbox.pong(peer, seq)
+            case _:
+                raise ProtocolError(f"a prefill worker takes no {type(message).__name__}")
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Scheduled():
+                self._schedule(event)
+            case StepReport():
+                self._report(event)
+            case Refused(attempt, text):
+                self._lose(attempt, "refused", text)
+
+    def on_gateway_lost(self, peer: Peer) -> None:
+        """Its requests are gone with it: only the owner could have used them."""
+        for held in self._state.attempts.of_peer(peer):
+            self._forget(held.attempt)
+
+    def on_released(self, attempt: Attempt) -> None:
+        """Decode holds a verified copy, or the lease ran out."""
+        self._offers.pop(attempt, None)
+        if self._state.attempts.drop(attempt) is not None:
+            self._engine.send(Release(attempt))
+
+    def _assign(self, peer: Peer, message: Assign) -> None:
+        """Step 4: accept the prompt or refuse it; nothing in between."""
+        attempt = Attempt(message.rid, message.epoch)
+        reason = self._state.refusal(message.inc, len(message.token_ids))
+        if reason is not None:
+            self._outbox.refuse(peer, attempt, reason)
+            return
+        if self._state.attempts.is_stale(attempt):
+            return
+        older = self._state.attempts.superseded_by(attempt)
+        if older is not None:
+            self._forget(older.attempt)
+        self._state.attempts.hold(
+            HeldAttempt(
+                attempt,
+                peer,
+                message.traceparent,
+                num_uncomputed_tokens=len(message.token_ids),
+                accepted_ns=self._clock.wall_ns(),
+            )
+        )
+        self._offers[attempt] = self._transport.offer(attempt, message.ticket)
+        self._engine.send(Add(assigned_sequence(message)))
+
+    def _schedule(self, event: Scheduled) -> None:
+        """Step 5: the first chunk is scheduled; the gateway may pick the decode worker."""
+        for attempt, num_cached in event.started:
+            held = self._state.attempts.get(attempt)
+            if held is not None:
+                held.started_ns = event.start_ns
+                held.num_cached_tokens = num_cached
+                held.num_uncomputed_tokens -= num_cached
+                self._outbox.start(held)
+
+    def _report(self, report: StepReport) -> None:
+        self._state.note_engine(report.load, report.counters)
+        for attempt, num_tokens in report.chunks:
+            held = self._state.attempts.get(attempt)
+            if held is not None:
+                held.num_chunks += 1
+                held.num_prefilled_tokens += num_tokens
+                held.num_uncomputed_tokens -= num_tokens
+        self._send_tokens(report)
+        for attempt, piece in report.pieces:
+            if attempt in self._offers:
+                self._offers[attempt].publish(piece)
+        for attempt, run in report.sealed:
+            if attempt in self._offers:
+                self._offers[attempt].seal(run)
+        for attempt in report.ended:
+            if attempt in self._offers:
+                self._offers.pop(attempt).end()
+            self._state.attempts.drop(attempt)
+
+    def _send_tokens(self, report: StepReport) -> None:
+        """Token 1 goes to the gateway before anything else happens: TTFT ends here."""
+        runs: list[tuple[HeldAttempt, TokenRun]] = []
+        for run in report.tokens:
+            held = self._state.attempts.get(Attempt(run.rid, run.epoch))
+            if held is not None:
+                self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
+                runs.append((held, run))
+        self._outbox.tokens(runs)
+
+    def _lose(self, attempt: Attempt, code: str, text: str) -> None:
+        held = self._state.attempts.get(attempt)
+        if held is not None:
+            self._outbox.fail(held, code, text)
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """CANCEL: refuse further reads, then let the engine reuse the blocks."""
+        offer = self._offers.pop(attempt, None)
+        if offer is not None:
+            offer.withdraw()
+        if self._state.attempts.drop(attempt) is not None:
+            self._engine.send(Abort(attempt))

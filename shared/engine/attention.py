@@ -1,0 +1,328 @@
+"""Attention over the paged KV pool in plain torch, behind the call a paged GPU kernel takes.
+
+Keys are taken in tiles of TILE positions counted from the sequence's start. Each query row's
+scores against a tile, its weights and the weighted values come from matrix products of fixed
+inner size; a row's maximum is exact in any order; the tiles' parts are added from the first to
+the last. So a row's bits depend on its own position and keys only, not on chunk borders, blocks
+or batch mates, and a tile that is masked for a row adds exact zeros.
+
+Many tiles go through one batched product. All decoding sequences of a step share it: their
+tiles are laid out tile number first, longest sequence first, so that "tile t of all sequences
+that have one" is a contiguous run, and adding tile by tile is a loop over runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Protocol
+
+import torch
+
+from shared.engine.batch import BatchTensors
+
+TILE = 64
+"""keys per tile"""
+MAX_SCORES = 2**20
+"""scores computed at once; bounds the memory of a step, not its result"""
+MAX_GATHERED = 2**21
+"""KV elements gathered at once for decoding sequences"""
+MAX_ROWS = 64
+"""query rows of one prompt chunk taken together: more would score more keys after their end"""
+
+
+class Attention(Protocol):
+    """The call every backend answers."""
+
+    def __call__(
+        self,
+        queries: torch.Tensor,
+        kv_pool: torch.Tensor,
+        layer: int,
+        batch: BatchTensors,
+        scale: float,
+    ) -> torch.Tensor:
+        """Causal attention of queries [T, num_heads, head_dim] over each row's own sequence,
+        whose K and V, this step's included, are in the pool. Rows past the last sequence's
+        give zeros. Returns [T, num_heads, head_dim]."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Query rows that go through one batched product: R rows of each of S sequences."""
+
+    rows: torch.Tensor
+    """i64[S * R], rows of the batch"""
+    num_tiles: int
+    """leading tiles of the gathered ones that these rows need"""
+    tile_sequence: torch.Tensor
+    """i64[num_tiles], which of the S sequences a tile belongs to"""
+    runs: tuple[int, ...]
+    """sequences that have a tile 0, a tile 1, ...: falling, their sum is num_tiles"""
+    masked: torch.Tensor | slice
+    """the N tiles that some row must not see all of"""
+    hidden: torch.Tensor
+    """bool[N, R, TILE], the keys it must not see"""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Tiles read from the pool once per layer, and the rows that attend to them."""
+
+    granules: torch.Tensor
+    """i64[2, num_tiles, num_kv_heads, TILE / granule]: which granule of layer 0 of the pool"""
+    unwritten_tiles: torch.Tensor
+    """i64[S], tiles that end a sequence"""
+    unwritten: torch.Tensor
+    """bool[S, TILE], their keys past the sequence's end: never written, maybe not even finite"""
+    row_groups: tuple[RowGroup, ...]
+
+
+class TiledAttention:
+    """The tiled form above for any device. Keeps the index tensors of the last batch, since
+    all layers of a step use the same."""
+
+    def __init__(self) -> None:
+        self._batch: BatchTensors | None = None
+        self._gathers: tuple[Gather, ...] = ()
+
+    def __call__(
+        self,
+        queries: torch.Tensor,
+        kv_pool: torch.Tensor,
+        layer: int,
+        batch: BatchTensors,
+        scale: float,
+    ) -> torch.Tensor:
+        if self._batch is not batch:
+            self._gathers = tuple(plan_gathers(batch, kv_pool.shape, queries.shape[1]))
+            self._batch = batch
+        output = torch.zeros_like(queries)
+        scaled = (queries * scale).float()
+        for gather in self._gathers:
+            keys, values = _gather_tiles(kv_pool, layer, gather)
+            for group in gather.row_groups:
+                output[group.rows] = _attend(scaled[group.rows], keys, values, group).to(
+                    output.dtype
+                )
+        return output
+
+
+def plan_gathers(
+    batch: BatchTensors, pool_shape: Sequence[int], num_heads: int
+) -> Iterator[Gather]:
+    """Index tensors of a batch: decoding sequences together, each prompt chunk alone."""
+    starts = [0]
+    for length in batch.query_lens:
+        starts.append(starts[-1] + length)
+    decoding = [index for index, length in enumerate(batch.query_lens) if length == 1]
+    for members in _decode_groups(decoding, batch.context_lens_host, pool_shape):
+        yield _plan_decode(members, starts, batch, pool_shape)
+    for index, length in enumerate(batch.query_lens):
+        if length > 1:
+            yield _plan_chunk(index, starts[index], batch, pool_shape, num_heads)
+
+
+def _decode_groups(
+    decoding: list[int], context_lens: Sequence[int], pool_shape: Sequence[int]
+) -> Iterator[list[int]]:
+    """Longest sequence first, cut so that one group's KV stays under MAX_GATHERED elements."""
+    tile_elements = 2 * pool_shape[3] * TILE * pool_shape[5]
+    group: list[int] = []
+    num_elements = 0
+    for index in sorted(decoding, key=lambda index: -context_lens[index]):
+        wanted = _num_tiles(context_lens[index]) * tile_elements
+        if group and num_elements + wanted > MAX_GATHERED:
+            yield group
+            group, num_elements = [], 0
+        group.append(index)
+        num_elements += wanted
+    if group:
+        yield group
+
+
+def _plan_decode(
+    members: list[int], starts: list[int], batch: BatchTensors, pool_shape: Sequence[int]
+) -> Gather:
+    """One row each of several sequences, longest first."""
+    device = batch.input_ids.device
+    lengths = [batch.context_lens_host[index] for index in members]
+    tiles = [_num_tiles(length) for length in lengths]
+    runs = tuple(sum(count > number for count in tiles) for number in range(tiles[0]))
+    pairs = [(slot, number) for number, run in enumerate(runs) for slot in range(run)]
+    slots = _index([slot for slot, _ in pairs], device)
+    numbers = _index([number for _, number in pairs], device)
+    first_of_run = [sum(runs[:number]) for number in range(len(runs))]
+    last_tiles = [first_of_run[count - 1] + slot for slot, count in enumerate(tiles)]
+    length_of = _index(lengths, device)
+    last = _index(last_tiles, device)
+    positions = numbers[last, None] * TILE + torch.arange(TILE, device=device)
+    hidden = positions >= length_of[:, None]
+    group = RowGroup(
+        rows=_index([starts[index] for index in members], device),
+        num_tiles=len(pairs),
+        tile_sequence=slots,
+        runs=runs,
+        masked=last,
+        hidden=hidden[:, None],
+    )
+    tables = batch.block_tables[_index(members, device)[slots]]
+    granules = _granules(tables, numbers, pool_shape)
+    return Gather(granules, last, hidden, (group,))
+
+
+def _plan_chunk(
+    index: int, start: int, batch: BatchTensors, pool_shape: Sequence[int], num_heads: int
+) -> Gather:
+    """Several rows of one sequence, at most MAX_ROWS at a time."""
+    device = batch.input_ids.device
+    length, context = batch.query_lens[index], batch.context_lens_host[index]
+    num_tiles = _num_tiles(context)
+    offsets = torch.arange(TILE, device=device)
+    numbers = torch.arange(num_tiles, device=device)
+    step = max(1, min(MAX_ROWS, MAX_SCORES // (num_tiles * TILE * num_heads)))
+    groups = []
+    for first in range(0, length, step):
+        last = min(first + step, length)
+        before = context - length
+        needed = _num_tiles(before + last)
+        first_masked = (before + first) // TILE
+        keys = numbers[first_masked:needed, None] * TILE + offsets
+        own = torch.arange(before + first, before + last, device=device)
+        groups.append(
+            RowGroup(
+                rows=torch.arange(start + first, start + last, device=device),
+                num_tiles=needed,
+                tile_sequence=torch.zeros(needed, dtype=torch.int64, device=device),
+                runs=(1,) * needed,
+                masked=slice(first_masked, needed),
+                hidden=keys[:, None] > own[:, None],
+            )
+        )
+    table = batch.block_tables[index].expand(num_tiles, -1)
+    unwritten = numbers[-1:, None] * TILE + offsets >= context
+    granules = _granules(table, numbers, pool_shape)
+    return Gather(granules, numbers[-1:], unwritten, tuple(groups))
+
+
+def _granules(
+    tables: torch.Tensor, numbers: torch.Tensor, pool_shape: Sequence[int]
+) -> torch.Tensor:
+    """Where the keys of tile `numbers[i]` of the sequence with block table `tables[i]` lie.
+
+    A granule is the longest run of positions that is contiguous in the pool and divides both
+    block and tile. Positions past the table's end map to its last block; they are hidden.
+    """
+    _, num_layers, planes, num_kv_heads, block_size, _ = pool_shape
+    granule = gcd(block_size, TILE)
+    per_block = block_size // granule
+    device = numbers.device
+    within = torch.arange(TILE // granule, device=device)
+    index = numbers[:, None] * (TILE // granule) + within
+    columns = (index // per_block).clamp(max=tables.shape[1] - 1)
+    blocks = tables.gather(1, columns).long()
+    planes_at = torch.arange(planes, device=device)[:, None, None, None]
+    heads_at = torch.arange(num_kv_heads, device=device)[:, None]
+    in_layer = (planes_at * num_kv_heads + heads_at) * per_block
+    block_start = blocks * (num_layers * planes * num_kv_heads * per_block) + index % per_block
+    return block_start[None, :, None] + in_layer
+
+
+def _gather_tiles(
+    kv_pool: torch.Tensor, layer: int, gather: Gather
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [num_tiles, num_kv_heads, TILE, head_dim] of one layer, in float32."""
+    _, num_tiles, num_kv_heads, per_tile = gather.granules.shape
+    head_dim, block_size = kv_pool.shape[5], kv_pool.shape[4]
+    granule = TILE // per_tile
+    layer_granules = kv_pool[0, 0].numel() // (granule * head_dim)
+    assert block_size % granule == 0
+    chosen = (gather.granules + layer * layer_granules).flatten()
+    tiles = kv_pool.view(-1, granule * head_dim).index_select(0, chosen).float()
+    keys, values = tiles.view(2, num_tiles, num_kv_heads, TILE, head_dim)
+    # 0 * NaN is NaN: a weight of zero does not silence a slot that was never written.
+    ends = values[gather.unwritten_tiles]
+    values[gather.unwritten_tiles] = ends.masked_fill_(gather.unwritten[:, None, :, None], 0.0)
+    return keys, values
+
+
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: RowGroup
+) -> torch.Tensor:
+    """Softmax-weighted values [S * R, num_heads, head_dim] of scaled queries of that shape."""
+    num_rows, num_heads, head_dim = queries.shape
+    num_sequences, num_kv_heads = group.runs[0], keys.shape[1]
+    per_sequence, group_size = num_rows // num_sequences, num_heads // num_kv_heads
+    rows = _rows_per_kv_head(queries, num_sequences, num_kv_heads)
+    width = rows.shape[2]
+    keys, values = keys[: group.num_tiles].flatten(0, 1), values[: group.num_tiles].flatten(0, 1)
+    by_tile = rows[group.tile_sequence].flatten(0, 1)
+    scores = torch.bmm(by_tile, keys.transpose(1, 2)).view(-1, num_kv_heads, width, TILE)
+    _mask(scores, group, per_sequence, group_size)
+    maximum = _largest(scores.amax(-1), group.runs)
+    weights = scores.sub_(maximum[group.tile_sequence].unsqueeze(-1)).exp_()
+    mixed = torch.bmm(weights.flatten(0, 1), values).view(-1, num_kv_heads, width, head_dim)
+    total = _added(weights.sum(-1), group.runs).unsqueeze(-1)
+    result = _added(mixed, group.runs).div_(total)[:, :, : per_sequence * group_size]
+    result = result.view(num_sequences, num_kv_heads, per_sequence, group_size, head_dim)
+    return result.transpose(1, 2).reshape(num_rows, num_heads, head_dim)
+
+
+def _mask(scores: torch.Tensor, group: RowGroup, per_sequence: int, group_size: int) -> None:
+    """Set scores [num_tiles, num_kv_heads, rows, TILE] of keys a row must not see to -inf."""
+    tiles = scores[group.masked]
+    own = tiles[:, :, : per_sequence * group_size]
+    own = own.view(-1, scores.shape[1], per_sequence, group_size, TILE)
+    own.masked_fill_(group.hidden[:, None, :, None], float("-inf"))
+    if isinstance(group.masked, torch.Tensor):
+        scores[group.masked] = tiles
+
+
+def _rows_per_kv_head(queries: torch.Tensor, num_sequences: int, num_kv_heads: int) -> torch.Tensor:
+    """[S, num_kv_heads, rows, head_dim]: all rows that share a KV head, zero rows after them.
+
+    As in layers.MIN_ROWS, too few rows would change the order of additions inside a product;
+    how few depends on its inner size. MKL with AVX-512: under 3 rows at 64, 6 at 128, 11 at 256.
+    """
+    head_dim = queries.shape[-1]
+    split = queries.view(
+        num_sequences, -1, num_kv_heads, queries.shape[1] // num_kv_heads, head_dim
+    )
+    rows = split.transpose(1, 2).flatten(2, 3)
+    missing = min_rows(head_dim) - rows.shape[2]
+    if missing <= 0:
+        return rows
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing))
+
+
+def min_rows(head_dim: int) -> int:
+    """Fewest query rows of a score product."""
+    return 4 if head_dim <= TILE else 16
+
+
+def _largest(parts: torch.Tensor, runs: Sequence[int]) -> torch.Tensor:
+    """Per sequence the maximum over its tiles: [num_tiles, ...] -> [S, ...]."""
+    result = parts[: runs[0]].clone()
+    start = runs[0]
+    for run in runs[1:]:
+        torch.maximum(result[:run], parts[start : start + run], out=result[:run])
+        start += run
+    return result
+
+
+def _added(parts: torch.Tensor, runs: Sequence[int]) -> torch.Tensor:
+    """Per sequence the sum over its tiles, first to last: [num_tiles, ...] -> [S, ...]."""
+    result = parts[: runs[0]].clone()
+    start = runs[0]
+    for run in runs[1:]:
+        result[:run] += parts[start : start + run]
+        start += run
+    return result
+
+
+def _index(values: Sequence[int], device: torch.device) -> torch.Tensor:
+    """i64 on the device, without waiting for the copy."""
+    return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
+
+
+def _num_tiles(length: int) -> int:
+    return -(-length // TILE)

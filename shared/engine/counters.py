@@ -1,0 +1,40 @@
+"""What one engine has done since it started: plain integers for metrics and tests."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+LOCAL_PREFILL_REASONS = ("agg", "no_prefill_worker", "retry")
+"""why a decode worker may compute a prompt itself"""
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Totals that only grow."""
+
+    steps: int = 0
+    """steps that ran the model"""
+    preemptions: int = 0
+    handed_back: int = 0
+    prompt_tokens_computed: int = 0
+    """prompt tokens fed to the model runner, recomputation after a preemption included"""
+    local_prefill_tokens: Counter[str] = field(default_factory=Counter)
+    """of those, by reason, the ones a decode worker computed"""
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    """prompt tokens looked up in the prefix cache, once per attempt"""
+    prefix_hit_tokens: int = 0
+
+    def totals(self) -> dict[str, int]:
+        """By metric name; a part after a colon is the `reason` label. Every reason is there
+        from the start, so that a zero is seen as one."""
+        totals = {
+            "engine_steps": self.steps,
+            "num_preemptions": self.preemptions,
+            "prompt_tokens_computed": self.prompt_tokens_computed,
+            "tokens_sampled": self.generated_tokens,
+            "prefix_cache_query_tokens": self.prefix_query_tokens,
+            "prefix_cache_hit_tokens": self.prefix_hit_tokens,
+        }
+        for reason in LOCAL_PREFILL_REASONS:
+            totals[f"local_prefill_tokens:{reason}"] = self.local_prefill_tokens[reason]
+        return totals

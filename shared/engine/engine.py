@@ -1,0 +1,285 @@
+"""The step loop of one worker: schedule, run, sample, update.
+
+Modes of a sequence
+    full     add -> WRITING -> DECODE -> finished                    prompt and answer here
+    prefill  add -> WRITING -> HELD -> release, or ended at token 1  KV is handed over
+    decode   reserve -> RESERVED -> adopt -> VERIFIED -> DECODE -> finished, or handed back
+
+Everything is called from one thread. Who reads the blocks of a HELD sequence, or writes those of
+a RESERVED one, is not the engine's business: it frees them on release() or abort() only, and a
+caller aborts a RESERVED sequence once the transfer into it has stopped (R7, R18).
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Run
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import torch
+
+from shared.engine.admission import check_fits
+from shared.engine.batch import BatchTensors, ScheduledSequence, build_batch
+from shared.engine.block_pool import BlockPool
+from shared.engine.block_table import commit_blocks
+from shared.engine.counters import EngineCounters
+from shared.engine.integrity import check_engine
+from shared.engine.output import StepOutput
+from shared.engine.pieces import next_pieces
+from shared.engine.sampler import SampledToken, Sampler, SampleRow
+from shared.engine.scheduler import ScheduledBatch, Scheduler
+from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
+from shared.errors import ProtocolError, RequestError
+from shared.kv_layout import num_blocks_for
+from shared.kv_memory import KVMemory
+from shared.protocol import Attempt, Load, TokenRun
+
+QUEUED_STEPS = 2
+"""steps' worth of prompt tokens a worker accepts beyond what runs"""
+
+
+class Runner(Protocol):
+    """The model behind the engine."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are built and logits come back."""
+
+    def run(self, batch: BatchTensors) -> torch.Tensor:
+        """Do the batch's copies, write K and V of all its tokens into the pool, and return the
+        logits of its logits_rows, f32[R, vocab]."""
+
+
+class Engine:
+    """Advances every sequence of one worker, one step at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        sampler: Sampler,
+        memory: KVMemory,
+        role: Literal["prefill", "decode"],
+    ) -> None:
+        self.memory = memory
+        self.role = role
+        self.counters = EngineCounters()
+        self.sequences: dict[Attempt, Sequence] = {}
+        self._runner = runner
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._pool: BlockPool = scheduler.pool
+        self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
+        """called between schedule and run with what scheduling alone decided (started,
+        reserved, handed_back), so that a hand-over can overlap with the step"""
+        self._num_arrived = 0
+        self._stirred = False
+        """something outside a step changed what the next step can do"""
+
+    def add(self, spec: SequenceSpec) -> bool:
+        """Queue a prompt to compute here; False if the attempt is known already.
+
+        RequestError if it can never fit.
+        """
+        assert spec.mode != "decode", "a decode sequence is reserved, not added"
+        if self.role == "decode" and not spec.reason:
+            raise RequestError("a decode worker computes no prompt without a reason", status=500)
+        return self._queue(spec)
+
+    def reserve(self, spec: SequenceSpec) -> bool:
+        """Queue for all blocks of a prompt whose KV will arrive; False if known already.
+
+        A later StepOutput.reserved names the blocks. RequestError if it can never fit.
+        """
+        assert spec.mode == "decode", "only a decode sequence reserves"
+        return self._queue(spec)
+
+    def adopt(self, attempt: Attempt, run: TokenRun) -> bool:
+        """The KV of a reserved attempt is in its blocks, verified; decode on from token 1.
+
+        False, and nothing done, if the attempt is not waiting for its KV; ProtocolError if the
+        run is not the one token that continues it.
+        """
+        sequence = self.sequences.get(attempt)
+        if sequence is None or sequence.state is not SequenceState.RESERVED:
+            return False
+        if len(run.token_ids) != 1 or run.index != sequence.num_output_tokens:
+            raise ProtocolError(f"token 1 has index {run.index}, not {sequence.num_output_tokens}")
+        sequence.num_computed_tokens = len(sequence.token_ids)
+        commit_blocks(self._pool, sequence)
+        sequence.token_ids += run.token_ids
+        sequence.repeat = run
+        sequence.state = SequenceState.VERIFIED
+        self._scheduler.adopt(sequence)
+        self._stirred = True
+        return True
+
+    def release(self, attempt: Attempt) -> None:
+        """The reader of a HELD attempt is done; full blocks stay in the prefix cache."""
+        sequence = self.sequences.get(attempt)
+        if sequence is not None and sequence.state is SequenceState.HELD:
+            self._forget(sequence)
+
+    def abort(self, attempt: Attempt) -> None:
+        """Drop an attempt in any state; an unknown one is fine."""
+        sequence = self.sequences.get(attempt)
+        if sequence is not None:
+            self._forget(sequence)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence this engine finishes, prompt included."""
+        return self._scheduler.max_model_len
+
+    @property
+    def has_work(self) -> bool:
+        """False: step() would do nothing until one of the calls above."""
+        return bool(self._scheduler.running) or self._stirred
+
+    def step(self) -> StepOutput:
+        """Advance by one step; quick when there is nothing to do."""
+        output = StepOutput()
+        scheduled = self._scheduler.schedule()
+        self._stirred = scheduled.changes_next
+        self._report(scheduled, output)
+        self.on_scheduled(output)
+        if scheduled.items:
+            logits = self._run(scheduled)
+            sampled = self._sampler.sample(logits, _sample_rows(scheduled.items))
+            self._update(scheduled, sampled, output)
+        output.stored, output.removed = self._pool.drain_events()
+        return output
+
+    def load(self) -> Load:
+        """What this worker says of itself. A prompt of any length fits a positive room."""
+        queued, waiting_blocks = 0, 0
+        for sequence in self._scheduler.waiting:
+            waiting_blocks += num_blocks_for(len(sequence.token_ids), self._pool.block_size)
+            queued += (sequence.spec.mode != "decode") * len(sequence.token_ids)
+        for sequence in self._scheduler.running:
+            queued += sequence.in_prefill * sequence.num_uncomputed_tokens
+        room = QUEUED_STEPS * self._scheduler.max_num_batched_tokens - queued
+        if self.role == "decode":
+            blocks = self._pool.num_available - waiting_blocks
+            room = min(room, blocks * self._pool.block_size)
+        return Load(
+            room_tokens=max(room, 0),
+            queued_tokens=queued,
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            total=self._pool.num_blocks,
+            free=self._pool.num_free,
+            cached=self._pool.num_cached,
+            held=self._pool.num_held,
+        )
+
+    def cached_prefixes(self) -> list[tuple[bytes, int]]:
+        """Every (hash, depth) of the prefix cache, in the sense of StepOutput.stored."""
+        return self._pool.cached_prefixes()
+
+    def check_integrity(self) -> None:
+        """IntegrityError if pool, tables and queues disagree; between steps only."""
+        check_engine(self._pool, self._scheduler, self.sequences.values())
+
+    def _queue(self, spec: SequenceSpec) -> bool:
+        if spec.attempt in self.sequences:
+            return False
+        check_fits(spec, self._pool, self._scheduler.max_model_len)
+        sequence = Sequence(spec, self._num_arrived)
+        self._num_arrived += 1
+        self.sequences[spec.attempt] = sequence
+        self._scheduler.add(sequence)
+        self._stirred = True
+        return True
+
+    def _forget(self, sequence: Sequence) -> None:
+        self._scheduler.remove(sequence)
+        del self.sequences[sequence.attempt]
+        self._stirred = True
+
+    def _report(self, scheduled: ScheduledBatch, output: StepOutput) -> None:
+        """Tell what scheduling alone decided."""
+        counters = self.counters
+        for sequence in scheduled.started:
+            counters.prefix_query_tokens += len(sequence.token_ids)
+            counters.prefix_hit_tokens += sequence.num_cached_tokens
+            output.started.append((sequence.attempt, sequence.num_cached_tokens))
+        for sequence in scheduled.reserved:
+            num_present = sequence.num_cached_tokens // self._pool.block_size
+            output.reserved.append((sequence.attempt, tuple(sequence.block_table), num_present))
+        for sequence in scheduled.handed_back:
+            del self.sequences[sequence.attempt]
+            output.handed_back.append(sequence.attempt)
+        counters.preemptions += len(scheduled.preempted)
+        counters.handed_back += len(scheduled.handed_back)
+
+    def _run(self, scheduled: ScheduledBatch) -> torch.Tensor:
+        """Feed the model. Prompt work is counted here and nowhere else."""
+        counters = self.counters
+        counters.steps += 1
+        for sequence, _, num_tokens, _, prefill in scheduled.items:
+            if prefill:
+                counters.prompt_tokens_computed += num_tokens
+                if self.role == "decode":
+                    counters.local_prefill_tokens[sequence.spec.reason] += num_tokens
+        batch = build_batch(
+            scheduled.items, scheduled.copies, self._pool.block_size, self._runner.device
+        )
+        return self._runner.run(batch)
+
+    def _update(
+        self, scheduled: ScheduledBatch, sampled: Run[SampledToken], output: StepOutput
+    ) -> None:
+        """Book what the step computed, then the sampled tokens, in the order of the batch."""
+        self._scheduler.complete(scheduled)
+        tokens = iter(sampled)
+        for sequence, start, num_tokens, samples, prefill in scheduled.items:
+            sequence.num_computed_tokens = start + num_tokens
+            commit_blocks(self._pool, sequence)
+            if prefill:
+                output.chunks.append((sequence.attempt, num_tokens))
+            if sequence.spec.mode == "prefill":
+                for piece in next_pieces(self._pool, sequence, last=samples):
+                    output.pieces.append((sequence.attempt, piece))
+            if samples:
+                self._append(sequence, next(tokens), output)
+
+    def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
+        """Add a sampled token and end, seal or continue the sequence."""
+        index = sequence.num_output_tokens
+        sequence.token_ids.append(token.token_id)
+        reason = sequence.finish_reason(self._scheduler.max_model_len)
+        self.counters.generated_tokens += 1
+        logprobs = () if token.logprobs is None else (token.logprobs,)
+        run = TokenRun(*sequence.attempt, index, (token.token_id,), logprobs, reason)
+        output.tokens.append(_repeated(sequence, run))
+        if reason is not None:
+            ended = output.ended if sequence.spec.mode == "prefill" else output.finished
+            ended.append(sequence.attempt)
+            self._forget(sequence)
+        elif sequence.spec.mode == "prefill":
+            self._scheduler.park(sequence)
+            sequence.state = SequenceState.HELD
+            output.sealed.append((sequence.attempt, run))
+        else:
+            sequence.state = SequenceState.DECODE
+
+
+def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
+    """The first run of a handed-over sequence begins with token 1 once more."""
+    first, sequence.repeat = sequence.repeat, None
+    if first is None:
+        return run
+    return replace(
+        run,
+        index=first.index,
+        token_ids=first.token_ids + run.token_ids,
+        logprobs=first.logprobs + run.logprobs,
+    )
+
+
+def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:
+    return [
+        SampleRow(sequence.spec.sampling, len(sequence.token_ids), sequence.num_output_tokens)
+        for sequence, _, _, samples, _ in items
+        if samples
+    ]

@@ -1,0 +1,1 @@
+"""One file per model family; shared.checkpoint.ARCHITECTURES says which is which."""

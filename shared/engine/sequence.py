@@ -1,0 +1,146 @@
+"""A sequence: the token list one attempt advances, and where its KV lies.
+
+The spec holds what the attempt was told; `Sequence` holds what changes. Everything that follows
+from those facts is a property.
+"""
+
+from array import array
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from shared.kv_layout import num_blocks_for
+from shared.protocol import Attempt, FinishReason, Sampling, TokenRun
+
+Mode = Literal["full", "prefill", "decode"]
+
+
+@dataclass(frozen=True)
+class SequenceSpec:
+    """One attempt as the engine is told of it."""
+
+    attempt: Attempt
+    token_ids: tuple[int, ...]
+    """the client's prompt, then the tokens delivered by earlier attempts"""
+    num_prompt_tokens: int
+    """length of the client's prompt alone"""
+    block_hashes: tuple[bytes, ...]
+    """chain hashes of the full blocks of token_ids"""
+    hash_root: bytes
+    """parent of the first block, salted with the tenant"""
+    sampling: Sampling
+    mode: Mode
+    """full: prefill and decode here; prefill: hold the KV after token 1; decode: KV arrives"""
+    reason: str = ""
+    """why a decode worker computes this prompt itself: agg, no_prefill_worker or retry"""
+
+
+class SequenceState(Enum):
+    """Life of a sequence, which is also the state of its blocks."""
+
+    WAITING = "waiting"
+    """holds no block; queued for them"""
+    WRITING = "writing"
+    """its prompt is being computed"""
+    HELD = "held"
+    """prefill done, token 1 sampled; blocks wait for their reader until release"""
+    RESERVED = "reserved"
+    """decode: all prompt blocks taken, a transfer may be writing them; who aborts it waits for
+    the transfer's end first, so until then this is also the quarantine (R7, R18)"""
+    VERIFIED = "verified"
+    """decode: the KV arrived whole; not stepped yet"""
+    DECODE = "decode"
+    """one token per step"""
+    FINISHED = "finished"
+    """holds no block; gone"""
+
+
+class Sequence:
+    """The mutable half of an attempt."""
+
+    __slots__ = (
+        "arrival",
+        "block_hashes",
+        "block_table",
+        "num_cached_tokens",
+        "num_committed_blocks",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prefill_tokens",
+        "num_published_blocks",
+        "pinned",
+        "repeat",
+        "spec",
+        "state",
+        "token_ids",
+    )
+
+    def __init__(self, spec: SequenceSpec, arrival: int) -> None:
+        self.spec = spec
+        self.arrival = arrival
+        """order of arrival in this engine; the youngest gives way first"""
+        self.state = SequenceState.WAITING
+        self.token_ids = list(spec.token_ids)
+        self.block_hashes = list(spec.block_hashes)
+        self.block_table: array[int] = array("i")
+        self.num_computed_tokens = 0
+        """leading tokens whose K and V are in the pool"""
+        self.num_cached_tokens = 0
+        """of those, how many the prefix cache gave at the latest admission"""
+        self.num_prefill_tokens = len(spec.token_ids)
+        """tokens known at the latest admission: computed in chunks, later ones one by one"""
+        self.num_committed_blocks = 0
+        """leading blocks that carry their hash in the pool"""
+        self.num_published_blocks = 0
+        """leading blocks already offered as pieces (mode prefill)"""
+        self.num_preemptions = 0
+        self.pinned = False
+        """holds every block it can ever need and is not preempted any more"""
+        self.repeat: TokenRun | None = None
+        """token 1 as prefill sampled it; the first frame of decode says it again"""
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.spec.attempt
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens beyond the client's prompt, those of earlier attempts included."""
+        return len(self.token_ids) - self.spec.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def in_prefill(self) -> bool:
+        """Tokens known at admission are still to be computed."""
+        return self.num_computed_tokens < self.num_prefill_tokens
+
+    def finish_reason(self, max_model_len: int) -> FinishReason | None:
+        """Why the last token ends the sequence, or None if it goes on."""
+        sampling = self.spec.sampling
+        token_id = self.token_ids[-1]
+        if token_id in sampling.stop_token_ids:
+            return "stop"
+        if token_id in sampling.eos_token_ids and not sampling.ignore_eos:
+            return "stop"
+        if self.num_output_tokens >= sampling.max_tokens or len(self.token_ids) >= max_model_len:
+            return "length"
+        return None
+
+
+def max_kv_tokens(spec: SequenceSpec, max_model_len: int) -> int:
+    """Most positions whose K and V the sequence can need here.
+
+    The last token of a sequence is never fed back, and a prefill stops at token 1.
+    """
+    if spec.mode == "prefill":
+        return len(spec.token_ids)
+    longest = min(spec.num_prompt_tokens + spec.sampling.max_tokens, max_model_len)
+    return max(longest - 1, len(spec.token_ids))
+
+
+def max_blocks(spec: SequenceSpec, max_model_len: int, block_size: int) -> int:
+    """Most blocks the sequence can need here."""
+    return num_blocks_for(max_kv_tokens(spec, max_model_len), block_size)

@@ -1,0 +1,80 @@
+"""What the io process knows of each attempt it holds: its gateway, its times, its progress."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shared.link.server import Peer
+from shared.protocol import Attempt
+
+
+@dataclass
+class HeldAttempt:
+    """One attempt on this worker. Times are wall-clock ns, 0 until they happen."""
+
+    attempt: Attempt
+    peer: Peer
+    """the gateway that owns the request"""
+    traceparent: str
+    num_uncomputed_tokens: int
+    """prompt tokens this worker still has to compute for it"""
+    accepted_ns: int
+    started_ns: int = 0
+    num_cached_tokens: int = 0
+    num_chunks: int = 0
+    num_prefilled_tokens: int = 0
+    first_token_ns: int = 0
+    first_decode_ns: int = 0
+    last_token_ns: int = 0
+    num_decoded_tokens: int = 0
+
+
+class AttemptTable:
+    """Attempts by id. A higher epoch of a request replaces a lower one."""
+
+    def __init__(self) -> None:
+        self._held: dict[Attempt, HeldAttempt] = {}
+        self._epoch: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[HeldAttempt]:
+        return iter(list(self._held.values()))
+
+    def get(self, attempt: Attempt) -> HeldAttempt | None:
+        return self._held.get(attempt)
+
+    def is_stale(self, attempt: Attempt) -> bool:
+        """A same or higher epoch of the request is held already."""
+        return self._epoch.get(attempt.rid, -1) >= attempt.epoch
+
+    def superseded_by(self, attempt: Attempt) -> HeldAttempt | None:
+        """The lower epoch that this one replaces, if it is held."""
+        epoch = self._epoch.get(attempt.rid, -1)
+        if epoch < 0 or epoch >= attempt.epoch:
+            return None
+        return self._held.get(Attempt(attempt.rid, epoch))
+
+    def hold(self, held: HeldAttempt) -> None:
+        assert not self.is_stale(held.attempt)
+        self._held[held.attempt] = held
+        self._epoch[held.attempt.rid] = held.attempt.epoch
+
+    def drop(self, attempt: Attempt) -> HeldAttempt | None:
+        """Forget it; None if it was not held."""
+        held = self._held.pop(attempt, None)
+        if held is not None and self._epoch.get(attempt.rid) == attempt.epoch:
+            del self._epoch[attempt.rid]
+        return held
+
+    def of_peer(self, peer: Peer) -> list[HeldAttempt]:
+        return [held for held in self._held.values() if held.peer is peer]
+
+    @property
+    def num_unstarted_tokens(self) -> int:
+        """Prompt tokens of attempts whose first chunk is not scheduled yet."""
+        return sum(h.num_uncomputed_tokens for h in self._held.values() if not h.started_ns)
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return sum(h.num_uncomputed_tokens for h in self._held.values())

@@ -1,0 +1,70 @@
+"""Takes waiting requests from the pool's backlog while this worker has room.
+
+Idle dispatch never comes here: a gateway says how much waits on its PING, and only then does
+the worker ask Redis.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from shared.errors import StateUnavailableError
+from shared.link.server import Peer
+from shared.protocol import Pull
+from shared.queue.backlog import Backlog
+from shared.state.kv_feed import KVPublisher
+from shared.worker.state import WorkerState
+
+PAUSE_S = 0.02
+"""between two looks while requests wait"""
+
+
+class BacklogPuller:
+    """One pop at a time; the owner of what was popped is asked for it on its link."""
+
+    def __init__(
+        self,
+        state: WorkerState,
+        backlog: Backlog,
+        cache: KVPublisher,
+        peers: Callable[[], list[Peer]],
+    ) -> None:
+        self._state = state
+        self._backlog = backlog
+        self._cache = cache
+        self._peers = peers
+        self._waiting: dict[str, int] = {}
+        self._wake = asyncio.Event()
+
+    def note(self, peer: Peer, num_backlogged: int) -> None:
+        """A gateway's word on how many of its requests wait."""
+        self._waiting[peer.inc] = num_backlogged
+        if num_backlogged:
+            self._wake.set()
+
+    def forget(self, peer: Peer) -> None:
+        self._waiting.pop(peer.inc, None)
+
+    async def run(self) -> None:
+        """For ever; run it as a task."""
+        while True:
+            await self._wake.wait()
+            if self._state.draining or not any(self._waiting.values()):
+                self._wake.clear()
+                continue
+            if self._state.load().room_tokens > 0 and not await self._pop():
+                self._waiting.clear()
+            await asyncio.sleep(PAUSE_S)
+
+    async def _pop(self) -> bool:
+        """False when nothing waits, as far as Redis knows."""
+        self._state.count("backlog_pops")
+        try:
+            entry = await self._backlog.pop(self._cache.held)
+        except StateUnavailableError:
+            return True
+        if entry is None:
+            return False
+        for peer in self._peers():
+            if peer.inc == entry.g_inc:
+                peer.send(Pull(entry.rid, self._state.inc))
+        return True

@@ -1,0 +1,177 @@
+"""What a worker's two processes say to each other over one socket pair.
+
+io -> engine: commands, applied between steps. engine -> io: READY once, then one report per
+step that changed anything. Token ids cross here, KV bytes never do: both processes map the
+same KVMemory, whose file descriptor precedes the first frame.
+"""
+
+import select
+import socket
+import struct
+import typing
+from dataclasses import dataclass, field
+
+from shared.codec import Codec
+from shared.engine.sequence import SequenceSpec
+from shared.errors import ProtocolError
+from shared.kv_layout import KVLayout
+from shared.kv_memory import Piece
+from shared.protocol import Attempt, Load, TokenRun
+
+
+@dataclass(frozen=True)
+class Add:
+    """Compute this sequence: prefill only, or all of it."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Take all prompt blocks for a sequence whose KV will be pulled; answered in a report."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """The reserved blocks hold verified KV: decode on from token 1."""
+
+    attempt: Attempt
+    run: TokenRun
+
+
+@dataclass(frozen=True)
+class Release:
+    """Decode has its copy: the sealed blocks are free."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Forget the attempt, whatever its state. Only sent once no pull touches its blocks."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The engine loaded its model."""
+
+    pid: int
+    layout: KVLayout
+    num_blocks: int
+    max_model_len: int
+    load: Load
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A command the engine cannot obey: the sequence can never fit."""
+
+    attempt: Attempt
+    message: str
+
+
+@dataclass(frozen=True)
+class Reserved:
+    attempt: Attempt
+    block_ids: tuple[int, ...]
+    num_present_blocks: int
+    """leading blocks that already hold this prompt's KV"""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """What a step's schedule alone decided; sent before the step computes anything, so that
+    hand-overs overlap with it."""
+
+    start_ns: int
+    started: tuple[tuple[Attempt, int], ...] = ()
+    """prompts whose first chunk is in this step, and the tokens the prefix cache gave"""
+    reserved: tuple[Reserved, ...] = ()
+    handed_back: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did; see StepOutput for the fields. Wall-clock ns."""
+
+    start_ns: int
+    end_ns: int
+    load: Load
+    chunks: tuple[tuple[Attempt, int], ...] = ()
+    tokens: tuple[TokenRun, ...] = ()
+    pieces: tuple[tuple[Attempt, Piece], ...] = ()
+    sealed: tuple[tuple[Attempt, TokenRun], ...] = ()
+    ended: tuple[Attempt, ...] = ()
+    finished: tuple[Attempt, ...] = ()
+    stored: tuple[tuple[bytes, int], ...] = ()
+    """(block hash, its depth) of blocks that joined the prefix cache"""
+    removed: tuple[bytes, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    """totals since the engine's start"""
+
+
+Command = Add | Reserve | Adopt | Release | Abort
+Event = Ready | Refused | Scheduled | StepReport
+CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
+
+_LENGTH = struct.Struct(">I")
+
+
+class EngineChannel:
+    """The engine process's end: blocking when idle, polled between steps."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+
+    def pass_memory(self, fd: int) -> None:
+        """Give the io process the file descriptor of the host-visible KV memory."""
+        socket.send_fds(self._socket, [b"\0"], [fd])
+
+    def send(self, event: Event) -> None:
+        body = CHANNEL_CODEC.encode(event)
+        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, *, block: bool) -> list[Command]:
+        """Commands that have arrived; waits for at least one if asked to.
+
+        EOFError once the io process is gone.
+        """
+        commands = self._split()
+        while not commands:
+            if not block and not select.select([self._socket], [], [], 0)[0]:
+                break
+            received = self._socket.recv(2**20)
+            if not received:
+                raise EOFError("the io process closed the channel")
+            self._buffer += received
+            commands = self._split()
+        return commands
+
+    def _split(self) -> list[Command]:
+        commands: list[Command] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            end = start + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            commands.append(CHANNEL_CODEC.decode(bytes(self._buffer[start + _LENGTH.size : end])))
+            start = end
+        del self._buffer[:start]
+        return commands
+
+
+def receive_memory(sock: socket.socket) -> int:
+    """io's end of `pass_memory`; blocks until the engine has loaded its model.
+
+    ProtocolError when the engine closed instead.
+    """
+    flag, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    if not flag or not fds:
+        raise ProtocolError("the engine process ended before it was ready")
+    return fds[0]

@@ -1,0 +1,102 @@
+"""The io process's handle on its engine process."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from shared.errors import BatonError
+from shared.kv_memory import KVMemory
+from shared.link.connection import Connection
+from shared.settings import Role, Settings, to_environment
+from shared.worker.channel import CHANNEL_CODEC, Command, Event, Ready, receive_memory
+
+
+class EngineExitError(BatonError):
+    """The engine process ended; its exit status is the worker's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status if status > 0 else 1
+
+
+class EngineClient:
+    """Spawns the engine, maps its KV memory, sends commands and hands out events."""
+
+    def __init__(self, settings: Settings, role: Role) -> None:
+        self._settings = settings
+        self._role = role
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self.on_event: Callable[[Event], None] = lambda event: None
+        """runs on the event loop, in the order the engine reported"""
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.memory: KVMemory | None = None
+
+    async def start(self) -> Ready:
+        """Returns once the model is loaded. EngineExitError with the engine's own exit code."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = self._spawn(theirs)
+        try:
+            fd = await loop.run_in_executor(None, receive_memory, ours)
+            ours.setblocking(False)
+            _, self._connection = await loop.create_unix_connection(
+                lambda: Connection(self._receive, self._lose, codec=CHANNEL_CODEC), sock=ours
+            )
+            ready = await self._ready
+        except (BatonError, OSError) as error:
+            ours.close()
+            raise EngineExitError(str(error), await self.wait()) from None
+        self.memory = KVMemory(ready.layout, ready.num_blocks, fd)
+        return ready
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, command: Command) -> None:
+        """Queue a command; the engine applies it before its next step."""
+        if self._connection is not None:
+            self._connection.send(command)
+
+    async def wait(self) -> int:
+        """The engine's exit status, once it has ended."""
+        assert self._process is not None
+        return await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+
+    async def stop(self) -> None:
+        """Close the channel; the engine ends after the step it is in."""
+        if self._connection is not None:
+            self._connection.abort()
+        if self._process is not None:
+            self._process.terminate()
+            await self.wait()
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("BATON_")
+        }
+        environment.update(to_environment(self._settings))
+        threads = str(self._settings.threads)
+        environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        command = [sys.executable, "-m", "shared.worker.engine_process"]
+        return subprocess.Popen(  # noqa: S603
+            [*command, str(theirs.fileno()), self._role, str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+        )
+
+    def _receive(self, _: Connection, event: Event) -> None:
+        if isinstance(event, Ready):
+            self._ready.set_result(event)
+        else:
+            self.on_event(event)
+
+    def _lose(self, _: Connection, __: Exception | None) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(EngineExitError("the engine ended while starting", 1))

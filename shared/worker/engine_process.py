@@ -1,0 +1,154 @@
+"""The engine process of a worker: the step loop and nothing else. No sockets but the channel.
+
+    loop:  apply the commands that arrived  ->  step  ->  report
+
+Started by `EngineClient` with one end of the channel as an inherited file descriptor; settings
+come through the environment. Ends when the channel closes, so it never outlives its io process.
+"""
+
+import contextlib
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from shared.engine.build import build_engine
+from shared.engine.engine import Engine
+from shared.engine.output import StepOutput
+from shared.engine.sequence import SequenceSpec
+from shared.errors import BatonError, RequestError
+from shared.fault_delay import planted_delay_s
+from shared.process import die_with_parent
+from shared.protocol import Attempt
+from shared.settings import Settings, load_settings
+from shared.worker.channel import (
+    Abort,
+    Add,
+    Adopt,
+    Command,
+    EngineChannel,
+    Ready,
+    Refused,
+    Release,
+    Reserve,
+    Reserved,
+    Scheduled,
+    StepReport,
+)
+
+
+class EngineLoop:
+    """Applies commands between steps and reports each step."""
+
+    def __init__(self, engine: Engine, channel: EngineChannel, settings: Settings) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._prefill_delay_s = planted_delay_s(settings.fault_delay, "prefill")
+        self._decode_delay_s = planted_delay_s(settings.fault_delay, "decode")
+        self._adopted: set[Attempt] = set()
+        engine.on_scheduled = self._report_scheduled
+
+    def run(self) -> None:
+        """Until the io process closes the channel (EOFError)."""
+        while True:
+            for command in self._channel.receive(block=not self._engine.has_work):
+                self._apply(command)
+            self._step()
+
+    def _step(self) -> None:
+        start_ns = time.time_ns()
+        output = self._engine.step()
+        self._delay_first_decode(output)
+        self._channel.send(self._report(output, start_ns, time.time_ns()))
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Add(spec):
+                self._take(spec, lambda: self._engine.add(spec))
+            case Reserve(spec):
+                self._take(spec, lambda: self._engine.reserve(spec))
+            case Adopt(attempt, run):
+                self._engine.adopt(attempt, run)
+                self._adopted.add(attempt)
+            case Release(attempt):
+                self._engine.release(attempt)
+            case Abort(attempt):
+                self._engine.abort(attempt)
+
+    def _take(self, spec: SequenceSpec, take: Callable[[], object]) -> None:
+        try:
+            take()
+        except RequestError as error:
+            self._channel.send(Refused(spec.attempt, error.message))
+
+    def _report_scheduled(self, output: StepOutput) -> None:
+        """Between schedule and run: what overlaps with the step must not wait for it."""
+        if not (output.started or output.reserved or output.handed_back):
+            return
+        self._channel.send(
+            Scheduled(
+                start_ns=time.time_ns(),
+                started=tuple(output.started),
+                reserved=tuple(Reserved(*item) for item in output.reserved),
+                handed_back=tuple(output.handed_back),
+            )
+        )
+        if output.started and self._prefill_delay_s:
+            time.sleep(self._prefill_delay_s)
+
+    def _delay_first_decode(self, output: StepOutput) -> None:
+        decoding = {Attempt(run.rid, run.epoch) for run in output.tokens} & self._adopted
+        self._adopted -= decoding
+        if decoding and self._decode_delay_s:
+            time.sleep(self._decode_delay_s)
+
+    def _report(self, output: StepOutput, start_ns: int, end_ns: int) -> StepReport:
+        return StepReport(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            load=self._engine.load(),
+            chunks=tuple(output.chunks),
+            tokens=tuple(output.tokens),
+            pieces=tuple(output.pieces),
+            sealed=tuple(output.sealed),
+            ended=tuple(output.ended),
+            finished=tuple(output.finished),
+            stored=tuple(output.stored),
+            removed=tuple(output.removed),
+            counters=self._engine.counters.totals(),
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`engine_process FD ROLE PARENT_PID`: exit status."""
+    fd, role, parent_pid = int(arguments[0]), arguments[1], int(arguments[2])
+    assert role in ("prefill", "decode")
+    die_with_parent(parent_pid)
+    channel = EngineChannel(socket.socket(fileno=fd))
+    try:
+        settings = load_settings()
+        engine = build_engine(settings, "prefill" if role == "prefill" else "decode")
+    except BatonError as error:
+        sys.stderr.write(f"baton: error: {error}\n")
+        return error.exit_code
+    channel.pass_memory(engine.memory.fd)
+    channel.send(
+        Ready(
+            pid=os.getpid(),
+            layout=engine.memory.layout,
+            num_blocks=engine.memory.num_blocks,
+            max_model_len=engine.max_model_len,
+            load=engine.load(),
+        )
+    )
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(EOFError, ConnectionError):
+        EngineLoop(engine, channel, settings).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

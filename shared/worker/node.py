@@ -1,0 +1,145 @@
+"""A running worker: its service between the engine, the gateways' links and Redis."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shared.clock import Clock, SystemClock
+from shared.kv_layout import pool_name
+from shared.kv_memory import KVMemory
+from shared.link.server import LinkServer, Peer
+from shared.protocol import Hello, Message, Ping
+from shared.queue.redis_backlog import RedisBacklog
+from shared.settings import Settings
+from shared.state.keys import Keys
+from shared.state.kv_feed import KVPublisher
+from shared.state.redis_client import RedisClient
+from shared.state.redis_kv_events import RedisKVEvents
+from shared.state.redis_registry import RedisWorkerRegistry
+from shared.telemetry.tracing import build_span_sink
+from shared.worker.backlog_puller import BacklogPuller
+from shared.worker.channel import Event, Ready, StepReport
+from shared.worker.engine_client import EngineClient
+from shared.worker.engine_sender import EngineSender
+from shared.worker.identity import Identity
+from shared.worker.outbox import Outbox
+from shared.worker.registration import Registration
+from shared.worker.state import WorkerState
+
+ROOM_STEPS = 2
+"""prompt tokens a worker accepts beyond what runs, in steps' budgets"""
+
+
+class Service(Protocol):
+    """What a role does with frames and engine events; all calls on the event loop."""
+
+    @property
+    def transfer_address(self) -> str:
+        """Where decode workers pull from; empty when nothing is offered."""
+
+    async def start(self) -> None: ...
+    def on_message(self, peer: Peer, message: Message) -> None: ...
+    def on_event(self, event: Event) -> None: ...
+    def on_gateway_lost(self, peer: Peer) -> None: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a role's service is built from."""
+
+    settings: Settings
+    inc: str
+    state: WorkerState
+    outbox: Outbox
+    engine: EngineSender
+    memory: KVMemory
+    clock: Clock
+
+
+class Node:
+    """Routes frames and events to the service; decides nothing itself."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        engine: EngineClient,
+        ready: Ready,
+        build_service: Callable[[Parts], Service],
+    ) -> None:
+        assert engine.memory is not None, "this role needs a host-visible KV pool"
+        self._settings = settings
+        self._identity = identity
+        self._ready = ready
+        self._pool = pool_name(identity.served_model, ready.layout)
+        self._state = WorkerState(identity.inc, ROOM_STEPS * settings.max_num_batched_tokens)
+        self._state.note_engine(ready.load, {})
+        self._redis = RedisClient(settings.redis)
+        self._keys = Keys()
+        self._publisher = KVPublisher(RedisKVEvents(self._redis, self._keys), identity.inc)
+        self._links = LinkServer(self._hello, self._on_message, self._on_gateway_lost)
+        backlog = RedisBacklog(self._redis, self._keys, self._pool, settings.max_backlog)
+        self._puller = BacklogPuller(
+            self._state, backlog, self._publisher, lambda: self._links.peers
+        )
+        self._sink = build_span_sink(
+            settings.otlp_endpoint,
+            f"baton-{identity.role}",
+            {"service.instance.id": identity.inc},
+        )
+        outbox = Outbox(self._state, self._sink)
+        self._service = build_service(
+            Parts(settings, identity.inc, self._state, outbox, engine, engine.memory, SystemClock())
+        )
+        self._registration: Registration | None = None
+        engine.on_event = self._on_event
+
+    async def open(self) -> None:
+        """Listen for decode workers and gateways; OSError when a port is taken."""
+        await self._service.start()
+        port = await self._links.start(self._settings.host, self._settings.worker_port)
+        entry = self._identity.entry(self._ready, self._pool, port)
+        registry = RedisWorkerRegistry(self._redis, self._keys)
+        self._registration = Registration(registry, entry, self._publisher)
+
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs as tasks while the node serves: it is registered from now on."""
+        assert self._registration is not None, "open() comes first"
+        return [self._registration.keep(), self._registration.publish(), self._puller.run()]
+
+    async def leave(self, drain_limit_s: float) -> None:
+        """Take no new work; let what runs finish, within the limit."""
+        self._state.draining = True
+        if self._registration is not None:
+            await self._registration.withdraw()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_limit_s):
+                while len(self._state.attempts):  # noqa: ASYNC110 -- 20 ms is soon enough
+                    await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        await self._links.close()
+        await self._service.close()
+        self._sink.close()
+        await self._redis.close()
+
+    def _hello(self) -> Hello:
+        address = self._service.transfer_address
+        return self._identity.hello(self._pool, self._state.load(), address)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, StepReport):
+            self._publisher.note(event.stored, event.removed)
+        self._service.on_event(event)
+
+    def _on_message(self, peer: Peer, message: Message) -> None:
+        if isinstance(message, Ping):
+            self._puller.note(peer, message.num_backlogged)
+        self._service.on_message(peer, message)
+
+    def _on_gateway_lost(self, peer: Peer) -> None:
+        self._puller.forget(peer)
+        self._service.on_gateway_lost(peer)

@@ -1,0 +1,78 @@
+"""The frames a worker owes the gateways of its attempts."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from shared.link.server import Peer
+from shared.protocol import (
+    Attempt,
+    Fail,
+    Handback,
+    Pong,
+    Refuse,
+    Span,
+    Spans,
+    Start,
+    TokenRun,
+    Tokens,
+)
+from shared.telemetry import attributes as names
+from shared.telemetry.tracing import SpanSink, parse_traceparent
+from shared.worker.attempts import HeldAttempt
+from shared.worker.state import Refusal, WorkerState
+
+
+class Outbox:
+    """Says things to gateways; every frame carries this incarnation and the load."""
+
+    def __init__(self, state: WorkerState, sink: SpanSink) -> None:
+        self._state = state
+        self._sink = sink
+
+    def refuse(self, peer: Peer, attempt: Attempt, reason: Refusal) -> None:
+        self._state.count(f"refused_{reason}")
+        peer.send(Refuse(attempt.rid, attempt.epoch, self._state.inc, reason))
+
+    def start(self, held: HeldAttempt) -> None:
+        held.peer.send(
+            Start(
+                held.attempt.rid,
+                held.attempt.epoch,
+                self._state.inc,
+                held.num_cached_tokens,
+                self._state.load(),
+            )
+        )
+
+    def tokens(self, runs: Iterable[tuple[HeldAttempt, TokenRun]]) -> None:
+        """One frame per gateway with all of this step's tokens."""
+        by_peer: dict[Peer, list[TokenRun]] = defaultdict(list)
+        for held, run in runs:
+            by_peer[held.peer].append(run)
+        load = self._state.load()
+        for peer, peer_runs in by_peer.items():
+            peer.send(Tokens(self._state.inc, tuple(peer_runs), load))
+
+    def stages(self, held: HeldAttempt, *spans: Span) -> None:
+        """To the gateway for its receipt, and to the trace's collector."""
+        attempt = held.attempt
+        held.peer.send(Spans(attempt.rid, attempt.epoch, self._state.inc, spans))
+        parent = parse_traceparent(held.traceparent)
+        if parent is None:
+            return
+        for span in spans:
+            span.attributes.update({names.REQUEST_ID: attempt.rid, names.EPOCH: attempt.epoch})
+            self._sink.emit(span, parent)
+
+    def fail(self, held: HeldAttempt, code: str, message: str) -> None:
+        attempt = held.attempt
+        self._state.count("failed_attempts")
+        held.peer.send(Fail(attempt.rid, attempt.epoch, self._state.inc, code, message))
+
+    def hand_back(self, held: HeldAttempt, reason: str) -> None:
+        attempt = held.attempt
+        self._state.count("handed_back")
+        held.peer.send(Handback(attempt.rid, attempt.epoch, self._state.inc, reason))
+
+    def pong(self, peer: Peer, seq: int) -> None:
+        peer.send(Pong(seq, self._state.load(), self._state.counters))

@@ -1,0 +1,66 @@
+"""A worker's standing in Redis: its registry entry and the KV events of its prefix cache.
+
+Redis may be away for any time; the worker goes on, and is back in the registry within a second
+of Redis answering again.
+"""
+
+import asyncio
+import logging
+import time
+
+from shared.errors import StateUnavailableError
+from shared.state.kv_feed import KEEPALIVE_S, KVPublisher
+from shared.state.registry import REFRESH_INTERVAL_S, WorkerEntry, WorkerRegistry
+
+logger = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S = 0.1
+
+
+class Registration:
+    """Keeps one incarnation listed until `withdraw`."""
+
+    def __init__(
+        self, registry: WorkerRegistry, entry: WorkerEntry, publisher: KVPublisher
+    ) -> None:
+        self._registry = registry
+        self._entry = entry
+        self._publisher = publisher
+        self._reachable = True
+
+    async def keep(self) -> None:
+        """Refresh for ever; run it as a task."""
+        while True:
+            await self._attempt_register()
+            await asyncio.sleep(REFRESH_INTERVAL_S)
+
+    async def publish(self) -> None:
+        """Tell what the prefix cache gained and lost, for ever; run it as a task."""
+        flushed_s = 0.0
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            if self._publisher.has_changes or time.monotonic() - flushed_s > KEEPALIVE_S:
+                try:
+                    await self._publisher.flush()
+                except StateUnavailableError:
+                    continue
+                flushed_s = time.monotonic()
+
+    async def withdraw(self) -> None:
+        """Leave the registry; a gateway's link says the rest."""
+        try:
+            await self._registry.remove(self._entry.pool, self._entry.inc)
+        except StateUnavailableError:
+            logger.info("redis is away; the registry entry will expire by itself")
+
+    async def _attempt_register(self) -> None:
+        try:
+            await self._registry.register(self._entry)
+        except StateUnavailableError as error:
+            if self._reachable:
+                logger.warning("redis does not answer, serving goes on: %s", error)
+            self._reachable = False
+            return
+        if not self._reachable:
+            logger.info("redis answers again")
+        self._reachable = True

@@ -1,0 +1,163 @@
+"""A model whose logits hash the token history it finds through block tables and slots.
+
+Its "KV" of a position is the pair (token id, position). Logits of a row are a pure function of
+the pairs read back through the block table, so a wrong table, slot, copy or a block that
+somebody else rewrote gives other tokens than `answer_alone`.
+"""
+
+import numpy as np
+import torch
+
+from shared.block_hash import chain_hashes
+from shared.engine.batch import BatchTensors
+from shared.engine.block_pool import BlockPool
+from shared.engine.engine import Engine
+from shared.engine.output import StepOutput
+from shared.engine.sampler import Sampler, SampleRow
+from shared.engine.scheduler import Scheduler
+from shared.engine.sequence import Mode, SequenceSpec
+from shared.kv_layout import KVLayout
+from shared.kv_memory import KVMemory
+from shared.protocol import Attempt, Sampling
+
+VOCAB_SIZE = 48
+BLOCK_SIZE = 4
+ROOT = bytes(32)
+
+
+class FakeRunner:
+    """Stands in for the model runner; counts what it was fed."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.kv = np.full((num_blocks, BLOCK_SIZE, 2), -1, dtype=np.int64)
+        self.num_tokens_fed = 0
+        self.max_tokens_fed = 0
+        self.chunk_ends: list[int] = []
+
+    def run(self, batch: BatchTensors) -> torch.Tensor:
+        sources, targets = batch.copies.numpy().T
+        self.kv[targets] = self.kv[sources]
+        slots = batch.slot_mapping.numpy()
+        pairs = np.stack([batch.input_ids.numpy(), batch.positions.numpy()], axis=1)
+        assert len(set(slots.tolist())) == len(slots), "two tokens in one slot"
+        self.kv.reshape(-1, 2)[slots] = pairs
+        self.num_tokens_fed += len(slots)
+        self.max_tokens_fed = max(self.max_tokens_fed, len(slots))
+        self.chunk_ends = [
+            length
+            for length, count in zip(batch.context_lens_host, batch.query_lens, strict=True)
+            if count > 1
+        ]
+        return torch.stack(
+            [self._logits(batch, row) for row in batch.logits_rows.tolist()]
+            or [torch.zeros(VOCAB_SIZE)]
+        )[: len(batch.logits_rows)]
+
+    def _logits(self, batch: BatchTensors, row: int) -> torch.Tensor:
+        index = int(np.searchsorted(batch.cu_seqlens_q.numpy(), row, side="right")) - 1
+        length = int(batch.context_lens[index])
+        width = -(-length // BLOCK_SIZE)
+        table = batch.block_tables[index, :width].numpy()
+        history = self.kv[table].reshape(-1, 2)[:length]
+        return logits_of([(int(token), int(position)) for token, position in history])
+
+
+def logits_of(history: list[tuple[int, int]]) -> torch.Tensor:
+    """f32[vocab], spread enough that equal logits do not occur."""
+    state = 17
+    for token_id, position in history:
+        state = (state * 1_000_003 + token_id * 131 + position + 1) % 2**61
+    return torch.from_numpy(
+        np.random.default_rng(state).standard_normal(VOCAB_SIZE).astype(np.float32)
+    )
+
+
+def answer_alone(
+    token_ids: tuple[int, ...], num_prompt_tokens: int, sampling: Sampling, max_model_len: int
+) -> list[int]:
+    """Tokens after token_ids in an undisturbed run, by the definition."""
+    tokens = list(token_ids)
+    endings = set(sampling.stop_token_ids)
+    if not sampling.ignore_eos:
+        endings |= set(sampling.eos_token_ids)
+    while True:
+        row = SampleRow(sampling, len(tokens), len(tokens) - num_prompt_tokens)
+        logits = logits_of([(token, index) for index, token in enumerate(tokens)])
+        tokens.append(Sampler().sample(logits[None], [row])[0].token_id)
+        full = len(tokens) - num_prompt_tokens >= sampling.max_tokens
+        if full or len(tokens) >= max_model_len or tokens[-1] in endings:
+            return tokens[len(token_ids) :]
+
+
+def fake_engine(
+    num_blocks: int,
+    *,
+    role: str = "decode",
+    budget: int = 16,
+    max_num_seqs: int = 4,
+    max_model_len: int = 64,
+    prefix_cache: bool = True,
+) -> tuple[Engine, FakeRunner]:
+    """An engine over a fake runner with blocks of 4 tokens."""
+    layout = KVLayout("fake", "float32", 1, 2, 1, 1, BLOCK_SIZE)
+    memory = KVMemory.create(layout, num_blocks)
+    pool = BlockPool(num_blocks, BLOCK_SIZE, memory.generations, prefix_cache=prefix_cache)
+    scheduler = Scheduler(
+        pool,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+    )
+    runner = FakeRunner(num_blocks)
+    return Engine(
+        runner, scheduler, Sampler(), memory, "decode" if role == "decode" else "prefill"
+    ), runner
+
+
+def make_spec(
+    name: str,
+    token_ids: tuple[int, ...],
+    sampling: Sampling,
+    mode: Mode = "full",
+    *,
+    num_prompt_tokens: int | None = None,
+    epoch: int = 0,
+) -> SequenceSpec:
+    """A spec with the hashes a gateway would send."""
+    return SequenceSpec(
+        attempt=Attempt(name, epoch),
+        token_ids=token_ids,
+        num_prompt_tokens=len(token_ids) if num_prompt_tokens is None else num_prompt_tokens,
+        block_hashes=tuple(chain_hashes(ROOT, token_ids, BLOCK_SIZE)),
+        hash_root=ROOT,
+        sampling=sampling,
+        mode=mode,
+        reason="agg" if mode == "full" else "",
+    )
+
+
+def make_prompt(length: int, salt: int = 0) -> tuple[int, ...]:
+    return tuple((7 * index + 3 * salt + index * index) % 48 for index in range(length))
+
+
+def run_to_end(engine: Engine, max_steps: int = 500) -> list[StepOutput]:
+    outputs = []
+    while engine.has_work:
+        outputs.append(engine.step())
+        engine.check_integrity()
+        assert len(outputs) < max_steps
+    return outputs
+
+
+def tokens_of(outputs: list[StepOutput], attempt: Attempt) -> list[int]:
+    """The client's view: applied by index, repeats must agree."""
+    tokens: dict[int, int] = {}
+    for output in outputs:
+        for run in output.tokens:
+            if (run.rid, run.epoch) == attempt:
+                for offset, token in enumerate(run.token_ids):
+                    assert tokens.setdefault(run.index + offset, token) == token
+    assert sorted(tokens) == list(range(min(tokens, default=0), max(tokens, default=-1) + 1))
+    return [tokens[index] for index in sorted(tokens)]

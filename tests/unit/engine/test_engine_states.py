@@ -1,0 +1,310 @@
+"""Random lives of many sequences on one small engine.
+
+Adds, reservations, arrivals of KV, aborts and releases in any order, prompts that share
+prefixes, pools so small that preemption and eviction are the rule. After every action the
+invariants hold; every token is the one of an undisturbed run; at the end every sequence that was
+not aborted has its answer and every block is back.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from shared.block_hash import block_hash
+from shared.engine import block_table, engine, scheduler
+from shared.engine.block_pool import BlockPool
+from shared.engine.output import StepOutput
+from shared.engine.scheduler import Scheduler
+from shared.engine.sequence import Mode, Sequence, SequenceSpec, SequenceState
+from shared.errors import RequestError
+from shared.kv_memory import Piece
+from shared.protocol import Attempt, Sampling, TokenRun
+from tests.unit.engine.fake_runner import BLOCK_SIZE, answer_alone, fake_engine, make_spec
+
+torch.set_num_threads(1)
+
+MAX_MODEL_LEN = 40
+SETTINGS = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes of CPU
+    suppress_health_check=list(HealthCheck),
+)
+
+answers = lru_cache(maxsize=None)(answer_alone)
+
+prompts = st.builds(
+    lambda trunk, length, tail: ((trunk,) * length + tuple(tail))[: MAX_MODEL_LEN - 1],
+    st.integers(0, 1),
+    st.integers(0, 20),
+    st.lists(st.integers(0, 2), min_size=1, max_size=6),
+)
+samplings = st.builds(
+    Sampling,
+    max_tokens=st.integers(1, 16),
+    temperature=st.sampled_from([0.0, 0.9]),
+    top_k=st.sampled_from([0, 5]),
+    seed=st.integers(0, 2),
+    min_tokens=st.integers(0, 3),
+    eos_token_ids=st.sampled_from([(), (3,), (4, 5, 6)]),
+    stop_token_ids=st.sampled_from([(), (7,)]),
+)
+
+
+class EngineLives(RuleBasedStateMachine):
+    """One engine, every mode, and a worker that answers it in any order."""
+
+    @initialize(
+        num_blocks=st.integers(6, 24),
+        budget=st.integers(7, 24),
+        prefix_cache=st.sampled_from([True, True, True, False]),
+    )
+    def start(self, num_blocks: int, budget: int, prefix_cache: bool) -> None:
+        self.engine, self.runner = fake_engine(
+            num_blocks,
+            role="prefill",
+            budget=budget,
+            max_num_seqs=4,
+            max_model_len=MAX_MODEL_LEN,
+            prefix_cache=prefix_cache,
+        )
+        self.specs: dict[Attempt, SequenceSpec] = {}
+        self.tokens: dict[Attempt, dict[int, int]] = {}
+        self.live: set[Attempt] = set()
+        self.tables: dict[Attempt, tuple[int, ...]] = {}
+        self.pieces: dict[Attempt, list[Piece]] = {}
+        self.known: dict[bytes, int] = {}
+
+    @rule(token_ids=prompts, sampling=samplings, mode=st.sampled_from(["full", "prefill"]))
+    def add(self, token_ids: tuple[int, ...], sampling: Sampling, mode: Mode) -> None:
+        self._take(token_ids, sampling, mode, self.engine.add)
+
+    @rule(token_ids=prompts, sampling=samplings)
+    def reserve(self, token_ids: tuple[int, ...], sampling: Sampling) -> None:
+        if len(self._answer(token_ids, sampling)) > 1:
+            self._take(token_ids, sampling, "decode", self.engine.reserve)
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self._observe(self.engine.step())
+            self.engine.check_integrity()
+
+    @precondition(lambda self: self.tables)
+    @rule(choice=st.randoms(use_true_random=False))
+    def deliver(self, choice: Any) -> None:
+        self._deliver(choice.choice(sorted(self.tables)))
+
+    @precondition(lambda self: self.pieces)
+    @rule(choice=st.randoms(use_true_random=False))
+    def release(self, choice: Any) -> None:
+        attempt = choice.choice(sorted(self.pieces))
+        if self._is_held(attempt):
+            self._read(attempt)
+            self.live.discard(attempt)
+        self.engine.release(attempt)
+
+    @precondition(lambda self: self.specs)
+    @rule(choice=st.randoms(use_true_random=False))
+    def abort(self, choice: Any) -> None:
+        attempt = choice.choice(sorted(self.specs))
+        self.engine.abort(attempt)
+        self.live.discard(attempt)
+        self.tables.pop(attempt, None)
+        self.pieces.pop(attempt, None)
+
+    @invariant()
+    def holds_together(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.check_integrity()
+            for sequence in self.engine.sequences.values():
+                assert sequence.num_preemptions <= scheduler.MAX_PREEMPTIONS
+
+    def teardown(self) -> None:
+        """Left to itself and answered, the engine ends every sequence."""
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(4000):
+            while self.engine.has_work:
+                self._observe(self.engine.step())
+                self.engine.check_integrity()
+            for attempt in sorted(self.tables):
+                self._deliver(attempt)
+            for attempt in [a for a in self.engine.sequences if self._is_held(a)]:
+                self._read(attempt)
+                self.live.discard(attempt)
+                self.engine.release(attempt)
+            if not self.engine.has_work:
+                break
+        assert not self.live and not self.engine.sequences
+        load = self.engine.load()
+        assert load.held == 0 and load.free + load.cached == load.total
+
+    def _take(
+        self,
+        token_ids: tuple[int, ...],
+        sampling: Sampling,
+        mode: Mode,
+        call: Callable[[SequenceSpec], bool],
+    ) -> None:
+        spec = make_spec(f"{len(self.specs):03d}", token_ids, sampling, mode)
+        try:
+            assert call(spec)
+        except RequestError:
+            return
+        self.specs[spec.attempt] = spec
+        self.tokens[spec.attempt] = {}
+        self.live.add(spec.attempt)
+
+    def _observe(self, output: StepOutput) -> None:
+        for run in output.tokens:
+            attempt = Attempt(run.rid, run.epoch)
+            for offset, token in enumerate(run.token_ids):
+                assert self.tokens[attempt].setdefault(run.index + offset, token) == token
+            self._check_tokens(attempt, ended=run.finish_reason is not None)
+        for attempt, block_ids, num_present in output.reserved:
+            self.tables[attempt] = block_ids
+            for index in range(num_present):
+                self._check_block(attempt, index, block_ids[index])
+        for attempt, piece in output.pieces:
+            self.pieces.setdefault(attempt, []).append(piece)
+            self._check_piece(attempt, piece)
+        for attempt in [*output.finished, *output.ended, *output.handed_back]:
+            self.live.discard(attempt)
+            self.pieces.pop(attempt, None)
+        for name in output.removed:
+            del self.known[name]
+        for name, depth in output.stored:
+            assert self.known.setdefault(name, depth) == depth
+        assert self.known == dict(self.engine.cached_prefixes())
+
+    def _deliver(self, attempt: Attempt) -> None:
+        """What prefill wrote arrives in the reserved blocks, and token 1 with it."""
+        token_ids = self.specs[attempt].token_ids
+        for position, token in enumerate(token_ids):
+            block = self.tables[attempt][position // BLOCK_SIZE]
+            self.runner.kv[block, position % BLOCK_SIZE] = (token, position)
+        first = self._answer(token_ids, self.specs[attempt].sampling)[0]
+        assert self.engine.adopt(attempt, TokenRun(*attempt, 0, (first,)))
+        del self.tables[attempt]
+
+    def _read(self, attempt: Attempt) -> None:
+        """A reader finds every block of a held prefill, once, as it was published."""
+        pieces = self.pieces.pop(attempt)
+        published = [block for piece in pieces for block in piece.block_ids]
+        assert published == list(self.engine.sequences[attempt].block_table)
+        for piece in pieces:
+            self._check_piece(attempt, piece)
+
+    def _check_piece(self, attempt: Attempt, piece: Piece) -> None:
+        blocks = zip(piece.block_ids, piece.generations, strict=True)
+        for offset, (block, generation) in enumerate(blocks):
+            assert self.engine.memory.generations[block] == generation
+            self._check_block(attempt, piece.first_block + offset, block)
+
+    def _check_block(self, attempt: Attempt, index: int, block: int) -> None:
+        token_ids = self.specs[attempt].token_ids
+        start = index * BLOCK_SIZE
+        expected = list(enumerate(token_ids[start : start + BLOCK_SIZE], start))
+        content = self.runner.kv[block, : len(expected)].tolist()
+        assert content == [[token, position] for position, token in expected]
+
+    def _check_tokens(self, attempt: Attempt, *, ended: bool) -> None:
+        spec = self.specs[attempt]
+        got = self.tokens[attempt]
+        answer = self._answer(spec.token_ids, spec.sampling)
+        assert [got[index] for index in range(len(got))] == answer[: len(got)]
+        assert ended == (len(got) == len(answer))
+
+    def _answer(self, token_ids: tuple[int, ...], sampling: Sampling) -> list[int]:
+        return answers(token_ids, len(token_ids), sampling, MAX_MODEL_LEN)
+
+    def _is_held(self, attempt: Attempt) -> bool:
+        sequence = self.engine.sequences.get(attempt)
+        return sequence is not None and sequence.state is SequenceState.HELD
+
+
+EngineLives.TestCase.settings = SETTINGS
+TestEngineLives = EngineLives.TestCase
+
+
+def test_sequences_that_keep_their_blocks_early_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "MAX_PREEMPTIONS", 1)
+    run_state_machine_as_test(EngineLives, settings=settings(SETTINGS, max_examples=60))
+
+
+def _forget_parent(sequence: Sequence, index: int, block_size: int) -> bytes:
+    start = index * block_size
+    return block_hash(bytes(32), sequence.token_ids[start : start + block_size])
+
+
+def _keep_computed(pool: BlockPool, sequence: Sequence) -> None:
+    computed = sequence.num_computed_tokens
+    block_table.drop_blocks(pool, sequence)
+    sequence.num_computed_tokens = computed
+
+
+def _never_commit(pool: BlockPool, sequence: Sequence) -> None:
+    sequence.num_committed_blocks = sequence.num_computed_tokens // pool.block_size
+
+
+def _always_grow(self: Scheduler, sequence: Sequence, batch: object) -> bool:
+    return True
+
+
+def _spare_all(self: Scheduler) -> int:
+    return self.pool.num_blocks
+
+
+def _keep_source(self: Scheduler, batch: object) -> None:
+    pass
+
+
+def _free_half(pool: BlockPool, sequence: Sequence) -> None:
+    sequence.block_table.pop()
+    block_table.drop_blocks(pool, sequence)
+
+
+def _lose_pieces(pool: BlockPool, sequence: Sequence, *, last: bool) -> list[Piece]:
+    return []
+
+
+def _no_event(self: BlockPool, name: bytes) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant"),
+    [
+        (block_table, "_hash_of_block", _forget_parent),
+        (scheduler, "drop_blocks", _keep_computed),
+        (scheduler, "drop_blocks", _free_half),
+        (engine, "commit_blocks", _never_commit),
+        (engine, "next_pieces", _lose_pieces),
+        (Scheduler, "_grow", _always_grow),
+        (Scheduler, "_num_spare_blocks", _spare_all),
+        (Scheduler, "complete", _keep_source),
+        (BlockPool, "_note_removed", _no_event),
+    ],
+)
+def test_the_machine_finds_planted_faults(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
+    with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
+        run_state_machine_as_test(EngineLives, settings=quick)
