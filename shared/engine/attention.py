@@ -25,7 +25,8 @@ TILE = 64
 MAX_SCORES = 2**20
 """scores computed at once; bounds the memory of a step, not its result"""
 MAX_GATHERED = 2**21
-"""KV elements gathered at once for decoding sequences"""
+"""KV elements gathered at once for decoding sequences, and kept as workspace between calls:
+fresh memory of that size costs a page fault per 4 KiB, more than the copy itself"""
 MAX_ROWS = 64
 """query rows of one prompt chunk taken together: more would score more keys after their end"""
 
@@ -79,11 +80,12 @@ class Gather:
 
 class TiledAttention:
     """The tiled form above for any device. Keeps the index tensors of the last batch, since
-    all layers of a step use the same."""
+    all layers of a step use the same, and a workspace."""
 
     def __init__(self) -> None:
         self._batch: BatchTensors | None = None
         self._gathers: tuple[Gather, ...] = ()
+        self._workspace = torch.empty(0)
 
     def __call__(
         self,
@@ -99,12 +101,38 @@ class TiledAttention:
         output = torch.zeros_like(queries)
         scaled = (queries * scale).float()
         for gather in self._gathers:
-            keys, values = _gather_tiles(kv_pool, layer, gather)
+            keys, values = self._gather_tiles(kv_pool, layer, gather)
             for group in gather.row_groups:
                 output[group.rows] = _attend(scaled[group.rows], keys, values, group).to(
                     output.dtype
                 )
         return output
+
+    def _gather_tiles(
+        self, kv_pool: torch.Tensor, layer: int, gather: Gather
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [num_tiles, num_kv_heads, TILE, head_dim] of one layer, in float32;
+        valid until the next call."""
+        _, num_tiles, num_kv_heads, per_tile = gather.granules.shape
+        head_dim = kv_pool.shape[5]
+        width = TILE // per_tile * head_dim
+        chosen = (gather.granules + layer * (kv_pool[0, 0].numel() // width)).flatten()
+        tiles = self._space(kv_pool, chosen.shape[0], width)
+        torch.index_select(kv_pool.view(-1, width), 0, chosen, out=tiles)
+        keys, values = tiles.float().view(2, num_tiles, num_kv_heads, TILE, head_dim)
+        # 0 * NaN is NaN: a weight of zero does not silence a slot that was never written.
+        ends = values[gather.unwritten_tiles]
+        values[gather.unwritten_tiles] = ends.masked_fill_(gather.unwritten[:, None, :, None], 0.0)
+        return keys, values
+
+    def _space(self, kv_pool: torch.Tensor, num_rows: int, width: int) -> torch.Tensor:
+        """Uninitialised [num_rows, width] like the pool, from the workspace if it may fit."""
+        num_elements = num_rows * width
+        if num_elements > MAX_GATHERED:
+            return kv_pool.new_empty(num_rows, width)
+        if self._workspace.numel() == 0:
+            self._workspace = kv_pool.new_empty(MAX_GATHERED)
+        return self._workspace[:num_elements].view(num_rows, width)
 
 
 def plan_gathers(
@@ -225,24 +253,6 @@ def _granules(
     in_layer = (planes_at * num_kv_heads + heads_at) * per_block
     block_start = blocks * (num_layers * planes * num_kv_heads * per_block) + index % per_block
     return block_start[None, :, None] + in_layer
-
-
-def _gather_tiles(
-    kv_pool: torch.Tensor, layer: int, gather: Gather
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [num_tiles, num_kv_heads, TILE, head_dim] of one layer, in float32."""
-    _, num_tiles, num_kv_heads, per_tile = gather.granules.shape
-    head_dim, block_size = kv_pool.shape[5], kv_pool.shape[4]
-    granule = TILE // per_tile
-    layer_granules = kv_pool[0, 0].numel() // (granule * head_dim)
-    assert block_size % granule == 0
-    chosen = (gather.granules + layer * layer_granules).flatten()
-    tiles = kv_pool.view(-1, granule * head_dim).index_select(0, chosen).float()
-    keys, values = tiles.view(2, num_tiles, num_kv_heads, TILE, head_dim)
-    # 0 * NaN is NaN: a weight of zero does not silence a slot that was never written.
-    ends = values[gather.unwritten_tiles]
-    values[gather.unwritten_tiles] = ends.masked_fill_(gather.unwritten[:, None, :, None], 0.0)
-    return keys, values
 
 
 def _attend(

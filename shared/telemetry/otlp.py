@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from shared.protocol import Span
 from shared.telemetry import attributes as names
-from shared.telemetry.tracing import TraceContext
+from shared.telemetry.tracing import TraceContext, new_trace
 
 _EXPORT_DELAY_MS = 200
 _EXPORT_TIMEOUT_S = 5
@@ -30,13 +30,16 @@ class OtlpSpans:
         )
         self._processor = BatchSpanProcessor(exporter, schedule_delay_millis=_EXPORT_DELAY_MS)
 
-    def emit(self, span: Span, parent: TraceContext, own: TraceContext | None = None) -> None:
+    def emit(
+        self, span: Span, parent: TraceContext | None, own: TraceContext | None = None
+    ) -> None:
+        context = own or (parent or new_trace()).child()
         plain = {key: v for key, v in span.attributes.items() if not _is_event(key)}
         self._processor.on_end(
             ReadableSpan(
                 name=span.name,
-                context=_span_context(own or parent.child()),
-                parent=_span_context(parent),
+                context=_span_context(context),
+                parent=_span_context(parent) if parent else None,
                 resource=self._resource,
                 attributes={**plain, names.PID: span.pid},
                 events=[

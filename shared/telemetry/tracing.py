@@ -55,9 +55,12 @@ def parse_traceparent(header: str | None) -> TraceContext | None:
 class SpanSink(Protocol):
     """Where finished spans go. Never blocks; drops rather than waits."""
 
-    def emit(self, span: Span, parent: TraceContext, own: TraceContext | None = None) -> None:
-        """Record one span under `parent`; `own` fixes the span's id, so children can name it
-        before it ends. Events ride as attributes named `event.<name>_ns`."""
+    def emit(
+        self, span: Span, parent: TraceContext | None, own: TraceContext | None = None
+    ) -> None:
+        """Record one span under `parent`, or as a root with `own` alone. `own` fixes the span's
+        id, so that children can name it before it ends. Events ride as attributes named
+        `event.<name>_ns`."""
 
     def close(self) -> None:
         """Flush for at most a second or two, then stop."""
@@ -66,7 +69,9 @@ class SpanSink(Protocol):
 class NoSpans:
     """A sink for processes that export nothing."""
 
-    def emit(self, span: Span, parent: TraceContext, own: TraceContext | None = None) -> None:
+    def emit(
+        self, span: Span, parent: TraceContext | None, own: TraceContext | None = None
+    ) -> None:
         pass
 
     def close(self) -> None:

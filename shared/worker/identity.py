@@ -3,11 +3,11 @@
 import os
 import socket
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from shared.process import new_incarnation
 from shared.protocol import VERSION, Hello, Load
+from shared.release import release
 from shared.settings import Settings
 from shared.state.registry import WorkerEntry
 from shared.worker.channel import Ready
@@ -58,11 +58,3 @@ class Identity:
             max_model_len=ready.max_model_len,
             block_size=ready.layout.block_size,
         )
-
-
-def release() -> str:
-    """Baton's version."""
-    try:
-        return version("baton")
-    except PackageNotFoundError:
-        return "0+uninstalled"

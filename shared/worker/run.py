@@ -9,10 +9,14 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from shared.checkpoint import load_checkpoint
 from shared.errors import SettingsError
+from shared.event_loop import run_main
 from shared.settings import Settings
+from shared.telemetry.logs import configure_logs
 from shared.worker.engine_client import EngineClient
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
@@ -29,16 +33,10 @@ def run_worker(
     """Serve until SIGTERM (0) or until the engine ends (its exit status)."""
     if settings.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
-    return int(_event_loop_run()(_serve(settings, role, build_service)))
-
-
-def _event_loop_run() -> Callable[[Any], Any]:
-    """uvloop where it is installed: half the time per frame."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
+    name = settings.served_model_name or load_checkpoint(settings.model).name
+    settings = replace(settings, served_model_name=name)
+    configure_logs(settings.log_level)
+    return run_main(_serve(settings, role, build_service))
 
 
 async def _serve(

@@ -1,0 +1,36 @@
+"""How a kernel is launched: plain tables instead of autotuning, which needs a GPU to load, and
+the checks all launchers share. Imports no triton, so reading it costs a CPU process nothing."""
+
+import torch
+
+MAX_STORE_ELEMENTS = 1024
+"""elements of one row's K that one program of store_kv copies at a time"""
+
+
+def store_kv_tile(num_kv_heads: int, head_dim: int) -> tuple[int, int]:
+    """(heads, elements) of one program's tile, both powers of two; the rest is masked."""
+    width = next_power_of_two(head_dim)
+    heads = min(next_power_of_two(num_kv_heads), max(1, MAX_STORE_ELEMENTS // width))
+    return heads, width
+
+
+def num_warps(num_elements: int) -> int:
+    """Warps for a program that moves this many elements: four per thread, 1 to 8 warps."""
+    return min(8, max(1, num_elements // 128))
+
+
+def next_power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def check_same_device(*tensors: torch.Tensor) -> None:
+    """ValueError unless all tensors are on one device."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) != 1:
+        raise ValueError(f"tensors on {sorted(map(str, devices))}, need one device")
+
+
+def check_interpretable(*tensors: torch.Tensor) -> None:
+    """TypeError for bfloat16: the interpreter keeps it as integers and computes nonsense."""
+    if any(tensor.dtype is torch.bfloat16 for tensor in tensors):
+        raise TypeError("Triton's interpreter cannot compute in bfloat16; use float32 or float16")

@@ -1,0 +1,1 @@
+"""The small model that `make demo` serves, and the recipe that makes it."""

@@ -1,0 +1,11 @@
+"""Which Baton this is."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def release() -> str:
+    """The installed version; a fixed word when run from a checkout that is not installed."""
+    try:
+        return version("baton")
+    except PackageNotFoundError:
+        return "0+uninstalled"

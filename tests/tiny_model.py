@@ -1,0 +1,171 @@
+"""Small random checkpoints and hand-made batches, for tests of the model runner.
+
+Needs no transformers, so that tests/gpu can use it too.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint
+from shared.engine.attention import TiledAttention
+from shared.engine.batch import BatchTensors, slot_range
+from shared.engine.build import load_model
+from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
+from shared.engine.model_runner import ModelRunner
+from shared.kv_layout import num_blocks_for
+
+STD = 0.2
+"""wide enough that greedy answers do not collapse into one token"""
+
+TINY: Mapping[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 131,
+    "hidden_size": 96,
+    "intermediate_size": 200,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "eos_token_id": 1,
+}
+
+
+def write_checkpoint(path: Path, config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
+    """A checkpoint directory with random weights, as save_pretrained would leave it."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    save_file(random_weights(config, seed), path / "model.safetensors")
+    return load_checkpoint(str(path))
+
+
+def random_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
+    """All tensors of a Llama or Qwen3 checkpoint, std 0.2, norms around one."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * STD
+
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    head_dim = config["head_dim"]
+    q_width = config["num_attention_heads"] * head_dim
+    kv_width = config["num_key_value_heads"] * head_dim
+    weights = {
+        "model.embed_tokens.weight": draw(config["vocab_size"], hidden),
+        "model.norm.weight": 1 + draw(hidden),
+    }
+    if not config.get("tie_word_embeddings"):
+        weights["lm_head.weight"] = draw(config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        weights[prefix + "input_layernorm.weight"] = 1 + draw(hidden)
+        weights[prefix + "post_attention_layernorm.weight"] = 1 + draw(hidden)
+        for name, outputs, inputs, biased in (
+            ("self_attn.q_proj", q_width, hidden, "attention_bias"),
+            ("self_attn.k_proj", kv_width, hidden, "attention_bias"),
+            ("self_attn.v_proj", kv_width, hidden, "attention_bias"),
+            ("self_attn.o_proj", hidden, q_width, "attention_bias"),
+            ("mlp.gate_proj", wide, hidden, "mlp_bias"),
+            ("mlp.up_proj", wide, hidden, "mlp_bias"),
+            ("mlp.down_proj", hidden, wide, "mlp_bias"),
+        ):
+            weights[f"{prefix}{name}.weight"] = draw(outputs, inputs)
+            if config.get(biased):
+                weights[f"{prefix}{name}.bias"] = draw(outputs)
+        if config["architectures"] == ["Qwen3ForCausalLM"]:
+            weights[prefix + "self_attn.q_norm.weight"] = 1 + draw(head_dim)
+            weights[prefix + "self_attn.k_norm.weight"] = 1 + draw(head_dim)
+    return weights
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tokens [start, end) of one sequence, to be computed in one step."""
+
+    token_ids: Sequence[int]
+    start: int
+    end: int
+    block_table: Sequence[int]
+
+
+class TinyRunner:
+    """A model runner with its pool; the pool starts as NaN, as stale memory might."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        self.layout = kv_layout(checkpoint, dtype, block_size)
+        self.block_size = block_size
+        self.config = checkpoint.config
+        torch_device, torch_dtype = torch.device(device), TORCH_DTYPES[dtype]
+        self.pool = torch.full(
+            pool_shape(self.layout, num_blocks), torch.nan, dtype=torch_dtype, device=torch_device
+        )
+        length = checkpoint.config.max_position_embeddings
+        model = load_model(checkpoint, torch_dtype, torch_device, length)
+        self.runner = ModelRunner(model, self.pool, TiledAttention())
+
+    def run(self, steps: Sequence[Rows], *, all_rows: bool = False) -> torch.Tensor:
+        """Logits of each entry's last row, or of every row."""
+        return self.runner.run(
+            hand_made_batch(steps, self.block_size, self.runner.device, all_rows=all_rows)
+        )
+
+    def alone(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits of all positions of one sequence in one chunk, in blocks 0, 1, 2 ..."""
+        table = range(num_blocks_for(len(token_ids), self.block_size))
+        return self.run([Rows(token_ids, 0, len(token_ids), table)], all_rows=True)
+
+
+def hand_made_batch(
+    steps: Sequence[Rows], block_size: int, device: torch.device, *, all_rows: bool
+) -> BatchTensors:
+    """The batch tensors of these entries."""
+    lengths = [item.end - item.start for item in steps]
+    borders = [0]
+    for length in lengths:
+        borders.append(borders[-1] + length)
+    ids = [token for item in steps for token in item.token_ids[item.start : item.end]]
+    positions = [position for item in steps for position in range(item.start, item.end)]
+    slots = [
+        slot
+        for item in steps
+        for slot in slot_range(item.block_table, item.start, item.end, block_size)
+    ]
+    widths = [num_blocks_for(item.end, block_size) for item in steps]
+    tables = torch.zeros(len(steps), max(widths), dtype=torch.int32)
+    for row, (item, width) in enumerate(zip(steps, widths, strict=True)):
+        tables[row, :width] = torch.tensor(list(item.block_table[:width]), dtype=torch.int32)
+    wanted = range(borders[-1]) if all_rows else [border - 1 for border in borders[1:]]
+
+    def long(values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+    return BatchTensors(
+        input_ids=long(ids),
+        positions=long(positions),
+        slot_mapping=long(slots),
+        cu_seqlens_q=long(borders).int(),
+        context_lens=long([item.end for item in steps]).int(),
+        block_tables=tables.to(device),
+        logits_rows=long(wanted),
+        copies=torch.empty(0, 2, dtype=torch.int64, device=device),
+        query_lens=tuple(lengths),
+        context_lens_host=tuple(item.end for item in steps),
+    )
