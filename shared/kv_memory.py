@@ -6,6 +6,7 @@ that saw the same generation before and after its copy holds one consistent bloc
 lock; safety needs no clock and no lock across processes).
 """
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class KVMemory:
         self.num_blocks = num_blocks
         self.fd = fd
         table = -(-num_blocks * 8 // _PAGE) * _PAGE
+        self._table_bytes = table
         self._map = mmap.mmap(fd, table + num_blocks * layout.block_bytes)
         view = memoryview(self._map)
         self.generations = view[: num_blocks * 8].cast("Q")
@@ -51,3 +53,15 @@ class KVMemory:
         """Writable bytes of one block."""
         size = self.layout.block_bytes
         return self.blocks[block_id * size : (block_id + 1) * size]
+
+    def discard(self, block_id: int) -> None:
+        """Give back the memory of the pages that lie wholly in one block; for every process that
+        maps them they read as zeros, until written again."""
+        size = self.layout.block_bytes
+        start = self._table_bytes + block_id * size
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > first:
+            # A sandbox's kernel may not know how: then only the memory stays occupied.
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_REMOVE, first, end - first)

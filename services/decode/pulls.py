@@ -43,7 +43,14 @@ class Pulls:
         )
         task = asyncio.create_task(self._run(request, on_pulled, on_failed))
         self._tasks[reserved.attempt] = task
-        task.add_done_callback(lambda _: self._tasks.pop(reserved.attempt, None))
+
+        def settle(task: "asyncio.Task[None]") -> None:
+            self._tasks.pop(reserved.attempt, None)
+            if not task.cancelled() and task.exception() is not None:
+                logger.error("a pull broke", exc_info=task.exception())
+                on_failed("the pull broke")
+
+        task.add_done_callback(settle)
 
     def cancel(self, attempt: Attempt, then: Callable[[], None]) -> None:
         """`then` runs once no read touches the attempt's blocks any more; at once if none

@@ -82,8 +82,8 @@ class DecodeService:
                 self._schedule(event)
             case StepReport():
                 self._report(event)
-            case Refused(attempt, text):
-                self._lose(attempt, "refused", text)
+            case Refused(attempt, text, too_long):
+                self._lose(attempt, "too_long" if too_long else "refused", text)
 
     def on_gateway_lost(self, peer: Peer) -> None:
         """Its requests are gone with it: only the owner could have used them."""
@@ -162,17 +162,22 @@ class DecodeService:
                 self._note_tokens(held, run, report)
                 runs.append((held, run))
         self._outbox.tokens(runs)
+        for held, _ in runs:
+            if held.first_token_ns == report.end_ns:
+                self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
 
     def _note_tokens(self, held: HeldAttempt, run: TokenRun, report: StepReport) -> None:
-        """Cut the spans that end with this step."""
+        """The first token of a prompt computed here belongs to prefill, all others to decode."""
         if held.started_ns and not held.first_token_ns:
             held.first_token_ns = report.end_ns
-            self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
-        elif not held.first_decode_ns:
+            return
+        num_repeated = 0
+        if not held.first_decode_ns:
             held.first_decode_ns = report.start_ns
+            num_repeated = 0 if held.started_ns else 1
         held.last_token_ns = report.end_ns
-        held.num_decoded_tokens += len(run.token_ids)
-        if run.finish_reason is not None and held.first_decode_ns:
+        held.num_decoded_tokens += len(run.token_ids) - num_repeated
+        if run.finish_reason is not None:
             self._outbox.stages(held, decode_span(held))
 
     def _pull(self, reserved: Reserved) -> None:
@@ -207,7 +212,9 @@ class DecodeService:
         self._awaited.pop(attempt, None)
         held = self._state.attempts.drop(attempt)
         self._engine.send(Abort(attempt))
-        if held is not None:
+        if held is not None and code == "too_long":
+            self._outbox.refuse(held.peer, attempt, "too_long")
+        elif held is not None:
             self._outbox.fail(held, code, text)
 
     def _forget(self, attempt: Attempt) -> None:

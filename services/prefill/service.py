@@ -68,8 +68,8 @@ class PrefillService:
                 self._schedule(event)
             case StepReport():
                 self._report(event)
-            case Refused(attempt, text):
-                self._lose(attempt, "refused", text)
+            case Refused():
+                self._lose(event)
 
     def on_gateway_lost(self, peer: Peer) -> None:
         """Its requests are gone with it: only the owner could have used them."""
@@ -142,15 +142,18 @@ class PrefillService:
         for run in report.tokens:
             held = self._state.attempts.get(Attempt(run.rid, run.epoch))
             if held is not None:
-                self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
                 runs.append((held, run))
         self._outbox.tokens(runs)
+        for held, _ in runs:
+            self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
 
-    def _lose(self, attempt: Attempt, code: str, text: str) -> None:
-        held = self._state.attempts.get(attempt)
-        if held is not None:
-            self._outbox.fail(held, code, text)
-        self._forget(attempt)
+    def _lose(self, refused: Refused) -> None:
+        held = self._state.attempts.get(refused.attempt)
+        if held is not None and refused.too_long:
+            self._outbox.refuse(held.peer, held.attempt, "too_long")
+        elif held is not None:
+            self._outbox.fail(held, "refused", refused.message)
+        self._forget(refused.attempt)
 
     def _forget(self, attempt: Attempt) -> None:
         """CANCEL: refuse further reads, then let the engine reuse the blocks."""

@@ -2,7 +2,6 @@
 
 import importlib
 import logging
-from array import array
 from typing import Literal
 
 import torch
@@ -16,7 +15,7 @@ from shared.checkpoint import (
     resolve_dtype,
 )
 from shared.engine.attention import TiledAttention
-from shared.engine.block_pool import BlockPool, Generations
+from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
 from shared.engine.kv_cache import TORCH_DTYPES, device_pool, pool_of
 from shared.engine.layers import Rope, row_invariant
@@ -24,6 +23,7 @@ from shared.engine.model_runner import ModelRunner
 from shared.engine.models.llama import Model
 from shared.engine.sampler import Sampler
 from shared.engine.scheduler import Scheduler
+from shared.engine.staging import HostStaging
 from shared.engine.weights import WeightReader
 from shared.errors import MissingError, SettingsError
 from shared.kv_layout import KVLayout
@@ -40,8 +40,6 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
     """An engine ready to step. SettingsError, ModelError or MissingError say why not."""
     checkpoint = load_checkpoint(settings.model)
     device = resolve_device(settings.device)
-    if role == "prefill" and device.type == "cuda":
-        raise SettingsError("KV hand-over from GPU memory is not there: use --topology agg")
     set_threads(settings.threads, device)
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device.type)
     length = max_model_len(checkpoint.config, settings.max_model_len)
@@ -50,9 +48,9 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
     if device.type == "cpu":
         check_arithmetic(model)
     num_blocks = count_blocks(settings, layout, device)
-    kv_pool, memory, generations = create_pool(layout, num_blocks, device)
+    kv_pool, memory, staging = create_pool(layout, num_blocks, device)
     pool = BlockPool(
-        num_blocks, settings.block_size, generations, prefix_cache=settings.prefix_cache
+        num_blocks, settings.block_size, memory.generations, prefix_cache=settings.prefix_cache
     )
     scheduler = Scheduler(
         pool,
@@ -61,7 +59,7 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
         max_model_len=min(length, num_blocks * settings.block_size),
     )
     runner = ModelRunner(model, kv_pool, TiledAttention())
-    return Engine(runner, scheduler, Sampler(), memory, role)
+    return Engine(runner, scheduler, Sampler(), memory, role, staging)
 
 
 def load_model(
@@ -78,17 +76,16 @@ def load_model(
 
 def create_pool(
     layout: KVLayout, num_blocks: int, device: torch.device
-) -> tuple[torch.Tensor, KVMemory, Generations]:
-    """The pool tensor, the memory the io process maps, and a generation per block.
+) -> tuple[torch.Tensor, KVMemory, HostStaging | None]:
+    """The pool tensor, the memory the io process maps, and what carries blocks between them.
 
-    On a CPU they are one and the same bytes. A GPU's pool cannot be mapped, so there the host
-    memory has a single block: to reach for another fails at once instead of moving zeros.
+    On a CPU they are one and the same bytes and there is nothing to carry.
     """
+    memory = KVMemory.create(layout, num_blocks)
     if device.type == "cpu":
-        memory = KVMemory.create(layout, num_blocks)
-        return pool_of(memory), memory, memory.generations
+        return pool_of(memory), memory, None
     kv_pool = device_pool(layout, num_blocks, device)
-    return kv_pool, KVMemory.create(layout, 1), array("Q", bytes(8 * num_blocks))
+    return kv_pool, memory, HostStaging(memory, kv_pool)
 
 
 def resolve_device(wanted: str) -> torch.device:

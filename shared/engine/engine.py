@@ -28,6 +28,7 @@ from shared.engine.pieces import next_pieces
 from shared.engine.sampler import SampledToken, Sampler, SampleRow
 from shared.engine.scheduler import ScheduledBatch, Scheduler
 from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
+from shared.engine.staging import HostStaging
 from shared.errors import ProtocolError, RequestError
 from shared.kv_layout import num_blocks_for
 from shared.kv_memory import KVMemory
@@ -59,9 +60,12 @@ class Engine:
         sampler: Sampler,
         memory: KVMemory,
         role: Literal["prefill", "decode"],
+        staging: HostStaging | None = None,
     ) -> None:
+        """`staging`: where the runner's pool is not `memory` itself."""
         self.memory = memory
         self.role = role
+        self._staging = staging
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
@@ -104,6 +108,9 @@ class Engine:
             return False
         if len(run.token_ids) != 1 or run.index != sequence.num_output_tokens:
             raise ProtocolError(f"token 1 has index {run.index}, not {sequence.num_output_tokens}")
+        if self._staging is not None:
+            num_present = sequence.num_cached_tokens // self._pool.block_size
+            self._staging.adopt(sequence.block_table[num_present:])
         sequence.num_computed_tokens = len(sequence.token_ids)
         commit_blocks(self._pool, sequence)
         sequence.token_ids += run.token_ids
@@ -192,9 +199,15 @@ class Engine:
         return True
 
     def _forget(self, sequence: Sequence) -> None:
+        offered = sequence.block_table[: sequence.num_published_blocks]
+        if sequence.state is SequenceState.RESERVED:
+            offered = sequence.block_table
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
         self._stirred = True
+        if self._staging is not None:
+            counts = self._pool.ref_counts
+            self._staging.retire(block for block in offered if not counts[block])
 
     def _report(self, scheduled: ScheduledBatch, output: StepOutput) -> None:
         """Tell what scheduling alone decided."""
@@ -238,10 +251,16 @@ class Engine:
             if prefill:
                 output.chunks.append((sequence.attempt, num_tokens))
             if sequence.spec.mode == "prefill":
-                for piece in next_pieces(self._pool, sequence, last=samples):
-                    output.pieces.append((sequence.attempt, piece))
+                self._publish(sequence, samples, output)
             if samples:
                 self._append(sequence, next(tokens), output)
+
+    def _publish(self, sequence: Sequence, last: bool, output: StepOutput) -> None:
+        """Report what is complete and lies where readers see it (R11)."""
+        pieces = next_pieces(self._pool, sequence, last=last)
+        if self._staging is not None:
+            self._staging.publish([block for piece in pieces for block in piece.block_ids])
+        output.pieces += [(sequence.attempt, piece) for piece in pieces]
 
     def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
         """Add a sampled token and end, seal or continue the sequence."""

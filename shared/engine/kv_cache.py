@@ -1,7 +1,8 @@
 """The KV pool as a tensor: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
 
 On a CPU it is a view of the bytes that the io process of the same worker also maps, so a block
-is handed over without a copy in this process. On a GPU it is device memory.
+is handed over without a copy in this process. On a GPU it is device memory, and
+`shared.engine.staging` carries blocks to those bytes and back.
 """
 
 import torch

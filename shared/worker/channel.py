@@ -10,10 +10,11 @@ import socket
 import struct
 import typing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shared.codec import Codec
 from shared.engine.sequence import SequenceSpec
-from shared.errors import ProtocolError
+from shared.errors import BatonError
 from shared.kv_layout import KVLayout
 from shared.kv_memory import Piece
 from shared.protocol import Attempt, Load, TokenRun
@@ -68,10 +69,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """A command the engine cannot obey: the sequence can never fit."""
+    """A command the engine cannot obey; the attempt is not, or no longer, to be advanced."""
 
     attempt: Attempt
     message: str
+    too_long: bool = False
+    """the sequence can never fit here"""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,19 @@ Event = Ready | Refused | Scheduled | StepReport
 CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
 
 _LENGTH = struct.Struct(">I")
+_HERE_IS_MEMORY = b"\0"
+_FAILED = b"\1"
+
+
+class CommandSource(Protocol):
+    """The channel as the step loop sees it."""
+
+    def send(self, event: Event) -> None:
+        """Report to the io process."""
+
+    def receive(self, *, block: bool) -> list[Command]:
+        """Commands that have arrived; waits for at least one if asked to. EOFError once the io
+        process is gone."""
 
 
 class EngineChannel:
@@ -130,7 +146,12 @@ class EngineChannel:
 
     def pass_memory(self, fd: int) -> None:
         """Give the io process the file descriptor of the host-visible KV memory."""
-        socket.send_fds(self._socket, [b"\0"], [fd])
+        socket.send_fds(self._socket, [_HERE_IS_MEMORY], [fd])
+
+    def pass_failure(self, text: str) -> None:
+        """Instead of the memory: why there is none."""
+        self._socket.sendall(_FAILED + text.encode())
+        self._socket.close()
 
     def send(self, event: Event) -> None:
         body = CHANNEL_CODEC.encode(event)
@@ -169,9 +190,12 @@ class EngineChannel:
 def receive_memory(sock: socket.socket) -> int:
     """io's end of `pass_memory`; blocks until the engine has loaded its model.
 
-    ProtocolError when the engine closed instead.
+    BatonError with the engine's own words when it failed instead.
     """
     flag, fds, _, _ = socket.recv_fds(sock, 1, 1)
-    if not flag or not fds:
-        raise ProtocolError("the engine process ended before it was ready")
+    if flag == _FAILED:
+        with sock.makefile("rb") as words:
+            raise BatonError(words.read().decode())
+    if flag != _HERE_IS_MEMORY or not fds:
+        raise BatonError("the engine process ended before it was ready")
     return fds[0]

@@ -89,6 +89,7 @@ class EngineClient:
             [*command, str(theirs.fileno()), self._role, str(os.getpid())],
             pass_fds=[theirs.fileno()],
             env=environment,
+            process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one
         )
 
     def _receive(self, _: Connection, event: Event) -> None:

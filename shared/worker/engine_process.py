@@ -18,7 +18,7 @@ from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
 from shared.engine.sequence import SequenceSpec
-from shared.errors import BatonError, RequestError
+from shared.errors import BatonError, ProtocolError, RequestError
 from shared.fault_delay import planted_delay_s
 from shared.process import die_with_parent
 from shared.protocol import Attempt
@@ -28,6 +28,7 @@ from shared.worker.channel import (
     Add,
     Adopt,
     Command,
+    CommandSource,
     EngineChannel,
     Ready,
     Refused,
@@ -42,7 +43,7 @@ from shared.worker.channel import (
 class EngineLoop:
     """Applies commands between steps and reports each step."""
 
-    def __init__(self, engine: Engine, channel: EngineChannel, settings: Settings) -> None:
+    def __init__(self, engine: Engine, channel: CommandSource, settings: Settings) -> None:
         self._engine = engine
         self._channel = channel
         self._prefill_delay_s = planted_delay_s(settings.fault_delay, "prefill")
@@ -53,9 +54,13 @@ class EngineLoop:
     def run(self) -> None:
         """Until the io process closes the channel (EOFError)."""
         while True:
-            for command in self._channel.receive(block=not self._engine.has_work):
-                self._apply(command)
-            self._step()
+            self.turn()
+
+    def turn(self) -> None:
+        """Apply what arrived, waiting for something if there is nothing to do, then step."""
+        for command in self._channel.receive(block=not self._engine.has_work):
+            self._apply(command)
+        self._step()
 
     def _step(self) -> None:
         start_ns = time.time_ns()
@@ -69,22 +74,33 @@ class EngineLoop:
                 self._take(spec, lambda: self._engine.add(spec))
             case Reserve(spec):
                 self._take(spec, lambda: self._engine.reserve(spec))
-            case Adopt(attempt, run):
-                self._engine.adopt(attempt, run)
-                self._adopted.add(attempt)
+            case Adopt():
+                self._adopt(command)
             case Release(attempt):
                 self._engine.release(attempt)
             case Abort(attempt):
+                self._adopted.discard(attempt)
                 self._engine.abort(attempt)
 
     def _take(self, spec: SequenceSpec, take: Callable[[], object]) -> None:
         try:
             take()
         except RequestError as error:
-            self._channel.send(Refused(spec.attempt, error.message))
+            too_long = error.code == "context_length_exceeded"
+            self._channel.send(Refused(spec.attempt, error.message, too_long))
+
+    def _adopt(self, command: Adopt) -> None:
+        """A token 1 that does not continue the sequence is its source's fault: it costs the
+        attempt, not this process."""
+        try:
+            if self._engine.adopt(command.attempt, command.run):
+                self._adopted.add(command.attempt)
+        except ProtocolError as error:
+            self._channel.send(Refused(command.attempt, str(error)))
 
     def _report_scheduled(self, output: StepOutput) -> None:
         """Between schedule and run: what overlaps with the step must not wait for it."""
+        self._adopted.difference_update(output.handed_back)
         if not (output.started or output.reserved or output.handed_back):
             return
         self._channel.send(
@@ -131,8 +147,11 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         engine = build_engine(settings, "prefill" if role == "prefill" else "decode")
     except BatonError as error:
-        sys.stderr.write(f"baton: error: {error}\n")
+        channel.pass_failure(str(error))
         return error.exit_code
+    except (OSError, RuntimeError) as error:
+        channel.pass_failure(f"the engine cannot start: {error}")
+        return 1
     channel.pass_memory(engine.memory.fd)
     channel.send(
         Ready(

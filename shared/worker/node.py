@@ -10,7 +10,7 @@ from shared.clock import Clock, SystemClock
 from shared.kv_layout import pool_name
 from shared.kv_memory import KVMemory
 from shared.link.server import LinkServer, Peer
-from shared.protocol import Hello, Message, Ping
+from shared.protocol import Cancel, Hello, Message, Ping
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings import Settings
 from shared.state.keys import Keys
@@ -30,6 +30,8 @@ from shared.worker.state import WorkerState
 
 ROOM_STEPS = 2
 """prompt tokens a worker accepts beyond what runs, in steps' budgets"""
+HANG_UP_LIMIT_S = 1.0
+"""a gateway that reads nothing does not keep this process from ending"""
 
 
 class Service(Protocol):
@@ -80,7 +82,9 @@ class Node:
         self._redis = RedisClient(settings.redis)
         self._keys = Keys()
         self._publisher = KVPublisher(RedisKVEvents(self._redis, self._keys), identity.inc)
-        self._links = LinkServer(self._hello, self._on_message, self._on_gateway_lost)
+        self._links = LinkServer(
+            self._hello, self._on_message, self._on_gateway_lost, self._on_gateway
+        )
         backlog = RedisBacklog(self._redis, self._keys, self._pool, settings.max_backlog)
         self._puller = BacklogPuller(
             self._state, backlog, self._publisher, lambda: self._links.peers
@@ -121,8 +125,13 @@ class Node:
                     await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        await self._links.close()
+        """Hang up first: gateways retry elsewhere what still runs here."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_LIMIT_S):
+                await self._links.close()
         await self._service.close()
+        if self._registration is not None:
+            await self._registration.withdraw()
         self._sink.close()
         await self._redis.close()
 
@@ -139,6 +148,15 @@ class Node:
         if isinstance(message, Ping):
             self._puller.note(peer, message.num_backlogged)
         self._service.on_message(peer, message)
+
+    def _on_gateway(self, peer: Peer) -> None:
+        """A gateway that dials anew names what it still owns here; the rest it gave up."""
+        for held in self._state.attempts:
+            if held.peer.inc != peer.inc:
+                continue
+            held.peer = peer
+            if held.attempt not in peer.hello.live:
+                self._service.on_message(peer, Cancel(*held.attempt))
 
     def _on_gateway_lost(self, peer: Peer) -> None:
         self._puller.forget(peer)

@@ -27,11 +27,15 @@ class Registration:
         self._entry = entry
         self._publisher = publisher
         self._reachable = True
+        self._withdrawn = False
+        self._writing = asyncio.Lock()
+        """a refresh that is on its way must not overtake the withdrawal"""
 
     async def keep(self) -> None:
-        """Refresh for ever; run it as a task."""
-        while True:
-            await self._attempt_register()
+        """Refresh until `withdraw`; run it as a task."""
+        while not self._withdrawn:
+            async with self._writing:
+                await self._attempt_register()
             await asyncio.sleep(REFRESH_INTERVAL_S)
 
     async def publish(self) -> None:
@@ -47,13 +51,19 @@ class Registration:
                 flushed_s = time.monotonic()
 
     async def withdraw(self) -> None:
-        """Leave the registry; a gateway's link says the rest."""
-        try:
-            await self._registry.remove(self._entry.pool, self._entry.inc)
-        except StateUnavailableError:
-            logger.info("redis is away; the registry entry will expire by itself")
+        """Leave the registry for good; a gateway's link says the rest. Safe to call twice."""
+        if self._withdrawn:
+            return
+        self._withdrawn = True
+        async with self._writing:
+            try:
+                await self._registry.remove(self._entry.pool, self._entry.inc)
+            except StateUnavailableError:
+                logger.info("redis is away; the registry entry will expire by itself")
 
     async def _attempt_register(self) -> None:
+        if self._withdrawn:
+            return
         try:
             await self._registry.register(self._entry)
         except StateUnavailableError as error:

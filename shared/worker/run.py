@@ -6,7 +6,7 @@ the engine dies                -> so does this process: the worker is one thing
 """
 
 import asyncio
-import logging
+import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +17,10 @@ from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.settings import Settings
 from shared.telemetry.logs import configure_logs
-from shared.worker.engine_client import EngineClient
+from shared.worker.channel import Ready
+from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
-
-logger = logging.getLogger(__name__)
 
 DRAIN_LIMIT_S = 30.0
 """running attempts get this long after SIGTERM"""
@@ -30,7 +29,7 @@ DRAIN_LIMIT_S = 30.0
 def run_worker(
     settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
 ) -> int:
-    """Serve until SIGTERM (0) or until the engine ends (its exit status)."""
+    """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself."""
     if settings.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
     name = settings.served_model_name or load_checkpoint(settings.model).name
@@ -45,32 +44,47 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    engine = EngineClient(settings, role)
-    loading = asyncio.create_task(engine.start())
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if not loading.done():
+    engine = EngineClient(settings, role)
+    try:
+        ready = await _load(engine, stopping)
+        if ready is not None:
+            identity = Identity.of_process(settings, role)
+            node = Node(settings, identity, engine, ready, build_service)
+            await _run_node(node, engine, stopping)
+    finally:
         await engine.stop()
-        return 0
-    identity = Identity.of_process(settings, role)
-    node = Node(settings, identity, engine, loading.result(), build_service)
-    await node.open()
-    async with asyncio.TaskGroup() as tasks:
-        background = [tasks.create_task(job) for job in node.background()]
-        status = await _until_stopped(stopping, engine)
-        await node.leave(DRAIN_LIMIT_S if status == 0 else 0.0)
-        for task in background:
-            task.cancel()
-    await node.close()
+    return 0
+
+
+async def _load(engine: EngineClient, stopping: "asyncio.Task[Any]") -> Ready | None:
+    """None when asked to stop before the model was loaded."""
+    loading = asyncio.create_task(engine.start())
+    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if loading.done():
+        return loading.result()
     await engine.stop()
-    return status
+    with contextlib.suppress(EngineExitError):
+        await loading
+    return None
 
 
-async def _until_stopped(stopping: "asyncio.Task[Any]", engine: EngineClient) -> int:
-    """0 when asked to stop; the engine's status, at least 1, when it ended by itself."""
+async def _run_node(node: Node, engine: EngineClient, stopping: "asyncio.Task[Any]") -> None:
+    """Until asked to stop and drained, or until the engine ends, also while draining."""
     ended = asyncio.create_task(engine.wait())
-    await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if stopping.done():
-        return 0
-    logger.error("the engine process ended with status %s", ended.result())
-    return max(1, ended.result())
+    try:
+        await node.open()
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(job) for job in node.background()]
+            await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                leaving = tasks.create_task(node.leave(DRAIN_LIMIT_S))
+                background.append(leaving)
+                await asyncio.wait({leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
+                task.cancel()
+    finally:
+        await node.close()
+    if ended.done():
+        status = ended.result()
+        raise EngineExitError(f"the engine process ended with status {status}", status)

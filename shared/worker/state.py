@@ -6,7 +6,7 @@ from typing import Literal
 from shared.protocol import Load
 from shared.worker.attempts import AttemptTable
 
-Refusal = Literal["no_room", "incarnation", "draining"]
+Refusal = Literal["no_room", "incarnation", "draining", "too_long"]
 
 
 class WorkerState:

@@ -1,0 +1,67 @@
+# The commands people and CI share. Nothing here calls apt or sudo.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := gateway,engine,autoscaler,test,lint
+# A pip index with another torch build; remembered, so that later targets keep that build.
+TORCH_INDEX ?= $(shell cat $(VENV)/.torch-index 2>/dev/null)
+STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "$(TORCH_INDEX)"; } | cksum | cut -d' ' -f1)
+SOURCES := services shared kernels tests $(wildcard loadtest)
+TESTS ?= tests
+TEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## install everything into .venv (TORCH_INDEX=<url> for another torch build)
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+		{ echo "baton: error: $(PYTHON) is not Python 3.11 or 3.12; name one with PYTHON=..." >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "baton: error: Python's venv is missing: apt-get install python3-venv" >&2; exit 3; }
+	@test -x $(BIN)/pip || { echo "baton: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@if [ "$(TORCH_INDEX)" != "$$(cat $(VENV)/.torch-index 2>/dev/null)" ]; then \
+		$(BIN)/pip uninstall --yes torch triton; fi
+	@echo "baton: step 1 of 2: torch (a few hundred MB; several GB where the build has CUDA)"
+	@grep -v '^triton==' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/pip install -c $(VENV)/constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		torch setuptools
+	@echo "baton: step 2 of 2: everything else"
+	@$(BIN)/python -m tests.rules.torch_build || cp constraints.txt $(VENV)/constraints.txt
+	$(BIN)/pip install -c $(VENV)/constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@rm -f $(VENV)/.installed-*
+	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
+	@touch $@
+
+demo: install ## serve the demo model, stream one answer, show its trace, stop everything
+	@$(BIN)/baton demo
+
+check: ## format, lint, types, import contracts, budgets; no tests; reports all that is wrong
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-rules
+
+check-format: install
+	$(BIN)/ruff format --check $(SOURCES)
+check-lint: install
+	$(BIN)/ruff check $(SOURCES)
+check-types: install
+	$(BIN)/mypy
+check-imports: install
+	$(BIN)/lint-imports
+check-rules: install
+	$(BIN)/python -m tests.rules
+
+test: install ## run all tests; only GPU tests may be skipped
+	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
+		{ echo "baton: error: redis-server is missing: apt-get install redis-server" >&2; exit 3; }
+	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) $(TESTS)
+
+format: install ## rewrite the sources in the project's format
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean: ## remove .venv and everything built or cached
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

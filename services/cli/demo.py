@@ -1,0 +1,80 @@
+"""`baton demo`: everything once, on any machine: start, ask, show the trace, stop."""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+from services.cli.gateway_client import GatewayClient
+from services.cli.local_cell import finished, running, stop_signals, this_machine
+from services.cli.output import Output
+from services.cli.plan import make_plan
+from services.cli.waterfall import render_waterfall
+
+PROMPT = "Tell me a story about a lighthouse and a storm."
+MAX_TOKENS = 160
+RECEIPT_WAIT_S = 2.0
+RECEIPT_POLL_S = 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", default=PROMPT, metavar="TEXT", help="what to ask")
+    parser.add_argument("--model", metavar="DIR|HUB_ID", help="default: the demo model")
+    parser.add_argument("--topology", choices=("pd", "agg"), default="pd", help="see `baton up`")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_demo(arguments))
+
+
+async def _demo(arguments: argparse.Namespace) -> int:
+    started_s = time.monotonic()
+    flags: dict[str, Any] = {"port": 0}
+    if arguments.model:
+        flags["model"] = arguments.model
+    plan = make_plan(flags, os.environ, this_machine(), topology=arguments.topology)
+    output = Output(quiet=True)
+    async with stop_signals() as stop:
+        output.say(f"starting {plan.summary}")
+        async with running(plan, output, restart=False) as cell:
+            if await finished(cell.supervisor.wait_ready(cell.url), stop):
+                output.ready(cell.url)
+                client = GatewayClient(cell.url)
+                asking = asyncio.to_thread(_ask, client, arguments.prompt, started_s)
+                await finished(asking, stop)
+            output.say("stopping")
+    output.say(f"done after {time.monotonic() - started_s:.1f} s")
+    return 0
+
+
+def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
+    """Streams one answer to the terminal, then draws the request's trace."""
+    sys.stdout.write(f"\n> {prompt}\n\n")
+    asked_s = time.monotonic()
+    first_s = 0.0
+    messages = [{"role": "user", "content": prompt}]
+    with client.chat(messages, max_tokens=MAX_TOKENS, temperature=0) as answer:
+        for piece in answer:
+            first_s = first_s or time.monotonic()
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    sys.stdout.write("\n\n")
+    if first_s:
+        text = f"first token {(first_s - asked_s) * 1e3:.0f} ms after the question"
+        sys.stdout.write(f"{text}, {first_s - started_s:.1f} s after the start\n")
+    receipt = _receipt(client, answer.request_id)
+    block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
+    sys.stdout.write(f"\nrequest {answer.request_id}\n{render_waterfall(receipt, block)}\n")
+
+
+def _receipt(client: GatewayClient, request_id: str) -> dict[str, Any]:
+    """The finished request's receipt; workers report their last stage a moment later."""
+    deadline_s = time.monotonic() + RECEIPT_WAIT_S
+    while True:
+        receipt = client.receipt(request_id)
+        names = {stage.get("name") for stage in receipt.get("stages", ())}
+        if "decode" in names or time.monotonic() > deadline_s:
+            return receipt
+        time.sleep(RECEIPT_POLL_S)

@@ -1,0 +1,78 @@
+"""Command-line flags made from the settings, so that each is described once."""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import Field, fields
+from functools import partial
+from typing import Any
+
+from shared.settings import Settings, environment_name, flag_name, parse
+
+SECRETS = frozenset({"kv_secret", "redis"})
+"""settings that a list of processes must not show; they travel in the environment"""
+
+
+def add_settings(parser: argparse.ArgumentParser, names: Iterable[str] | None = None) -> None:
+    """A flag for each named setting, all when None. A flag not given parses as None."""
+    wanted = None if names is None else set(names)
+    for item in fields(Settings):
+        if wanted is None or item.name in wanted:
+            _add_setting(parser, item)
+
+
+def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings a parsed command line names."""
+    names = {item.name for item in fields(Settings)}
+    return {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in names and value is not None
+    }
+
+
+def to_flags(settings: Settings) -> list[str]:
+    """The flags that differ from the defaults, without secrets."""
+    flags: list[str] = []
+    for item in fields(Settings):
+        value = getattr(settings, item.name)
+        if value != item.default and item.name not in SECRETS:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            flags += [flag_name(item.name), text]
+    return flags
+
+
+def secrets_environment(settings: Settings) -> dict[str, str]:
+    """The secrets that differ from the defaults, as `BATON_` variables."""
+    return {
+        environment_name(item.name): str(getattr(settings, item.name))
+        for item in fields(Settings)
+        if item.name in SECRETS and getattr(settings, item.name) != item.default
+    }
+
+
+def _add_setting(parser: argparse.ArgumentParser, item: "Field[Any]") -> None:
+    text = f"{item.metadata['help']} [{environment_name(item.name)}, default: {_shown(item)}]"
+    optional: dict[str, Any] = {"nargs": "?", "const": True} if item.type is bool else {}
+    parser.add_argument(
+        flag_name(item.name),
+        dest=item.name,
+        type=partial(parse, item.name),
+        default=argparse.SUPPRESS,
+        metavar=_metavar(item),
+        help=text.replace("%", "%%"),
+        **optional,
+    )
+
+
+def _shown(item: "Field[Any]") -> str:
+    if isinstance(item.default, bool):
+        return str(item.default).lower()
+    return str(item.default) if item.default != "" else "empty"
+
+
+def _metavar(item: "Field[Any]") -> str:
+    if item.metadata["choices"]:
+        return "|".join(item.metadata["choices"])
+    if item.type is bool:
+        return "true|false"
+    return "TEXT" if item.type is str else "N"

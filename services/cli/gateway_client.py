@@ -1,0 +1,134 @@
+"""A small client of the gateway's HTTP API, made of the standard library."""
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from shared.errors import BatonError, NoGatewayError, SettingsError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+URL_VARIABLE = "BATON_URL"
+
+
+def gateway_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The flag, else $BATON_URL, else the default."""
+    return (given or environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+
+
+class ChatStream:
+    """The pieces of one streamed answer; iterate once. `request_id` is known from the start."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+        self.request_id = response.headers.get("x-request-id", "")
+        self.finish_reason: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """BatonError when the stream carries an error or ends before its end."""
+        for event in self._events():
+            if "error" in event:
+                raise BatonError(_error_text(event))
+            for choice in event.get("choices", ()):
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                text = choice.get("delta", {}).get("content")
+                if text:
+                    yield text
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        try:
+            for line in self._response:
+                text = line.decode("utf-8").strip()
+                if text == "data: [DONE]":
+                    return
+                if text.startswith("data:"):
+                    yield json.loads(text.removeprefix("data:"))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BatonError(f"the answer broke off: {error}") from error
+        raise BatonError("the answer ended before it was complete")
+
+
+class GatewayClient:
+    """Talks to one gateway. NoGatewayError when nothing answers at its URL."""
+
+    def __init__(self, url: str, timeout_s: float = 300.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"{url!r} is not a URL like {DEFAULT_URL}")
+        self.url = url
+        self._parts = parts
+        self._timeout_s = timeout_s
+
+    def status(self) -> dict[str, Any]:
+        return self._get("/v1/baton/status")
+
+    def receipt(self, request_id: str) -> dict[str, Any]:
+        """What is known of one finished request: stages, workers, bytes."""
+        return self._get(f"/v1/baton/requests/{request_id}")
+
+    def ready(self) -> bool:
+        """Whether a chat request would be served now."""
+        try:
+            with self._request("GET", "/ready") as response:
+                return response.status == 200
+        except NoGatewayError:
+            return False
+
+    @contextmanager
+    def chat(self, messages: Sequence[Mapping[str, str]], **fields: object) -> Iterator[ChatStream]:
+        """One streamed chat answer; leaving the block early cancels it."""
+        body = {"model": self._model(), "messages": list(messages), "stream": True, **fields}
+        with self._request("POST", "/v1/chat/completions", body) as response:
+            if response.status != 200:
+                raise BatonError(_error_text(_decode(response.read())))
+            yield ChatStream(response)
+
+    def _model(self) -> str:
+        models = self._get("/v1/models").get("data") or [{}]
+        return str(models[0].get("id", "default"))
+
+    def _get(self, path: str) -> dict[str, Any]:
+        with self._request("GET", path) as response:
+            body = _decode(response.read())
+            if response.status != 200:
+                raise BatonError(f"{self.url}{path}: {response.status} {_error_text(body)}")
+            return body
+
+    @contextmanager
+    def _request(
+        self, method: str, path: str, body: object = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        secure = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        assert self._parts.hostname is not None
+        connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
+        try:
+            content = None if body is None else json.dumps(body).encode()
+            headers = {"content-type": "application/json"} if content else {}
+            try:
+                connection.request(method, self._parts.path + path, content, headers)
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                text = f"no gateway answers at {self.url} ({error}); start one with `baton up`"
+                raise NoGatewayError(text) from error
+            yield response
+        finally:
+            connection.close()
+
+
+def _decode(content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    return body if isinstance(body, dict) else {"error": {"message": "not a Baton gateway"}}
+
+
+def _error_text(body: Mapping[str, Any]) -> str:
+    error = body.get("error")
+    if isinstance(error, dict):
+        return str(error.get("message") or error)
+    return str(error or body)

@@ -1,0 +1,114 @@
+"""What `baton up` will start, decided before anything is started. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from services.cli.flags import secrets_environment, to_flags
+from shared.errors import SettingsError
+from shared.settings import LOOPBACK, Role, Settings, environment_name, load_settings
+
+Topology = Literal["pd", "agg"]
+MAX_WORKERS = 64
+"""workers in one cell"""
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to run: `baton serve ROLE FLAGS`, with secrets in its environment."""
+
+    name: str
+    role: Role
+    flags: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan depends on."""
+
+    num_cores: int
+    num_gpus: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The processes of one `baton up`; `settings` are the ones they share."""
+
+    topology: Topology
+    why: str
+    num_prefill: int
+    num_decode: int
+    settings: Settings
+    num_gpus: int
+    """GPUs to spread the workers over; 0 leaves the choice to each"""
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        prefill = tuple(f"prefill-{i}" for i in range(self.num_prefill))
+        return prefill + tuple(f"decode-{i}" for i in range(self.num_decode))
+
+    @property
+    def summary(self) -> str:
+        """One sentence that says what starts, and why."""
+        workers = f"{self.num_decode} decode"
+        if self.topology == "pd":
+            workers = f"{self.num_prefill} prefill, {workers}"
+        return f"{self.topology} ({self.why}): {workers}; {self.settings.threads} thread(s) each"
+
+    def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
+        """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""
+        shared = replace(self.settings, redis=redis_url)
+        gateway = replace(shared, port=port)
+        specs = [_spec("gateway", "gateway", gateway)]
+        for index, name in enumerate(self.worker_names):
+            role: Role = "prefill" if index < self.num_prefill else "decode"
+            device = shared.device
+            if self.num_gpus > 1 and device == "auto":
+                device = f"cuda:{index % self.num_gpus}"
+            worker = replace(shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device)
+            specs.append(_spec(name, role, worker))
+        return tuple(specs)
+
+
+def make_plan(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    machine: Machine,
+    *,
+    topology: Topology | None = None,
+    num_prefill: int | None = None,
+    num_decode: int = 1,
+) -> Plan:
+    """The plan for settings given as flags and environment; SettingsError when impossible."""
+    device = load_settings(flags, environ).device
+    num_gpus = 0 if device == "cpu" else machine.num_gpus
+    topology, why = choose_topology(topology, num_gpus)
+    if topology == "agg":
+        if num_prefill is not None:
+            raise SettingsError(f"--prefill has no meaning with topology agg ({why})")
+        num_prefill = 0
+    elif num_prefill is None:
+        num_prefill = 1
+    if num_decode < 1 or (topology == "pd" and num_prefill < 1):
+        raise SettingsError("--prefill and --decode must be at least 1")
+    num_workers = num_prefill + num_decode
+    if num_workers > MAX_WORKERS:
+        raise SettingsError(f"{num_workers} workers; at most {MAX_WORKERS} work together")
+    if "threads" not in flags and environment_name("threads") not in environ:
+        flags = {**flags, "threads": max(1, machine.num_cores // num_workers)}
+    settings = load_settings(flags, environ)
+    return Plan(topology, why, num_prefill, num_decode, settings, num_gpus)
+
+
+def choose_topology(requested: Topology | None, num_gpus: int) -> tuple[Topology, str]:
+    """The topology and the reason for it."""
+    if requested is not None:
+        return requested, "as asked"
+    if num_gpus == 1:
+        return "agg", "the default with one GPU"
+    return "pd", "the default on a CPU" if num_gpus == 0 else f"the default with {num_gpus} GPUs"
+
+
+def _spec(name: str, role: Role, settings: Settings) -> ProcessSpec:
+    return ProcessSpec(name, role, tuple(to_flags(settings)), secrets_environment(settings))

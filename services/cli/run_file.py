@@ -1,0 +1,116 @@
+"""Where a running `baton up` can be found: one small file per port in a private folder.
+
+A file names a process by pid and start time, so a pid that was given to another program is
+never signalled.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shared.errors import BatonError
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One running `baton up`."""
+
+    port: int
+    url: str
+    pid: int
+    start_ticks: int
+    """when the process started, in the kernel's clock ticks since boot"""
+
+    @property
+    def alive(self) -> bool:
+        return start_ticks(self.pid) == self.start_ticks
+
+
+def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """A folder only this user can read; made when absent. BatonError if someone else owns it."""
+    parent = Path(environ.get("XDG_RUNTIME_DIR") or "")
+    if environ.get("XDG_RUNTIME_DIR") and os.access(parent, os.W_OK):
+        folder = parent / "baton"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"baton-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+    if not private or status.st_uid != os.getuid():
+        raise BatonError(f"{folder} is not a private folder of this user; remove it")
+    return folder
+
+
+def start_ticks(pid: int) -> int | None:
+    """None when no such process runs (a zombie does not)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def write_record(folder: Path, port: int, url: str) -> RunRecord:
+    """Says that this process is the `baton up` on `port`."""
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    record = RunRecord(port, url, os.getpid(), ticks)
+    path = _path(folder, port)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    draft.replace(path)
+    return record
+
+
+def remove_record(folder: Path, record: RunRecord) -> None:
+    if read_record(folder, record.port) == record:
+        _path(folder, record.port).unlink(missing_ok=True)
+
+
+def read_record(folder: Path, port: int) -> RunRecord | None:
+    try:
+        return RunRecord(**json.loads(_path(folder, port).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def live_records(folder: Path) -> list[RunRecord]:
+    """Every running `baton up` of this user, by port; files of dead ones are removed."""
+    records = []
+    for path in folder.glob("up-*.json"):
+        port = path.stem.removeprefix("up-")
+        record = read_record(folder, int(port)) if port.isdigit() else None
+        if record is not None and record.alive:
+            records.append(record)
+        else:
+            path.unlink(missing_ok=True)
+    return sorted(records, key=lambda record: record.port)
+
+
+def terminate(record: RunRecord) -> int | None:
+    """SIGTERM to exactly that process; a pidfd that becomes readable when it ends.
+
+    None when it had ended already.
+    """
+    try:
+        pidfd = os.pidfd_open(record.pid)
+    except ProcessLookupError:
+        return None
+    if not record.alive:  # the pidfd pins the process, so this answer stays true
+        os.close(pidfd)
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    return pidfd
+
+
+def _path(folder: Path, port: int) -> Path:
+    return folder / f"up-{port}.json"

@@ -1,0 +1,29 @@
+"""`baton serve gateway|prefill|decode`: one process, as `baton up` and a pod run it."""
+
+import argparse
+import importlib
+
+from services.cli.flags import add_settings, given_settings
+from shared.process import die_with_parent
+from shared.settings import load_settings
+
+SERVICES = {
+    "gateway": "services.gateway.main",
+    "prefill": "services.prefill.main",
+    "decode": "services.decode.main",
+}
+"""role -> the module whose `run(settings) -> int` is the process; imported only when it runs"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", choices=SERVICES, help="which process to be")
+    parser.add_argument("--parent-pid", type=int, help=argparse.SUPPRESS)
+    add_settings(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.parent_pid is not None:
+        die_with_parent(arguments.parent_pid)
+    settings = load_settings(given_settings(arguments))
+    code: int = importlib.import_module(SERVICES[arguments.role]).run(settings)
+    return code

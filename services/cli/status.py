@@ -1,0 +1,72 @@
+"""`baton status`: the workers of a running gateway, as a table or as JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.cli.gateway_client import GatewayClient, gateway_url
+
+COLUMNS = (
+    "ID",
+    "ROLE",
+    "STATE",
+    "PID",
+    "HOST",
+    "RUNNING",
+    "WAITING",
+    "FREE",
+    "CACHED",
+    "HELD",
+    "TOTAL",
+    "BEAT",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the gateway's answer as it is")
+    parser.add_argument("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    answer = GatewayClient(gateway_url(arguments.url), timeout_s=10.0).status()
+    if arguments.json:
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    else:
+        sys.stdout.write(render_status(answer))
+    return 0
+
+
+def render_status(answer: Mapping[str, Any]) -> str:
+    """One line on the gateway, then a table with a line per worker."""
+    live = answer.get("requests", {}).get("live", 0)
+    head = (
+        f"baton {answer.get('version', '?')} at {answer.get('url', '?')}: "
+        f"{answer.get('model', '?')}, {answer.get('max_model_len', '?')} tokens, "
+        f"{live} live request(s)\n"
+    )
+    workers = answer.get("workers", [])
+    if not workers:
+        return head + "no workers\n"
+    return head + _table([COLUMNS, *(_row(worker) for worker in workers)])
+
+
+def _row(worker: Mapping[str, Any]) -> tuple[str, ...]:
+    kv = worker.get("kv", {})
+    beat_s = worker.get("heartbeat_age_s")
+    return (
+        *(str(worker.get(key, "")) for key in ("id", "role", "state", "pid", "host")),
+        *(str(worker.get(key, "")) for key in ("running", "waiting")),
+        *(str(kv.get(key, "")) for key in ("free", "cached", "held", "total")),
+        "" if beat_s is None else f"{beat_s:.1f} s",
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"

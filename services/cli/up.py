@@ -1,0 +1,81 @@
+"""`baton up`: Redis, a gateway and workers on this machine, until a signal stops them."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from services.cli.detach import start_detached
+from services.cli.flags import add_settings, given_settings
+from services.cli.local_cell import finished, running, stop_signals, this_machine
+from services.cli.output import Output
+from services.cli.plan import Plan, make_plan
+from shared.errors import BatonError
+
+SETTINGS = (
+    "model",
+    "served_model_name",
+    "host",
+    "port",
+    "redis",
+    "kv_blocks",
+    "block_size",
+    "max_model_len",
+    "dtype",
+    "gpu_memory_utilization",
+    "threads",
+)
+"""the settings `up` has flags for; every other one is read from the environment. `--threads`
+defaults to max(1, cores // workers) here: torch's own default makes workers fight for cores"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topology",
+        choices=("pd", "agg"),
+        help="prefill and decode apart, or together; default: agg with exactly one GPU, else pd",
+    )
+    parser.add_argument("--prefill", type=int, metavar="N", help="prefill workers; default: 1")
+    parser.add_argument(
+        "--decode", type=int, metavar="M", default=1, help="decode workers; default: 1"
+    )
+    add_settings(parser, SETTINGS)
+    parser.add_argument(
+        "--restart",
+        choices=("always", "never"),
+        default="always",
+        help="whether a dead process is started again; default: always",
+    )
+    parser.add_argument("--log-dir", type=Path, metavar="D", help="one log file per process here")
+    parser.add_argument("--detach", action="store_true", help="return once everything is ready")
+    parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    plan = make_plan(
+        given_settings(arguments),
+        os.environ,
+        this_machine(),
+        topology=arguments.topology,
+        num_prefill=arguments.prefill,
+        num_decode=arguments.decode,
+    )
+    if arguments.detach:
+        return start_detached(arguments.command_line, arguments.log_dir)
+    output = Output(log_folder=arguments.log_dir, notify_fd=arguments.notify_fd)
+    try:
+        asyncio.run(_serve(plan, output, restart=arguments.restart == "always"))
+    except BatonError as error:
+        output.failed(error.exit_code, str(error))
+        raise
+    return 0
+
+
+async def _serve(plan: Plan, output: Output, *, restart: bool) -> None:
+    async with stop_signals() as stop:
+        output.say(f"starting {plan.summary}")
+        async with running(plan, output, restart=restart) as cell:
+            if await finished(cell.supervisor.wait_ready(cell.url), stop):
+                output.ready(cell.url)
+                await finished(cell.supervisor.watch(), stop)
+            output.say("stopping")

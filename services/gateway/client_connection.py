@@ -1,0 +1,67 @@
+"""The client's side of one request: gone, stalled, or reading."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.types import Message, Receive, Send
+
+CHECKS_PER_LIMIT = 4
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection or stopped reading; nobody wants the answer."""
+
+
+class ClientConnection:
+    """Runs work for a client and gives it up when the client does.
+
+    A `send` that the client's slowness blocks for `slow_reader_s` counts as leaving. What the
+    client has not read meanwhile stays in the generation, which joins it into one delta.
+    """
+
+    def __init__(self, receive: Receive, send: Send, slow_reader_s: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._slow_reader_s = slow_reader_s
+        self._send_since_s: float | None = None
+        self._now_s = asyncio.get_running_loop().time
+
+    async def send(self, message: Message) -> None:
+        self._send_since_s = self._now_s()
+        await self._send(message)
+        self._send_since_s = None
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await `work`; cancel it and raise ClientGoneError once the client has left.
+
+        `work` cleans up in its own `finally`; this returns only after it has ended."""
+        working = asyncio.ensure_future(work)
+        watching = asyncio.ensure_future(self._until_gone())
+        try:
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientGoneError
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def _until_gone(self) -> None:
+        listening = asyncio.ensure_future(self._until_disconnect())
+        try:
+            while not listening.done():
+                await asyncio.wait({listening}, timeout=self._slow_reader_s / CHECKS_PER_LIMIT)
+                if self._stalled():
+                    return
+        finally:
+            listening.cancel()
+
+    async def _until_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _stalled(self) -> bool:
+        since_s = self._send_since_s
+        return since_s is not None and self._now_s() - since_s >= self._slow_reader_s

@@ -1,0 +1,101 @@
+"""What a request's state machine asks its surroundings to do."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.protocol import FinishReason, TokenLogprobs
+
+Mode = Literal["prefill", "local"]
+LocalReason = Literal["", "agg", "no_prefill_worker", "retry"]
+Outcome = Literal["done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class SendAssign:
+    """Send ASSIGN of this epoch to `inc`."""
+
+    epoch: int
+    inc: str
+    mode: Mode
+    reason: LocalReason
+
+
+@dataclass(frozen=True)
+class ChooseDecode:
+    """Prefill has started: choose a decode worker for this epoch, now or when one lives."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SendReceive:
+    """Send RECEIVE of this epoch to `d_inc`."""
+
+    epoch: int
+    p_inc: str
+    d_inc: str
+
+
+@dataclass(frozen=True)
+class SendCancel:
+    """Tell `inc` to drop this epoch's attempt."""
+
+    epoch: int
+    inc: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """The request waits for a worker as `epoch`."""
+
+    epoch: int
+    prefer_inc: str | None
+    """has the prefix cached"""
+    avoid_inc: str | None
+    """where the last attempt ended"""
+    cause: str
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Give these tokens to the client; more follow."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True)
+class WriteFinish:
+    """Record outcome and usage; answer with `finish_answered`, at the latest after 250 ms."""
+
+    outcome: Outcome
+    code: str
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request failed, in the client's terms."""
+
+    code: str
+    message: str
+    status: int = 500
+    retry_after_s: float | None = None
+    """set when the client was refused rather than failed"""
+
+
+@dataclass(frozen=True)
+class End:
+    """The one terminal: the last tokens with their finish reason, or a failure, or nothing."""
+
+    outcome: Outcome
+    last: Deliver | None = None
+    finish_reason: FinishReason | None = None
+    failure: Failure | None = None
+
+
+Effect = (
+    SendAssign | ChooseDecode | SendReceive | SendCancel | Requeue | Deliver | WriteFinish | End
+)

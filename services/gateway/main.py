@@ -1,0 +1,155 @@
+"""`baton serve gateway`: the gateway's process.
+
+checkpoint (config, tokenizer) -> pool name -> links, dispatcher, upkeep -> HTTP
+SIGTERM                        -> no new connections, live streams finish, then stop
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from services.gateway.app import create_app
+from services.gateway.dispatcher import Dispatcher, GatewayStores
+from services.gateway.generate_routes import TENANT
+from services.gateway.http_server import http_server
+from services.gateway.identity import GatewayIdentity
+from services.gateway.observation import Observation
+from services.gateway.prefill_cost import PrefillCost
+from services.gateway.served_model import ServedModel, served_model
+from services.gateway.text_pool import TextPool
+from services.gateway.upkeep import Upkeep
+from services.gateway.worker_links import WorkerLinks
+from shared.block_hash import root_hash
+from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
+from shared.clock import SystemClock
+from shared.errors import SettingsError
+from shared.event_loop import run_main
+from shared.kv_layout import pool_name
+from shared.process import new_incarnation
+from shared.queue.redis_backlog import RedisBacklog
+from shared.release import release
+from shared.settings import Settings
+from shared.state.keys import Keys
+from shared.state.kv_feed import PrefixFeed
+from shared.state.prefix_index import PrefixIndex
+from shared.state.reaper import Reaper
+from shared.state.redis_client import RedisClient
+from shared.state.redis_kv_events import RedisKVEvents
+from shared.state.redis_liveness import RedisGatewayLiveness
+from shared.state.redis_records import RedisRequestRecords
+from shared.state.redis_registry import RedisWorkerRegistry
+from shared.telemetry.logs import configure_logs
+from shared.telemetry.metrics import GatewayMetrics
+from shared.telemetry.tracing import build_span_sink
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM; returns the exit status."""
+    if settings.embedded_redis:
+        raise SettingsError("--redis: a gateway needs the URL of a running Redis")
+    configure_logs(settings.log_level)
+    checkpoint = load_checkpoint(settings.model)
+    listener = listen(settings.host, settings.port)
+    return run_main(serve(settings, checkpoint, listener))
+
+
+async def serve(settings: Settings, checkpoint: Checkpoint, listener: socket.socket) -> int:
+    """Join the parts, answer HTTP until told to stop, then take them apart."""
+    gateway = Gateway(settings, checkpoint, listener)
+    gateway.start()
+    await gateway.server.serve(sockets=[listener])
+    await gateway.close()
+    return 0
+
+
+class Gateway:
+    """Everything one gateway process holds."""
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint, listener: socket.socket) -> None:
+        model = served_model(checkpoint, settings, created_s=int(time.time()))
+        identity = gateway_identity(settings, checkpoint, model, listener)
+        clock, keys = SystemClock(), Keys()
+        self._redis = RedisClient(settings.redis)
+        redis = self._redis
+        records = RedisRequestRecords(redis, keys)
+        backlog = RedisBacklog(redis, keys, identity.pool, settings.max_backlog)
+        index = PrefixIndex()
+        cost = PrefillCost()
+        self._links = WorkerLinks(
+            RedisWorkerRegistry(redis, keys), identity.pool, identity.g_inc, clock, cost
+        )
+        self._sink = build_span_sink(
+            settings.otlp_endpoint, "baton-gateway", {"service.instance.id": identity.g_inc}
+        )
+        metrics = GatewayMetrics(self._links.samples)
+        self._dispatcher = Dispatcher(
+            settings,
+            identity,
+            GatewayStores(records, backlog, index),
+            self._links,
+            cost,
+            clock,
+            Observation(metrics, self._sink, model.name),
+        )
+        reaper = Reaper(identity.g_inc, RedisGatewayLiveness(redis, keys), records, clock)
+        feed = PrefixFeed(RedisKVEvents(redis, keys), index)
+        self._upkeep = Upkeep(
+            identity.g_inc, self._dispatcher, self._links, records, backlog, reaper, feed
+        )
+        self._text = TextPool(
+            checkpoint.path,
+            model,
+            hash_root=root_hash(settings.kv_secret.encode(), TENANT),
+            block_size=settings.block_size,
+        )
+        app = create_app(
+            settings, model, self._dispatcher, self._text, metrics.text, identity.version
+        )
+        self.server = http_server(app, settings)
+
+    def start(self) -> None:
+        self._dispatcher.start()
+        self._upkeep.start()
+
+    async def close(self) -> None:
+        """Requests that still live end with one clean error each, then the rest."""
+        await self._upkeep.close()
+        await self._dispatcher.close()
+        await self._text.close()
+        self._sink.close()
+        await self._redis.close()
+
+
+def gateway_identity(
+    settings: Settings, checkpoint: Checkpoint, model: ServedModel, listener: socket.socket
+) -> GatewayIdentity:
+    """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
+    dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
+    layout = kv_layout(checkpoint, dtype, settings.block_size)
+    host, port = listener.getsockname()[:2]
+    return GatewayIdentity(
+        g_inc=new_incarnation(f"gateway-{os.getpid()}"),
+        pool=pool_name(model.name, layout),
+        version=release(),
+        url=f"http://{host}:{port}",
+        model=model.name,
+        max_model_len=model.max_model_len,
+        block_size=settings.block_size,
+    )
+
+
+def device_type(device: str) -> str:
+    """`cpu` or `cuda`, as a worker on a machine like this one would choose."""
+    if device != "auto":
+        return device.partition(":")[0]
+    return "cuda" if any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; SettingsError when the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise SettingsError(f"--port {port}: cannot listen on {host}: {error.strerror}") from None

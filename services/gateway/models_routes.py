@@ -1,0 +1,33 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.errors import json_response
+from services.gateway.request_fields import check_model
+from services.gateway.served_model import ServedModel
+
+
+class ModelsRoutes:
+    """The one model served here."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+
+    async def every(self, request: Request) -> Response:
+        return json_response(request, {"object": "list", "data": [self._card()]})
+
+    async def one(self, request: Request) -> Response:
+        check_model(request.path_params["name"], self._model.name)
+        return json_response(request, self._card())
+
+    def _card(self) -> dict[str, Any]:
+        return {
+            "id": self._model.name,
+            "object": "model",
+            "created": self._model.created_s,
+            "owned_by": "baton",
+            "max_model_len": self._model.max_model_len,
+        }

@@ -1,0 +1,230 @@
+"""From the bytes of a request body to prompt ids: all text work on the way in.
+
+Pure and without I/O; `TextPool` runs it in a thread or, for large bodies, in another process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.gateway.chat_prompt import ChatPrompt, RenderedChat
+from services.gateway.chat_template import ChatTemplate
+from services.gateway.field_readers import flag, invalid, text, token_ids, unsupported
+from services.gateway.generation import Endpoint
+from services.gateway.json_body import load_object
+from services.gateway.messages import Message, read_messages
+from services.gateway.request_fields import ParsedRequest, check_model, parse_request
+from services.gateway.served_model import ServedModel
+from services.gateway.tokenizer import TextTokenizer
+from shared.block_hash import chain_hashes
+from shared.errors import RequestError
+from shared.protocol import Sampling
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """One generation request as far as text goes: what to compute, how to show it."""
+
+    endpoint: Endpoint
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    stop: tuple[str, ...]
+    sampling: Sampling
+    prompt_ids: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class TokenList:
+    """Answer of /tokenize."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """Answer of /detokenize."""
+
+    text: str
+
+
+class PromptReader:
+    """Reads request bodies for one model."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | None,
+        *,
+        hash_root: bytes,
+        block_size: int,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._chat = None if template is None else ChatPrompt(template, tokenizer)
+        self._hash_root = hash_root
+        self._block_size = block_size
+
+    @classmethod
+    def load(
+        cls, directory: Path, model: ServedModel, hash_root: bytes, block_size: int
+    ) -> "PromptReader":
+        """From a checkpoint directory; ModelError if its text files are unusable."""
+        return cls(
+            model,
+            TextTokenizer.load(directory),
+            ChatTemplate.load(directory),
+            hash_root=hash_root,
+            block_size=block_size,
+        )
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._tokenizer
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return self._chat is not None
+
+    def prepare(self, endpoint: Endpoint, body: bytes) -> PreparedRequest:
+        """Parse, template, tokenize, check against the model, hash. RequestError otherwise."""
+        parsed = parse_request(load_object(body), endpoint)
+        check_model(parsed.model, self._model.name)
+        if endpoint == "chat":
+            chat = self._render(parsed.messages)
+            self._check_fits(chat.text, "messages")
+            prompt_ids = self._chat_prompt.encode(chat)
+        else:
+            prompt_ids = self._encode_prompt(parsed.prompt)
+        self._check_ids(parsed.stop_token_ids, "stop_token_ids")
+        max_tokens = self._max_tokens(parsed, len(prompt_ids))
+        return PreparedRequest(
+            endpoint=endpoint,
+            stream=parsed.stream,
+            include_usage=parsed.include_usage,
+            continuous_usage=parsed.continuous_usage,
+            stop=parsed.stop,
+            sampling=self._sampling(parsed, max_tokens),
+            prompt_ids=tuple(prompt_ids),
+            block_hashes=tuple(chain_hashes(self._hash_root, prompt_ids, self._block_size)),
+        )
+
+    def tokenize(self, body: bytes) -> TokenList:
+        """{"prompt", "add_special_tokens"} or {"messages", "add_generation_prompt"}.
+
+        Texts longer than the model's context are counted too."""
+        fields = load_object(body)
+        self._check_names(fields, _TOKENIZE_READERS)
+        if ("prompt" in fields) == ("messages" in fields):
+            raise RequestError(
+                "give either prompt or messages", code="missing_parameter", param="prompt"
+            )
+        if "messages" in fields:
+            messages = read_messages(fields["messages"], "messages")
+            generate = fields.get("add_generation_prompt", True)
+            chat = self._render(messages, add_generation_prompt=generate)
+            return TokenList(tuple(self._chat_prompt.encode(chat)))
+        content = text(fields["prompt"], "prompt")
+        add_special = fields.get("add_special_tokens", True)
+        encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
+        return TokenList(tuple(encode(content)))
+
+    def detokenize(self, body: bytes) -> PlainText:
+        """{"tokens"} -> the text they make, special tokens left out."""
+        fields = load_object(body)
+        self._check_names(fields, _DETOKENIZE_READERS)
+        if "tokens" not in fields:
+            raise RequestError("tokens: missing", code="missing_parameter", param="tokens")
+        ids = token_ids(fields["tokens"], "tokens")
+        self._check_ids(ids, "tokens")
+        detokenizer = self._tokenizer.detokenizer()
+        return PlainText(detokenizer.push(ids) + detokenizer.end())
+
+    @property
+    def _chat_prompt(self) -> ChatPrompt:
+        if self._chat is None:
+            raise RequestError(
+                "this model has no chat template; use /v1/completions",
+                code="no_chat_template",
+                param="messages",
+            )
+        return self._chat
+
+    def _render(
+        self, messages: tuple[Message, ...], *, add_generation_prompt: bool = True
+    ) -> RenderedChat:
+        return self._chat_prompt.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def _encode_prompt(self, prompt: str | tuple[int, ...]) -> list[int]:
+        if isinstance(prompt, str):
+            self._check_fits(prompt, "prompt")
+            return self._tokenizer.encode_prompt(prompt)
+        self._check_ids(prompt, "prompt")
+        return list(prompt)
+
+    def _check_fits(self, content: str, param: str) -> None:
+        """Refuses what is too long in any encoding, before time is spent on encoding it."""
+        shortest = self._tokenizer.shortest_encoding(len(content.encode()))
+        if shortest > self._model.max_model_len:
+            raise self._too_long(f"at least {shortest}", param)
+
+    def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
+        if ids and max(ids) >= self._model.vocab_size:
+            raise invalid(param, f"made of token ids below {self._model.vocab_size}")
+
+    def _max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int) -> int:
+        param = "messages" if parsed.endpoint == "chat" else "prompt"
+        if num_prompt_tokens == 0:
+            raise invalid(param, "at least one token long")
+        left = self._model.max_model_len - num_prompt_tokens
+        wanted = left if parsed.max_tokens is None else parsed.max_tokens
+        if left < 1 or wanted > left:
+            raise self._too_long(f"{num_prompt_tokens}", param, f" + {max(1, wanted)} to generate")
+        if parsed.min_tokens > wanted:
+            raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
+        return wanted
+
+    def _too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
+        return RequestError(
+            f"the model's context is {self._model.max_model_len} tokens; "
+            f"this request needs {num_tokens} for the prompt{more}",
+            code="context_length_exceeded",
+            param=param,
+        )
+
+    def _sampling(self, parsed: ParsedRequest, max_tokens: int) -> Sampling:
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=parsed.temperature,
+            top_k=parsed.top_k,
+            top_p=parsed.top_p,
+            seed=parsed.seed,
+            min_tokens=parsed.min_tokens,
+            ignore_eos=parsed.ignore_eos,
+            stop_token_ids=parsed.stop_token_ids,
+            eos_token_ids=self._model.eos_token_ids,
+            logprobs=parsed.logprobs,
+        )
+
+    def _check_names(self, fields: Mapping[str, Any], readers: Mapping[str, Any]) -> None:
+        for name, value in fields.items():
+            if name not in readers:
+                raise unsupported(name)
+            if readers[name] is not None:
+                readers[name](value, name)
+        if "model" in fields:
+            check_model(fields["model"], self._model.name)
+
+
+_TOKENIZE_READERS = {
+    "model": text,
+    "prompt": None,
+    "messages": None,
+    "add_special_tokens": flag,
+    "add_generation_prompt": flag,
+}
+_DETOKENIZE_READERS = {"model": text, "tokens": None}

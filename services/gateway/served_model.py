@@ -1,0 +1,30 @@
+"""What the gateway knows of the model it serves: facts only, no weights."""
+
+from dataclasses import dataclass
+
+from shared.checkpoint import Checkpoint, max_model_len
+from shared.settings import Settings
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The one model behind this gateway."""
+
+    name: str
+    """what clients call it"""
+    max_model_len: int
+    """longest sequence, prompt and answer, in tokens"""
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    created_s: int = 0
+    """Unix time that /v1/models shows"""
+
+
+def served_model(checkpoint: Checkpoint, settings: Settings, created_s: int = 0) -> ServedModel:
+    return ServedModel(
+        name=settings.served_model_name or checkpoint.name,
+        max_model_len=max_model_len(checkpoint.config, settings.max_model_len),
+        vocab_size=checkpoint.config.vocab_size,
+        eos_token_ids=checkpoint.eos_token_ids,
+        created_s=created_s,
+    )

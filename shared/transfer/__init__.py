@@ -1,0 +1,1 @@
+"""Moves KV blocks between workers; knows nothing of engines, Redis or HTTP."""

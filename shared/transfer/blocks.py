@@ -1,0 +1,18 @@
+"""Slices of the KV pool for whole blocks, neighbours joined."""
+
+from collections.abc import Sequence
+
+from shared.kv_memory import KVMemory
+
+
+def block_views(memory: KVMemory, block_ids: Sequence[int]) -> list[memoryview]:
+    """The blocks' bytes in the order given, as few slices as their places allow."""
+    size = memory.layout.block_bytes
+    views: list[memoryview] = []
+    start = 0
+    for end in range(1, len(block_ids) + 1):
+        if end < len(block_ids) and block_ids[end] == block_ids[end - 1] + 1:
+            continue
+        views.append(memory.blocks[block_ids[start] * size : (block_ids[end - 1] + 1) * size])
+        start = end
+    return views

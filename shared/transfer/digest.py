@@ -1,0 +1,118 @@
+"""A 64-bit digest of each KV block's bytes, the same on every machine and device.
+
+    digest = sum over words w[i] of mix(w[i] ^ key[i])   mod 2**64
+    key[i] = mix((i + 1) * GOLDEN)
+
+Words are 64 bits, little-endian, in pool order, the last one padded with zeros. `mix` is the
+finalizer of SplitMix64 (Steele, Lea, Flood 2014; Stafford's variant 13): a bijection in which
+every input bit flips about half of the output bits. Damage confined to one word is therefore
+always seen; damage to several words, or words that changed places, escapes with probability
+2**-64. Sums can be formed in any order, so a GPU kernel can compute the same value.
+
+A guard against damage, not against forgery.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.kv_memory import KVMemory
+
+Words = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
+_FACTOR_2 = np.uint64(0x94D049BB133111EB)
+_TILE_WORDS = 32768
+"""256 KiB: a tile and its scratch stay in the second-level cache through all ten passes"""
+
+
+class BlockDigests:
+    """Digests of blocks of one pool. Safe to use from several threads."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._block_bytes = memory.layout.block_bytes
+        self._pool: NDArray[np.uint8] = np.frombuffer(memory.blocks, dtype=np.uint8)
+        self._pool = self._pool[: memory.num_blocks * self._block_bytes]
+        self._pool = self._pool.reshape(memory.num_blocks, self._block_bytes)
+        self._keys = _position_keys(-(-self._block_bytes // 8))
+
+    def of(self, block_ids: Sequence[int]) -> tuple[int, ...]:
+        """One digest per block, in the order given."""
+        rows_per_tile = max(1, _TILE_WORDS // len(self._keys))
+        scratch = _Scratch(np.empty(_TILE_WORDS, np.uint64), np.empty(_TILE_WORDS, np.uint64))
+        digests: list[int] = []
+        for start in range(0, len(block_ids), rows_per_tile):
+            words = self._words(block_ids[start : start + rows_per_tile])
+            digests += self._sum(words, scratch).tolist()
+        return tuple(digests)
+
+    def _words(self, block_ids: Sequence[int]) -> Words:
+        """[rows, words per block]; a view of the pool where the blocks are neighbours."""
+        if all(right == left + 1 for left, right in pairwise(block_ids)):
+            rows = self._pool[block_ids[0] : block_ids[-1] + 1]
+        else:
+            rows = self._pool[np.asarray(block_ids)]
+        if self._block_bytes % 8:
+            rows = np.pad(rows, ((0, 0), (0, -self._block_bytes % 8)))
+        return rows.view("<u8")
+
+    def _sum(self, words: Words, scratch: "_Scratch") -> Words:
+        """[rows]: the digest of each row."""
+        total = np.zeros(len(words), dtype=np.uint64)
+        for start in range(0, len(self._keys), _TILE_WORDS):
+            tile = words[:, start : start + _TILE_WORDS]
+            mixed, shifted = scratch.of_shape(tile.shape)
+            np.bitwise_xor(tile, self._keys[start : start + _TILE_WORDS], out=mixed)
+            _mix(mixed, shifted)
+            total += mixed.sum(axis=1)
+        return total
+
+
+class _Scratch(NamedTuple):
+    """Two tiles, allocated once: fresh ones would cost page faults on every use."""
+
+    mixed: Words
+    shifted: Words
+
+    def of_shape(self, shape: tuple[int, ...]) -> tuple[Words, Words]:
+        size = math.prod(shape)
+        return self.mixed[:size].reshape(shape), self.shifted[:size].reshape(shape)
+
+
+class DigestThreads:
+    """Digests blocks beside the event loop; numpy lets go of the interpreter while it works."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._digests = BlockDigests(memory)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
+
+    def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
+        """Done when the thread is; cancelling the future does not stop a thread that runs, so
+        shield it and wait for it before its blocks are given away."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._executor, self._digests.of, block_ids)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _mix(x: Words, shifted: Words) -> Words:
+    """SplitMix64's finalizer, in place on `x`; wraps modulo 2**64."""
+    for shift, factor in ((30, _FACTOR_1), (27, _FACTOR_2), (31, None)):
+        np.right_shift(x, np.uint64(shift), out=shifted)
+        np.bitwise_xor(x, shifted, out=x)
+        if factor is not None:
+            np.multiply(x, factor, out=x)
+    return x
+
+
+def _position_keys(num_words: int) -> Words:
+    steps = np.arange(1, num_words + 1, dtype=np.uint64) * _GOLDEN
+    return _mix(steps, np.empty_like(steps))

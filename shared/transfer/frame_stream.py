@@ -1,0 +1,161 @@
+"""Frames over one non-blocking TCP socket, payload copied once: from and to the KV blocks.
+
+Plain socket calls and the event loop's readiness events, no stream buffers: nothing is held in
+user space beyond the frame being read. Works on asyncio's loops and on uvloop's. A peer that
+neither sends nor takes a byte for `timeout_s`, closes, or resets is a PeerLostError.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shared.errors import CorruptPieceError, PeerLostError
+from shared.transfer.frames import (
+    MAX_HEADER_BYTES,
+    PREFIX_BYTES,
+    Frame,
+    decode_header,
+    decode_prefix,
+    encode,
+)
+
+USER_TIMEOUT_MS = 5_000
+"""unacknowledged bytes for this long close the connection; the kernel alone waits 15 minutes"""
+LINGER_S = 1.0
+_MAX_VIEWS = 64
+"""buffers in one system call; the kernel's limit is 1,024"""
+_TURN_BYTES = 4 * 2**20
+"""bytes moved before other tasks of the loop get a turn"""
+
+
+class FrameStream:
+    """One connection, either end. One reader at a time; senders take turns by frame."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        self._socket = sock
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._sending = asyncio.Lock()
+        self._num_sent = 0
+        self._num_received = 0
+        self.max_header_bytes = MAX_HEADER_BYTES
+        tune(sock)
+
+    async def send(self, frame: Frame, payload: Sequence[memoryview] = ()) -> None:
+        """One frame; its payload is read from `payload` while it is sent."""
+        async with self._sending:
+            payload_bytes = sum(map(len, payload))
+            head = encode(frame, self._num_sent, payload_bytes)
+            self._num_sent += 1
+            await self._send_views([memoryview(head), *payload])
+
+    async def receive(self) -> tuple[Frame, int]:
+        """The next frame and the bytes of its payload, which the caller must take next.
+
+        CorruptPieceError on damage, ProtocolError on what the format does not allow.
+        """
+        head = bytearray(PREFIX_BYTES)
+        await self.receive_into([memoryview(head)])
+        prefix = decode_prefix(head)
+        if prefix.sequence != self._num_received:
+            raise CorruptPieceError("a frame is missing, doubled or out of turn")
+        self._num_received += 1
+        if prefix.header_bytes > self.max_header_bytes:
+            raise CorruptPieceError(f"a header of {prefix.header_bytes} bytes is over the limit")
+        header = bytearray(prefix.header_bytes)
+        await self.receive_into([memoryview(header)])
+        return decode_header(prefix, header), prefix.payload_bytes
+
+    async def receive_into(self, views: Iterable[memoryview]) -> None:
+        """Fill the views in order. When it returns or raises, nothing writes to them any more:
+        each system call has ended before anything is awaited."""
+        left = [view for view in views if len(view)]
+        left.reverse()
+        turn_bytes = 0
+        while left:
+            try:
+                received = self._socket.recvmsg_into(left[: -_MAX_VIEWS - 1 : -1])[0]
+            except (BlockingIOError, InterruptedError):
+                turn_bytes = 0
+                await self._until_ready(self._loop.add_reader, self._loop.remove_reader)
+                continue
+            except OSError as error:
+                raise PeerLostError(f"the peer is gone: {error.strerror}") from None
+            if not received:
+                raise PeerLostError("the peer closed the connection")
+            _advance(left, received)
+            turn_bytes = await self._yield_after(turn_bytes + received)
+
+    async def finish_sending(self) -> None:
+        """No more frames from us; returns once the peer has closed too, or after LINGER_S.
+
+        Closing at once could reset the connection and take our last frame with it.
+        """
+        with contextlib.suppress(OSError, PeerLostError, TimeoutError):
+            self._socket.shutdown(socket.SHUT_WR)
+            scrap = bytearray(4096)
+            async with asyncio.timeout(LINGER_S):
+                while True:
+                    await self.receive_into([memoryview(scrap)])
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def _send_views(self, views: list[memoryview]) -> None:
+        left = [view for view in reversed(views) if len(view)]
+        turn_bytes = 0
+        while left:
+            try:
+                sent = self._socket.sendmsg(left[: -_MAX_VIEWS - 1 : -1])
+            except (BlockingIOError, InterruptedError):
+                turn_bytes = 0
+                await self._until_ready(self._loop.add_writer, self._loop.remove_writer)
+                continue
+            except OSError as error:
+                raise PeerLostError(f"the peer is gone: {error.strerror}") from None
+            _advance(left, sent)
+            turn_bytes = await self._yield_after(turn_bytes + sent)
+
+    async def _yield_after(self, turn_bytes: int) -> int:
+        if turn_bytes < _TURN_BYTES:
+            return turn_bytes
+        await asyncio.sleep(0)
+        return 0
+
+    async def _until_ready(
+        self, add: Callable[..., Any], remove: Callable[[socket.socket], Any]
+    ) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        add(self._socket, _wake, ready)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await ready
+        except TimeoutError:
+            raise PeerLostError(f"the peer made no progress for {self._timeout_s:g} s") from None
+        finally:
+            remove(self._socket)
+
+
+def tune(sock: socket.socket) -> None:
+    """Non-blocking, no coalescing delay, and a blackholed peer is noticed in seconds."""
+    sock.setblocking(False)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def _wake(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _advance(left: list[memoryview], num_bytes: int) -> None:
+    """Drop `num_bytes` from the front of `left`, which is kept in reverse order."""
+    while num_bytes:
+        view = left.pop()
+        if len(view) > num_bytes:
+            left.append(view[num_bytes:])
+            return
+        num_bytes -= len(view)

@@ -1,0 +1,219 @@
+"""What decode and prefill say on a pull connection, and its bytes.
+
+    prefix   magic, version, sequence number, header length, payload length, CRC-32 of the
+             header, CRC-32 of the prefix itself            30 bytes, big-endian
+    header   one message of this module, as `shared.codec` encodes it
+    payload  the blocks' bytes in the order asked for; only after Blocks
+
+Frames of one direction are numbered from 0, so one that is lost, doubled or out of turn is
+seen. A CRC-32 finds every single-bit error and every burst of up to 32 bits; payload is guarded
+by one 64-bit digest per block (`shared.transfer.digest`), announced before the bytes are asked for.
+
+    decode -> prefill: Open, Read, Verify, Release, Renew
+    prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused
+
+Per-block columns travel as packed little-endian integers, so that a frame's length depends on
+the number of blocks and not on their ids.
+
+Version history
+    1  first version
+"""
+
+import struct
+import typing
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.codec import Codec
+from shared.errors import CorruptPieceError, ProtocolError
+from shared.protocol import TokenRun
+
+VERSION = 1
+MAGIC = b"BtKV"
+MAX_HEADER_BYTES = 16 * 2**20
+"""20 bytes per block in a Seal: 800,000 blocks in one sequence"""
+MAX_OPEN_BYTES = 4096
+"""header of a connection that has not shown its ticket yet"""
+
+Refusal = Literal[
+    "fingerprint", "incarnation", "unknown", "withdrawn", "expired", "released", "damaged", "closed"
+]
+
+
+@dataclass(frozen=True)
+class Open:
+    """First frame: which attempt, and the proof that the gateway sent us."""
+
+    rid: str
+    epoch: int
+    ticket: str
+    source_inc: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Accepted. The reader shows a sign of life at least this often."""
+
+    renew_every_ms: int
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """These consecutive blocks are complete: their tags and the digests of their bytes."""
+
+    first_block: int
+    block_ids: bytes
+    generations: bytes
+    digests: bytes
+
+
+@dataclass(frozen=True)
+class Read:
+    """Send these consecutive logical blocks."""
+
+    first_block: int
+    num_blocks: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Payload follows: the blocks of the oldest Read, under these tags."""
+
+    first_block: int
+    block_ids: bytes
+    generations: bytes
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The manifest of the whole prompt, and token 1."""
+
+    block_ids: bytes
+    generations: bytes
+    digests: bytes
+    run: TokenRun
+
+
+@dataclass(frozen=True)
+class End:
+    """Token 1 ended the request; nothing is left to hand over."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Do these blocks still hold what they held? Asked after the last read."""
+
+    first_block: int
+    block_ids: bytes
+    generations: bytes
+
+
+@dataclass(frozen=True)
+class Verified:
+    fresh: bool
+    """every tag equals the manifest and the pool, and the offer stands"""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Decode has its copy; prefill may free the blocks. The last frame."""
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Decode is alive and still wants the blocks."""
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """Prefill is alive."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Nothing more will be served here, and why."""
+
+    reason: Refusal
+
+
+Frame = (
+    Open
+    | Opened
+    | Watermark
+    | Read
+    | Blocks
+    | Seal
+    | End
+    | Verify
+    | Verified
+    | Release
+    | Renew
+    | Renewed
+    | Refused
+)
+
+CODEC = Codec(typing.get_args(Frame))
+
+_FIELDS = struct.Struct(">4sHIIQI")
+_CRC = struct.Struct(">I")
+PREFIX_BYTES = _FIELDS.size + _CRC.size
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the fixed part of a frame declares; lengths in bytes."""
+
+    sequence: int
+    header_bytes: int
+    payload_bytes: int
+    header_crc: int
+
+
+def encode(frame: Frame, sequence: int, payload_bytes: int = 0) -> bytes:
+    """Prefix and header of a frame; its payload is sent after them."""
+    header = CODEC.encode(frame)
+    fields = _FIELDS.pack(MAGIC, VERSION, sequence, len(header), payload_bytes, zlib.crc32(header))
+    return fields + _CRC.pack(zlib.crc32(fields)) + header
+
+
+def decode_prefix(prefix: bytes | bytearray) -> Prefix:
+    """CorruptPieceError on damage, ProtocolError on another version."""
+    fields = prefix[: _FIELDS.size]
+    if _CRC.unpack_from(prefix, _FIELDS.size) != (zlib.crc32(fields),):
+        raise CorruptPieceError("a frame's prefix is damaged")
+    magic, version, sequence, header_bytes, payload_bytes, header_crc = _FIELDS.unpack(fields)
+    if magic != MAGIC or version != VERSION:
+        raise ProtocolError(f"the peer speaks version {version} of the transfer, this is {VERSION}")
+    return Prefix(sequence, header_bytes, payload_bytes, header_crc)
+
+
+def decode_header(prefix: Prefix, header: bytes | bytearray) -> Frame:
+    """CorruptPieceError on damage, ProtocolError on a header that is none of ours."""
+    if zlib.crc32(header) != prefix.header_crc:
+        raise CorruptPieceError("a frame's header is damaged")
+    frame: Frame = CODEC.decode(bytes(header))
+    return frame
+
+
+def pack_ids(block_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(block_ids)}I", *block_ids)
+
+
+def pack_words(words: Sequence[int]) -> bytes:
+    """Generations or digests."""
+    return struct.pack(f"<{len(words)}Q", *words)
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    if len(packed) % 4:
+        raise ProtocolError("block ids are 4 bytes each")
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
+
+
+def unpack_words(packed: bytes, num_blocks: int) -> tuple[int, ...]:
+    if len(packed) != num_blocks * 8:
+        raise ProtocolError(f"expected {num_blocks} words of 8 bytes")
+    return struct.unpack(f"<{num_blocks}Q", packed)

@@ -1,0 +1,224 @@
+"""The hand-over inside one process: the reference that `tcp` is compared with.
+
+Same offers, same ledger, same order of events; instead of frames, prefill's table is asked
+directly and blocks are copied half by half, with other tasks running in between.
+"""
+
+import asyncio
+
+from shared.clock import Clock, SystemClock
+from shared.errors import KVTransferError, PeerLostError
+from shared.kv_memory import KVMemory
+from shared.protocol import Attempt
+from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
+from shared.transfer.frames import Open
+from shared.transfer.ledger import BlockRange, PullLedger
+from shared.transfer.offers import LiveOffer, OfferState, OfferTable
+from shared.transfer.tasks import OwnedTasks
+from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
+
+
+class MemoryNetwork:
+    """Which transport answers at which address."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, MemoryTransport] = {}
+        self._num_joined = 0
+
+    def join(self, transport: "MemoryTransport") -> str:
+        """A new address, never used before."""
+        self._num_joined += 1
+        address = f"memory:{self._num_joined}"
+        self._by_address[address] = transport
+        return address
+
+    def leave(self, address: str) -> None:
+        self._by_address.pop(address, None)
+
+    def at(self, address: str) -> "MemoryTransport":
+        transport = self._by_address.get(address)
+        if transport is None:
+            raise PeerLostError("nobody answers at the source address")
+        return transport
+
+
+class MemoryTransport:
+    """Keeps the promise of `shared.transfer.transport.KVTransport`."""
+
+    name = "memory"
+
+    def __init__(
+        self,
+        memory: KVMemory,
+        inc: str,
+        network: MemoryNetwork,
+        on_release: OnRelease = lambda attempt: None,
+        *,
+        limits: TransferLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.memory = memory
+        self.inc = inc
+        self._network = network
+        self.limits = limits or TransferLimits()
+        self._clock = clock or SystemClock()
+        self._threads = DigestThreads(memory)
+        self.digests = BlockDigests(memory)
+        self.table = OfferTable(memory, self.limits.lease_s, on_release, self._clock, self._threads)
+        self._slots = asyncio.Semaphore(self.limits.max_pulls)
+        self._tasks = OwnedTasks()
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def start(self) -> None:
+        self._address = self._network.join(self)
+        self._tasks.start(self.table.publish_forever())
+        self._tasks.start(self.table.expire_forever())
+
+    def offer(self, attempt: Attempt, ticket: str) -> Offer:
+        return self.table.open(attempt, ticket)
+
+    async def pull(self, request: PullRequest) -> Pulled:
+        return await self._tasks.run(self._pull(request))
+
+    async def close(self) -> None:
+        self._network.leave(self._address)
+        await self._tasks.close()
+        self.table.close()
+        self._threads.close()
+
+    async def reach(self, point: str) -> bool:
+        """Called where `tcp` sends the frame of that name, and in the middle of each block;
+        whether the frame arrives."""
+        del point
+        await asyncio.sleep(0)
+        return True
+
+    async def _pull(self, request: PullRequest) -> Pulled:
+        pull = _MemoryPull(request, self, self._network.at(request.source), self._clock)
+        try:
+            return await pull.run(self._slots)
+        except* KVTransferError as group:
+            failure = pull_failure(group)
+        raise failure
+
+
+class _MemoryPull:
+    """One pull: `ours` is the destination's transport, `source` the other side's."""
+
+    def __init__(
+        self, request: PullRequest, ours: MemoryTransport, source: MemoryTransport, clock: Clock
+    ) -> None:
+        self._request = request
+        self._ours = ours
+        self._source = source
+        self._clock = clock
+        self._ledger = PullLedger(len(request.block_ids), request.num_present_blocks)
+        self._changed = asyncio.Event()
+        self._num_bytes = 0
+        self._sealed_ns = clock.wall_ns()
+
+    async def run(self, slots: asyncio.Semaphore) -> Pulled:
+        offer = await self._open()
+        offer.watchers.add(self._changed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._renew(offer))
+                async with slots:
+                    pulled = await self._read_all(offer)
+                renewing.cancel()
+        finally:
+            offer.watchers.discard(self._changed)
+        return pulled
+
+    async def _open(self) -> LiveOffer:
+        request = self._request
+        await self._ours.reach("open")
+        admitted = self._source.table.admit(
+            Open(
+                request.attempt.rid,
+                request.attempt.epoch,
+                request.ticket,
+                request.source_inc,
+                self._ours.memory.layout.fingerprint(),
+            ),
+            self._source.inc,
+        )
+        if not isinstance(admitted, LiveOffer):
+            raise_refusal(admitted)
+        return admitted
+
+    async def _read_all(self, offer: LiveOffer) -> Pulled:
+        start_ns = self._clock.wall_ns()
+        num_told = 0
+        while not self._ledger.idle:
+            self._changed.clear()
+            num_told = await self._hear(offer, num_told)
+            if offer.state is OfferState.ENDED:
+                return self._pulled(offer, start_ns)
+            blocks = self._ledger.next_read(1)
+            if blocks is not None:
+                await self._copy(offer, blocks)
+            elif not self._ledger.idle:
+                await self._changed.wait()
+        await self._ours.reach("verify")
+        fresh = self._source.table.is_fresh(
+            offer, self._ledger.num_present_blocks, self._ledger.tags()
+        )
+        await self._source.reach("verified")
+        check_verdict(fresh, self._ledger.complete)
+        pulled = self._pulled(offer, start_ns)
+        if await self._ours.reach("release"):
+            self._source.table.release(offer)
+        return pulled
+
+    async def _hear(self, offer: LiveOffer, num_told: int) -> int:
+        """Note what was published since `num_told`, and the seal; returns the new count."""
+        for publication in offer.publications[num_told:]:
+            await self._source.reach("watermark")
+            self._ledger.publish(publication.first_block, publication.tags, publication.digests)
+            num_told += 1
+        if offer.refusal is not None:
+            raise_refusal(offer.refusal)
+        if offer.state is OfferState.SEALED and not self._ledger.sealed:
+            await self._source.reach("seal")
+            self._sealed_ns = self._clock.wall_ns()
+            self._ledger.seal(offer.manifest.tags, offer.manifest.digests)
+        return num_told
+
+    async def _copy(self, offer: LiveOffer, blocks: BlockRange) -> None:
+        await self._ours.reach("read")
+        tags = offer.tags(blocks.first_block, 1)
+        assert tags is not None
+        source = self._source.memory.block(tags[0].block_id)
+        block_id = self._request.block_ids[blocks.first_block]
+        destination = self._ours.memory.block(block_id)
+        half = len(source) // 2
+        versions = self._ledger.begin(blocks)
+        await self._source.reach("blocks")
+        destination[:half] = source[:half]
+        await self._source.reach("half_read")
+        destination[half:] = source[half:]
+        self._num_bytes += len(source)
+        self._ledger.finish(blocks, versions, tags, self._ours.digests.of([block_id]))
+
+    def _pulled(self, offer: LiveOffer, start_ns: int) -> Pulled:
+        return Pulled(
+            run=offer.run,
+            num_bytes=self._num_bytes,
+            num_blocks=self._ledger.num_read_blocks,
+            start_ns=start_ns,
+            sealed_ns=self._sealed_ns,
+            end_ns=self._clock.wall_ns(),
+            num_reread=self._ledger.num_reread,
+        )
+
+    async def _renew(self, offer: LiveOffer) -> None:
+        while True:
+            await asyncio.sleep(self._ours.limits.renew_every_s)
+            if await self._ours.reach("renew"):
+                self._source.table.renew(offer)

@@ -1,0 +1,79 @@
+"""Background tasks with an owner, and waiting that a cancellation cannot cut short."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from shared.errors import PeerLostError
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class OwnedTasks:
+    """Tasks that `close` cancels and awaits."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """A task nobody else awaits: what it raises is logged."""
+        task = self._own(work)
+        task.add_done_callback(_log_failure)
+        return task
+
+    async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work` in an owned task. Cancelling the caller cancels the task and
+        returns only once it has ended; PeerLostError when `close` ended it."""
+        if self._closed:
+            work.close()
+            raise PeerLostError("this transport is closed")
+        task = self._own(work)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await settled([task])
+            raise
+        if task.cancelled():
+            raise PeerLostError("this transport is closing")
+        return task.result()
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await settled(tasks)
+
+    def _own(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a background task of the transfer failed", exc_info=task.exception())
+
+
+async def settled(futures: Iterable["asyncio.Future[Any]"]) -> None:
+    """Returns once all are done, whatever their outcome. A cancellation of the caller meanwhile
+    is raised afterwards, not instead."""
+    pending = {future for future in futures if not future.done()}
+    cancelled = False
+    while pending:
+        try:
+            _, pending = await asyncio.wait(pending)
+        except asyncio.CancelledError:
+            cancelled = True
+            pending = {future for future in pending if not future.done()}
+    if cancelled:
+        raise asyncio.CancelledError

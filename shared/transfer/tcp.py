@@ -1,0 +1,153 @@
+"""KV blocks over TCP, staged in host memory: decode dials prefill once per attempt and pulls.
+
+The bytes go from prefill's pool to the socket and from the socket to decode's pool; no other
+copy, no torch. See `tcp_pull` for decode's end and `tcp_session` for prefill's.
+"""
+
+import asyncio
+import logging
+import socket
+
+from shared.clock import Clock, SystemClock
+from shared.errors import PeerLostError
+from shared.kv_memory import KVMemory
+from shared.protocol import Attempt
+from shared.transfer.digest import DigestThreads
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.offers import OfferTable
+from shared.transfer.tasks import OwnedTasks
+from shared.transfer.tcp_pull import TcpPull
+from shared.transfer.tcp_session import TcpSession
+from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
+
+logger = logging.getLogger(__name__)
+
+MAX_SESSIONS = 512
+"""readers one worker serves at once; more are hung up on"""
+
+
+class TcpTransport:
+    """Keeps the promise of `shared.transfer.transport.KVTransport`."""
+
+    name = "tcp"
+
+    def __init__(
+        self,
+        memory: KVMemory,
+        inc: str,
+        on_release: OnRelease = lambda attempt: None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: TransferLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._memory = memory
+        self._inc = inc
+        self._host = host
+        self._port = port
+        self._limits = limits or TransferLimits()
+        self._clock = clock or SystemClock()
+        self._digests = DigestThreads(memory)
+        self._table = OfferTable(
+            memory, self._limits.lease_s, on_release, self._clock, self._digests
+        )
+        self._slots = asyncio.Semaphore(self._limits.max_pulls)
+        self._listener: socket.socket | None = None
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
+
+    @property
+    def address(self) -> str:
+        """host:port, as given and bound; empty before `start`."""
+        if self._listener is None:
+            return ""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen; port 0 picks one. OSError when the port is taken."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listener = socket.create_server((self._host, self._port), family=family)
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+        self._tasks.start(self._accept(self._listener))
+        self._tasks.start(self._table.publish_forever())
+        self._tasks.start(self._table.expire_forever())
+
+    def offer(self, attempt: Attempt, ticket: str) -> Offer:
+        return self._table.open(attempt, ticket)
+
+    async def pull(self, request: PullRequest) -> Pulled:
+        """Step 6: read while prefill computes, verify once, release."""
+        return await self._tasks.run(self._pull(request))
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self._table.close()
+        self._digests.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _pull(self, request: PullRequest) -> Pulled:
+        stream = self._stream(await self._dial(request.source))
+        pull = TcpPull(
+            request, stream, self._memory, self._digests, self._slots, self._limits, self._clock
+        )
+        try:
+            pulled = await pull.run()
+        except BaseException:
+            stream.close()
+            raise
+        self._tasks.start(_hang_up(stream))
+        return pulled
+
+    async def _dial(self, source: str) -> socket.socket:
+        host, _, port = source.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.progress_timeout_s):
+                found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, address = found[0]
+                sock = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                try:
+                    await loop.sock_connect(sock, address)
+                except BaseException:
+                    sock.close()
+                    raise
+        except OSError as error:
+            raise PeerLostError(f"the source cannot be reached: {error}") from None
+        return sock
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                logger.warning("cannot accept a reader: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._sessions) >= MAX_SESSIONS:
+                logger.warning("a reader is hung up on: %d are served already", MAX_SESSIONS)
+                sock.close()
+                continue
+            self._serve(sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        session = TcpSession(self._stream(sock), self._memory, self._inc, self._table, self._limits)
+        task = self._tasks.start(session.run())
+        self._sessions.add(task)
+        task.add_done_callback(self._sessions.discard)
+
+    def _stream(self, sock: socket.socket) -> FrameStream:
+        return FrameStream(sock, self._limits.progress_timeout_s)
+
+
+async def _hang_up(stream: FrameStream) -> None:
+    try:
+        await stream.finish_sending()
+    finally:
+        stream.close()

@@ -1,0 +1,188 @@
+"""Prefill's end of one pull connection.
+
+Open      the attempt, its ticket, the layout and the incarnation are checked
+writer    every publication as it happens, then SEAL, END or a refusal; answers in order
+reader    Read, Verify, Renew until Release or the end of the connection
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
+from shared.kv_memory import KVMemory
+from shared.transfer.blocks import block_views
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import (
+    MAX_OPEN_BYTES,
+    Blocks,
+    End,
+    Frame,
+    Open,
+    Opened,
+    Read,
+    Refusal,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    Seal,
+    Verified,
+    Verify,
+    Watermark,
+    pack_ids,
+    pack_words,
+    unpack_ids,
+    unpack_words,
+)
+from shared.transfer.ledger import Tag
+from shared.transfer.offers import LiveOffer, OfferState, OfferTable, Publication
+from shared.transfer.transport import TransferLimits
+
+logger = logging.getLogger(__name__)
+
+MAX_UNANSWERED = 64
+"""requests a reader may have open; ours keeps a handful"""
+MAX_PAYLOAD_BYTES = 256 * 2**20
+"""largest read served; our readers ask for `max_read_bytes`"""
+
+
+class TcpSession:
+    """Serves one reader until it releases, leaves or breaks the protocol."""
+
+    def __init__(
+        self,
+        stream: FrameStream,
+        memory: KVMemory,
+        inc: str,
+        table: OfferTable,
+        limits: TransferLimits,
+    ) -> None:
+        self._stream = stream
+        self._memory = memory
+        self._inc = inc
+        self._table = table
+        self._limits = limits
+        self._unanswered: deque[Read | Verify | Renew] = deque()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Never raises what a peer can cause; closes the connection."""
+        try:
+            await self._serve()
+        except* PeerLostError:
+            logger.debug("a reader left")
+        except* (CorruptPieceError, ProtocolError) as group:
+            logger.warning("a reader's frame is refused: %s", group.exceptions[0])
+            await self._hang_up("damaged")
+        finally:
+            self._stream.close()
+
+    async def _serve(self) -> None:
+        offer = await self._admit()
+        if offer is None:
+            return
+        offer.watchers.add(self._changed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write(offer))
+                await self._read(offer)
+                writer.cancel()
+        finally:
+            offer.watchers.discard(self._changed)
+
+    async def _admit(self) -> LiveOffer | None:
+        limit, self._stream.max_header_bytes = self._stream.max_header_bytes, MAX_OPEN_BYTES
+        frame, payload_bytes = await self._stream.receive()
+        self._stream.max_header_bytes = limit
+        if not isinstance(frame, Open) or payload_bytes:
+            raise ProtocolError("a reader's first frame is Open")
+        admitted = self._table.admit(frame, self._inc)
+        if not isinstance(admitted, LiveOffer):
+            await self._hang_up(admitted)
+            return None
+        await self._stream.send(Opened(round(self._limits.renew_every_s * 1000)))
+        return admitted
+
+    async def _read(self, offer: LiveOffer) -> None:
+        """Until Release. Every frame is a sign of life that renews the lease."""
+        while True:
+            frame, payload_bytes = await self._stream.receive()
+            if payload_bytes:
+                raise ProtocolError("a reader sends no payload")
+            self._table.renew(offer)
+            match frame:
+                case Release():
+                    self._table.release(offer)
+                    return
+                case Read() | Verify() | Renew():
+                    self._unanswered.append(frame)
+                    self._changed.set()
+                case _:
+                    raise ProtocolError(f"a reader sends no {type(frame).__name__}")
+            if len(self._unanswered) > MAX_UNANSWERED:
+                raise ProtocolError("a reader asks for more than it takes")
+
+    async def _write(self, offer: LiveOffer) -> None:
+        num_told = 0
+        last_told = False
+        while True:
+            while num_told < len(offer.publications):
+                await self._stream.send(_watermark(offer.publications[num_told]))
+                num_told += 1
+            if offer.refusal is not None:
+                await self._stream.send(Refused(offer.refusal))
+                return
+            if not last_told and offer.state is not OfferState.WRITING:
+                last_told = True
+                await self._stream.send(_last_word(offer))
+            elif self._unanswered:
+                await self._answer(offer, self._unanswered.popleft())
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _answer(self, offer: LiveOffer, request: Read | Verify | Renew) -> None:
+        match request:
+            case Read(first_block, num_blocks):
+                await self._send_blocks(offer, first_block, num_blocks)
+            case Verify(first_block, block_ids, generations):
+                ids = unpack_ids(block_ids)
+                tags = list(map(Tag, ids, unpack_words(generations, len(ids))))
+                await self._stream.send(Verified(self._table.is_fresh(offer, first_block, tags)))
+            case Renew():
+                await self._stream.send(Renewed())
+
+    async def _send_blocks(self, offer: LiveOffer, first_block: int, num_blocks: int) -> None:
+        """The bytes as they lie in the pool now. Reuse while they are sent is not noticed here:
+        VERIFY comes later."""
+        tags = offer.tags(first_block, num_blocks)
+        if tags is None or num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
+            raise ProtocolError("a reader asks for blocks that are not published")
+        block_ids, generations = _columns(tags)
+        payload = block_views(self._memory, [tag.block_id for tag in tags])
+        await self._stream.send(Blocks(first_block, block_ids, generations), payload)
+
+    async def _hang_up(self, reason: Refusal) -> None:
+        with contextlib.suppress(PeerLostError):
+            await self._stream.send(Refused(reason))
+            await self._stream.finish_sending()
+
+
+def _watermark(publication: Publication) -> Frame:
+    block_ids, generations = _columns(publication.tags)
+    digests = pack_words(publication.digests)
+    return Watermark(publication.first_block, block_ids, generations, digests)
+
+
+def _last_word(offer: LiveOffer) -> Frame:
+    if offer.run is None:
+        return End()
+    manifest = offer.manifest
+    return Seal(*_columns(manifest.tags), pack_words(manifest.digests), offer.run)
+
+
+def _columns(tags: Sequence[Tag]) -> tuple[bytes, bytes]:
+    return pack_ids([tag.block_id for tag in tags]), pack_words([tag.generation for tag in tags])

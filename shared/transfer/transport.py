@@ -1,0 +1,141 @@
+"""The promise every KV transport keeps.
+
+    prefill side                                  decode side
+    offer = transport.offer(attempt, ticket)
+    offer.publish(piece) ...                      pulled = await transport.pull(...)
+    offer.seal(run)        -- or offer.end()
+    on_release(attempt)                           (released once verified)
+
+Who owns the blocks. Prefill's blocks belong to prefill's engine until `on_release` or the
+lease's end; a transport only reads them. Decode's blocks belong to the caller of `pull`, who
+must not free them before `pull` has returned or raised: that is the quarantine (R7, R18).
+
+What may be called twice: `withdraw` and `close`; `publish`, `seal` and `end` repeated or out of
+turn change nothing. Nothing here blocks the engine's thread.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.kv_memory import Piece
+from shared.protocol import Attempt, TokenRun
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """What a decode worker needs to fetch one attempt's KV."""
+
+    attempt: Attempt
+    source: str
+    """prefill worker's transfer address"""
+    source_inc: str
+    """incarnation the attempt is bound to; any other refuses (R14)"""
+    ticket: str
+    block_ids: tuple[int, ...]
+    """destination blocks in logical order, all prompt blocks"""
+    num_present_blocks: int = 0
+    """leading destination blocks that hold the right content already and are not pulled"""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A verified hand-over: every block is one consistent copy of what prefill wrote."""
+
+    run: TokenRun | None
+    """token 1 (the last token prefill sampled); None when prefill ended the request itself"""
+    num_bytes: int
+    """payload bytes received, blocks read again included"""
+    num_blocks: int
+    """distinct blocks received"""
+    start_ns: int
+    """wall clock: first byte asked for"""
+    sealed_ns: int
+    """wall clock: SEAL arrived; what follows is not hidden behind prefill"""
+    end_ns: int
+    """wall clock: verified"""
+    num_reread: int = 0
+    """blocks read again because their generation had changed or their bytes were damaged"""
+
+
+@dataclass(frozen=True)
+class TransferLimits:
+    """Bounds of every transport; a worker's settings fill them in."""
+
+    lease_s: float = 30.0
+    """a sealed offer waits this long for its reader's next sign of life (R16)"""
+    max_pulls: int = 2
+    """pulls that read at once on one decode worker; the others wait in order"""
+    progress_timeout_s: float = 10.0
+    """a peer that sends or takes no byte for this long is lost"""
+    max_read_bytes: int = 32 * 2**20
+    """payload of one answer"""
+    num_pipelined_reads: int = 3
+    """reads asked for before the first is answered"""
+
+    @property
+    def renew_every_s(self) -> float:
+        """How often a reader says that it lives."""
+        return min(self.lease_s, self.progress_timeout_s) / 3
+
+
+class Offer(Protocol):
+    """Prefill's side of one attempt."""
+
+    def publish(self, piece: Piece) -> None:
+        """The piece's bytes are complete (R11); decode may read them from now on.
+
+        A later piece may replace blocks of an earlier one (the prefill was run again); decode
+        reads those again. Ignored once sealed, ended or withdrawn.
+        """
+
+    def seal(self, run: TokenRun) -> None:
+        """All pieces are published; starts the lease (R16). `run` is token 1.
+
+        ValueError when the pieces leave a gap.
+        """
+
+    def end(self) -> None:
+        """The request ended at token 1; nothing is to be pulled."""
+
+    def withdraw(self) -> None:
+        """Cancelled: refuse every later read of this attempt. Safe to call twice."""
+
+
+class KVTransport(Protocol):
+    """Serves this worker's blocks and pulls a peer's."""
+
+    @property
+    def name(self) -> str:
+        """As counters and traces call it."""
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this transport; empty before `start`."""
+
+    async def start(self) -> None:
+        """Begin to serve. A worker that only pulls need not."""
+
+    def offer(self, attempt: Attempt, ticket: str) -> Offer:
+        """Open an attempt for reading, before its first piece is known.
+
+        ValueError if it is open already: an epoch is offered once (R2).
+        """
+
+    async def pull(self, request: PullRequest) -> Pulled:
+        """Read pieces as they are published, then after SEAL verify once and release.
+
+        Raises StaleBlocksError, CorruptPieceError or PeerLostError; destination blocks then
+        hold garbage and are free to reuse. Cancelling the call returns only after the read in
+        flight has stopped touching them.
+        """
+
+    async def close(self) -> None:
+        """Stop serving; pulls in flight on either side fail. Safe to call twice."""
+
+
+OnRelease = Callable[[Attempt], None]
+"""Prefill may free the attempt's blocks: decode released them, or the lease ran out. Called
+exactly once per sealed offer, always from the event loop, and never for an offer that was ended
+or withdrawn (who did that knows already) or after `close`."""
+Sleep = Callable[[float], Awaitable[None]]

@@ -1,0 +1,295 @@
+"""Clients that leave, stall or half-close, failures of the engine side, and overload."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer
+
+from services.gateway.generation import Delta, GenerateRequest
+from shared.errors import AttemptError, OverloadedError
+from shared.settings import Settings
+from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
+from tests.served_app import ServedApp, Step, serve_app
+
+pytestmark = pytest.mark.anyio
+PROMPT_S = 2.0
+"""how soon a cancel must arrive; it takes milliseconds, the rest is a busy machine"""
+FAILURE = AttemptError("all attempts failed", code="attempts_exhausted", status=502)
+
+
+def request_bytes(path: str, body: dict[str, Any], connection: str = "keep-alive") -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: {connection}\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+def then_wait(ids: Sequence[int], forever: asyncio.Event) -> list[Step]:
+    """Some tokens, then nothing until the event."""
+    return [*(Delta((token,), ()) for token in ids), forever]
+
+
+@contextlib.asynccontextmanager
+async def connection(
+    app: ServedApp,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*app.address)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize("num_tokens", [0, 3], ids=["before-token-1", "after-token-1"])
+async def test_a_client_that_leaves_cancels(app: ServedApp, stream: bool, num_tokens: int) -> None:
+    forever = asyncio.Event()
+    app.dispatcher.script = lambda _: then_wait([70] * num_tokens, forever)
+    async with connection(app) as (reader, writer):
+        writer.write(request_bytes(CHAT, chat_body(stream=stream)))
+        if stream and num_tokens:
+            await reader.readuntil(b"assistant")
+        else:
+            await until(lambda: bool(app.dispatcher.requests))
+    async with asyncio.timeout(PROMPT_S):
+        await app.dispatcher.was_cancelled.wait()
+    assert app.dispatcher.cancelled == [app.dispatcher.requests[0].rid]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["row-88-streaming", "row-88-whole"])
+async def test_row_88_a_half_closed_client_is_served(app: ServedApp, stream: bool) -> None:
+    go_on = asyncio.Event()
+    ids = app.tokenizer.encode("hello world").ids
+
+    def script(_: GenerateRequest) -> Sequence[Step]:
+        last = Delta(tuple(ids[2:]), (), "length")
+        return (
+            [*then_wait(ids[:2], go_on), last]
+            if stream
+            else [go_on, Delta(tuple(ids[:2]), ()), last]
+        )
+
+    app.dispatcher.script = script
+    async with connection(app) as (reader, writer):
+        writer.write(request_bytes(TEXT, text_body(stream=stream)))
+        writer.write_eof()
+        await until(lambda: bool(app.dispatcher.requests))
+        # Longer than the first probes, so that they are really sent.
+        await asyncio.sleep(0.3)
+        go_on.set()
+        async with asyncio.timeout(10):
+            answer = (await reader.read()).decode()
+    assert "hello" in answer or '"h' in answer
+    assert app.dispatcher.cancelled == []
+    final = answer[answer.index("HTTP/1.1 200 OK") :]
+    content = final.partition("\r\n\r\n")[2]
+    if stream:
+        assert content.rstrip().endswith("0")
+        assert "data: [DONE]" in content
+    else:
+        assert json.loads(content)["choices"][0]["text"] == "hello world"
+
+
+async def test_row_88_a_body_cut_by_the_close_is_dropped(app: ServedApp) -> None:
+    async with connection(app) as (reader, writer):
+        writer.write(request_bytes(TEXT, text_body())[:-3])
+        writer.write_eof()
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+    assert app.dispatcher.requests == []
+
+
+async def test_row_89_failure_after_the_first_event(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    ids = app.tokenizer.encode("hello").ids
+    app.dispatcher.script = lambda _: [Delta(tuple(ids), ()), None, FAILURE]
+    response = await client.post(CHAT, json=chat_body(stream=True))
+    assert response.status_code == 200
+    events = events_of(response.text)
+    assert text_of(events) == "hello"
+    assert events[-1]["error"]["code"] == "attempts_exhausted"
+    assert events[-1]["error"]["type"] == "server_error"
+    assert "[DONE]" not in events
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_failure_before_the_first_byte_has_its_own_status(
+    app: ServedApp, client: httpx.AsyncClient, stream: bool
+) -> None:
+    app.dispatcher.script = lambda _: [None, FAILURE]
+    response = await client.post(CHAT, json=chat_body(stream=stream))
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "attempts_exhausted"
+
+
+async def test_failure_of_a_whole_answer_after_tokens_is_an_error(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    app.dispatcher.script = lambda _: [Delta((70,), ()), None, FAILURE]
+    assert (await client.post(CHAT, json=chat_body())).status_code == 502
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_generation_that_just_ends_is_never_a_short_answer(
+    app: ServedApp, client: httpx.AsyncClient, stream: bool
+) -> None:
+    app.dispatcher.script = lambda _: [Delta((70,), ()), None]
+    response = await client.post(CHAT, json=chat_body(stream=stream))
+    assert "internal_error" in response.text
+    assert "[DONE]" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        pytest.param(429, "rate_limit_error", "rate_limit_exceeded", id="row-85"),
+        pytest.param(503, "server_error", "overloaded", id="row-86"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True], ids=["at-once", "admission"])
+async def test_overload(
+    app: ServedApp, client: httpx.AsyncClient, status: int, kind: str, code: str, late: bool
+) -> None:
+    error = OverloadedError("full", retry_after_s=2.3, status=status)
+    if late:
+        app.dispatcher.script = lambda _: [error]
+    else:
+        app.dispatcher.refusal = error
+    response = await client.post(CHAT, json=chat_body(stream=True))
+    assert response.status_code == status
+    assert response.headers["retry-after"] == "3"
+    assert (response.headers.get("connection") == "close") == (status == 503)
+    assert response.json()["error"]["type"] == kind
+    assert response.json()["error"]["code"] == code
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(app: ServedApp) -> None:
+    limit = app.settings.max_body_bytes
+    async with connection(app) as (reader, writer):
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {limit + 1}\r\n\r\n"
+        writer.write(head.encode())
+        async with asyncio.timeout(5):
+            answer = await reader.readuntil(b"request_too_large")
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"connection: close" in answer
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_client_that_sends_first_still_reads_the_413(
+    app: ServedApp, client: httpx.AsyncClient, chunked: bool
+) -> None:
+    size = app.settings.max_body_bytes + 1
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(size // 65536 + 1):
+            yield b" " * 65536
+
+    content: Any = chunks() if chunked else b" " * size
+    response = await client.post(CHAT, content=content)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+    assert app.dispatcher.requests == []
+
+
+async def test_broken_framing_is_answered_in_the_api_s_shape(app: ServedApp) -> None:
+    async with connection(app) as (reader, writer):
+        writer.write(b"NOT HTTP AT ALL\r\n\r\n")
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_request"
+
+
+async def test_a_stalled_reader_is_cut_and_cancelled(
+    text_directory: Path, tokenizer: Tokenizer
+) -> None:
+    """It reads nothing: the buffers fill, the queue stays bounded, the request ends."""
+    settings = Settings(slow_reader_s=0.4)
+    async with serve_app(text_directory, tokenizer, settings) as app:
+        ids = tuple(app.tokenizer.encode("hello world ").ids) * 200
+        app.dispatcher.script = lambda _: [Delta(ids, ())] * 4000
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(stalled, app.address)
+            await loop.sock_sendall(stalled, request_bytes(TEXT, text_body(stream=True)))
+            async with asyncio.timeout(20):
+                await app.dispatcher.was_cancelled.wait()
+            async with httpx.AsyncClient(base_url=app.url) as other:
+                assert (await other.get("/health")).status_code == 200
+            assert app.dispatcher.generations[0].num_yielded_tokens < 4000 * len(ids), (
+                "tokens are not pulled while nobody reads"
+            )
+            async with asyncio.timeout(10):
+                end = b""
+                while part := await loop.sock_recv(stalled, 65536):
+                    end = (end + part)[-100:]
+            assert b"[DONE]" not in end
+            assert not end.endswith(b"0\r\n\r\n")
+
+
+async def test_row_64_a_long_text_does_not_block_the_loop(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    """A megabyte of one letter: refused within a second while the loop keeps turning.
+
+    The best of three tries counts, because other processes share this machine's cores; a loop
+    that waits for the text is late in all of them."""
+    content = json.dumps(chat_body("a" * 1_000_000)).encode()
+    await client.post(CHAT, content=content)  # starts the process that reads large bodies
+    lags: list[float] = []
+    for _ in range(3):
+        lag = LoopLag()
+        async with asyncio.timeout(1.0), lag.measured():
+            response = await client.post(CHAT, content=content)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+        lags.append(lag.longest_s)
+    assert min(lags) < 0.05
+
+
+class LoopLag:
+    """The longest time the event loop did not turn."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    @contextlib.asynccontextmanager
+    async def measured(self) -> AsyncIterator[None]:
+        ticking = asyncio.ensure_future(self._tick())
+        await asyncio.sleep(0.01)
+        yield
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before_s = loop.time()
+            await asyncio.sleep(0.002)
+            self.longest_s = max(self.longest_s, loop.time() - before_s - 0.002)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  (the condition is the dispatcher's)
+            await asyncio.sleep(0.001)
+
+
+async def test_the_lag_probe_sees_a_blocked_loop() -> None:
+    lag = LoopLag()
+    async with lag.measured():
+        time.sleep(0.1)  # noqa: ASYNC251  (the fault itself)
+        await asyncio.sleep(0.01)
+    assert lag.longest_s >= 0.05

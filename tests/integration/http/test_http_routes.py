@@ -1,0 +1,87 @@
+"""The other routes: models, text, probes, status, receipts, metrics."""
+
+import httpx
+import pytest
+
+from services.gateway.field_readers import MAX_STOPS
+from tests.http_bodies import CHAT, chat_body
+from tests.served_app import ServedApp
+from tests.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_models(client: httpx.AsyncClient) -> None:
+    listed = (await client.get("/v1/models")).json()
+    assert listed["object"] == "list"
+    (card,) = listed["data"]
+    assert (card["id"], card["object"]) == (MODEL_NAME, "model")
+    assert card["max_model_len"] == MAX_MODEL_LEN
+    assert (await client.get(f"/v1/models/{MODEL_NAME}")).json() == card
+    missing = await client.get("/v1/models/other")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_tokenize_and_detokenize(app: ServedApp, client: httpx.AsyncClient) -> None:
+    text = f"hello {BOS}"
+    answer = (await client.post("/tokenize", json={"prompt": text})).json()
+    assert answer["tokens"] == app.tokenizer.encode(text).ids
+    assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_MODEL_LEN)
+    chat = (await client.post("/tokenize", json=chat_body())).json()
+    await client.post(CHAT, json=chat_body())
+    assert tuple(chat["tokens"]) == app.dispatcher.requests[0].prompt_ids
+    back = await client.post("/detokenize", json={"tokens": answer["tokens"]})
+    assert back.json() == {"prompt": "hello "}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [10**6]}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+    ],
+)
+async def test_bad_text_requests(
+    client: httpx.AsyncClient, path: str, body: dict[str, object], param: str
+) -> None:
+    response = await client.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/ready")).status_code == 200
+    app.dispatcher.is_ready = False
+    not_ready = await client.get("/ready")
+    assert not_ready.status_code == 503
+    assert not_ready.json()["error"]["type"] == "server_error"
+    assert (await client.get("/health")).status_code == 200
+
+
+async def test_status_version_metrics_and_receipts(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    assert (await client.get("/version")).json() == {"version": "1.2.3"}
+    assert (await client.get("/v1/baton/status")).json()["workers"] == []
+    metrics = await client.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "baton_requests_total" in metrics.text
+    app.dispatcher.receipts["abc"] = {"attempts": 1}
+    for rid in ("abc", "chatcmpl-abc", "cmpl-abc"):
+        assert (await client.get(f"/v1/baton/requests/{rid}")).json() == {"attempts": 1}
+    missing = await client.get("/v1/baton/requests/xyz")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    for response in (metrics, missing):
+        assert len(response.headers["x-request-id"]) == 32
+
+
+async def test_four_stop_strings_are_allowed(client: httpx.AsyncClient) -> None:
+    body = chat_body(stop=["w", "x", "y", "z"][:MAX_STOPS])
+    assert (await client.post(CHAT, json=body)).status_code == 200

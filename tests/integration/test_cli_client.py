@@ -1,0 +1,186 @@
+"""`baton status` and `baton chat` against a server that answers what the test says."""
+
+import http.server
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from services.cli.__main__ import main
+from services.cli.gateway_client import GatewayClient, gateway_url
+from shared.errors import BatonError, SettingsError
+
+STATUS = {
+    "version": "2026.11.0",
+    "url": "http://x",
+    "model": "demo",
+    "max_model_len": 2048,
+    "requests": {"live": 3},
+    "workers": [
+        {
+            "id": "decode-0",
+            "role": "decode",
+            "state": "ready",
+            "pid": 12,
+            "host": "h",
+            "running": 1,
+            "waiting": 0,
+            "kv": {"total": 9, "free": 4, "cached": 3, "held": 2},
+            "heartbeat_age_s": 0.25,
+        }
+    ],
+}
+
+
+def delta(text: str | None, finish_reason: str | None = None) -> str:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
+class Script:
+    """What the server answers to a chat request, and the bodies it was sent."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.events: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    script = Script()
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers = {"/v1/baton/status": STATUS, "/v1/models": {"data": [{"id": "demo"}]}}
+            self._answer(200, json.dumps(answers.get(self.path, {})))
+
+        def do_POST(self) -> None:
+            length = int(self.headers["content-length"])
+            script.bodies.append(json.loads(self.rfile.read(length)))
+            self._answer(script.status, "".join(script.events))
+
+        def _answer(self, status: int, content: str) -> None:
+            self.send_response(status)
+            self.send_header("x-request-id", "abc")
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        script.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield script
+        server.shutdown()
+        serving.join()
+
+
+def test_one_question(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    script.events = [delta("Hel"), delta("lo"), delta(None, "stop"), "data: [DONE]\n\n"]
+    assert main(["chat", "--url", script.url, "--max-tokens", "5", "say", "hello"]) == 0
+    assert capsys.readouterr().out == "Hello\n"
+    assert script.bodies == [
+        {
+            "model": "demo",
+            "messages": [{"role": "user", "content": "say hello"}],
+            "stream": True,
+            "max_tokens": 5,
+        }
+    ]
+
+
+def test_conversation_keeps_its_turns(
+    script: Script, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.events = [delta("yes"), "data: [DONE]\n\n"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n\ntwo\n"))
+    monkeypatch.setenv("BATON_URL", script.url)
+    assert main(["chat"]) == 0
+    assert capsys.readouterr().out == "yes\nyes\n"
+    texts = [[message["content"] for message in body["messages"]] for body in script.bodies]
+    assert texts == [["one"], ["one", "yes", "two"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "events", "text"),
+    [
+        (429, ['{"error": {"message": "too much"}}'], "too much"),
+        (502, ["<html>"], "not a Baton gateway"),
+        (200, [delta("a"), 'data: {"error": {"message": "worker lost"}}\n\n'], "worker lost"),
+        (200, [delta("a")], "the answer ended before it was complete"),
+        (200, ["data: {nonsense\n\n"], "the answer broke off"),
+    ],
+    ids=["refused", "not ours", "error event", "cut short", "malformed"],
+)
+def test_failed_answer_is_exit_1(
+    script: Script,
+    status: int,
+    events: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script.status, script.events = status, events
+    assert main(["chat", "--url", script.url, "hello"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"baton: error: {text}")
+    assert errors.count("\n") == 1
+
+
+def test_request_id_comes_from_the_header(script: Script) -> None:
+    script.events = [delta("a", "length"), "data: [DONE]\n\n"]
+    with GatewayClient(script.url).chat([]) as answer:
+        assert answer.request_id == "abc"
+        assert list(answer) == ["a"]
+        assert answer.finish_reason == "length"
+
+
+def test_status_as_json_is_the_answer_itself(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--json", "--url", script.url]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_status_as_table(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", script.url]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()
+    assert head == "baton 2026.11.0 at http://x: demo, 2048 tokens, 3 live request(s)"
+    assert columns.split()[:4] == ["ID", "ROLE", "STATE", "PID"]
+    assert " ".join(row.split()) == "decode-0 decode ready 12 h 1 0 4 3 2 9 0.2 s"
+
+
+@pytest.mark.parametrize("command", [["status"], ["chat", "hello"], ["chat"]])
+def test_nobody_there_is_exit_4(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        assert main([*command, "--url", url]) == 4
+    assert f"no gateway answers at {url}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://"])
+def test_bad_url_is_exit_2(url: str) -> None:
+    assert main(["status", "--url", url]) == 2
+
+
+def test_url_is_flag_then_variable_then_default() -> None:
+    assert gateway_url("http://a/", {"BATON_URL": "http://b"}) == "http://a"
+    assert gateway_url(None, {"BATON_URL": "http://b/"}) == "http://b"
+    assert gateway_url(None, {}) == "http://127.0.0.1:8000"
+
+
+def test_errors_have_their_types(script: Script) -> None:
+    with pytest.raises(SettingsError):
+        GatewayClient("nothing")
+    script.events = []
+    with pytest.raises(BatonError), GatewayClient(script.url).chat([]) as answer:
+        list(answer)

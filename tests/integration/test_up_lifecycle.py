@@ -1,0 +1,142 @@
+"""`baton up` as a process with stand-in children and a real embedded Redis: start, restart, end."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.up_process import FakeBaton, alive, command_line, until, workers
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeBaton:
+    return FakeBaton(tmp_path)
+
+
+def test_ready_when_every_worker_is_and_a_signal_stops_everything(fake: FakeBaton) -> None:
+    with fake.up("--topology", "pd", "--prefill", "2", "--decode", "1") as up:
+        url = up.wait_ready()
+        assert [worker["id"] for worker in workers(url)] == ["decode-0", "prefill-0", "prefill-1"]
+        below = up.descendants()
+        roles = [line[3] for pid in below if "serve" in (line := command_line(pid))]
+        assert sorted(roles) == ["decode", "gateway", "prefill", "prefill"]
+        assert any("redis" in " ".join(command_line(pid)) for pid in below)
+        started_s = time.monotonic()
+        up.signal(signal.SIGTERM)
+        assert up.wait() == 0
+        assert time.monotonic() - started_s < 10
+        until(lambda: not any(map(alive, below)), 2)
+    assert list((fake.folder / "run" / "baton").glob("up-*")) == []
+
+
+def test_command_lines_read_baton_serve_and_hide_secrets(fake: FakeBaton) -> None:
+    with fake.up(**{"BATON_KV_SECRET": "very-secret"}) as up:
+        url = up.wait_ready()
+        lines = [" ".join(command_line(pid)) for pid in up.descendants()]
+        for role in ("gateway", "prefill", "decode"):
+            assert any(f"/baton serve {role} " in line for line in lines)
+        assert "very-secret" not in " ".join(lines)
+        assert all(worker["has_secret"] for worker in workers(url))
+
+
+def test_nothing_survives_kill_9_of_up(fake: FakeBaton) -> None:
+    with fake.up() as up:
+        up.wait_ready()
+        below = up.descendants()
+        assert len(below) >= 6
+        up.signal(signal.SIGKILL)
+        up.wait()
+        until(lambda: not any(map(alive, below)), 5)
+
+
+def test_dead_worker_starts_again_as_a_new_process(fake: FakeBaton) -> None:
+    with fake.up() as up:
+        url = up.wait_ready()
+        before = workers(url)
+        victim = before[0]
+        started_s = time.monotonic()
+        signal_pid(victim["pid"])
+        up.wait_line("decode-0 was ended by SIGKILL; starting it again in 1 s")
+        until(lambda: len(workers(url)) == 2 and workers(url)[0]["pid"] != victim["pid"])
+        assert time.monotonic() - started_s >= 1.0
+        assert workers(url)[1] == before[1]
+        assert not alive(victim["engine"])
+
+
+def test_dead_gateway_gets_its_port_back(fake: FakeBaton) -> None:
+    with fake.up() as up:
+        url = up.wait_ready()
+        gateway = next(pid for pid in up.descendants() if "gateway" in command_line(pid))
+        signal_pid(gateway)
+        up.wait_line("gateway was ended by SIGKILL; starting it again in 1 s")
+        until(lambda: _answers(url))
+
+
+def test_never_leaves_a_dead_worker_dead(fake: FakeBaton) -> None:
+    with fake.up("--restart", "never") as up:
+        url = up.wait_ready()
+        signal_pid(workers(url)[0]["pid"])
+        up.wait_line("decode-0 was ended by SIGKILL; it is not started again")
+        assert [worker["id"] for worker in workers(url)] == ["prefill-0"]
+
+
+def test_worker_that_cannot_start_ends_up_with_its_own_error(fake: FakeBaton) -> None:
+    failures = json.dumps({"decode-0": [2, "baton: error: no such model: /nowhere"]})
+    with fake.up(FAKE_FAILURES=failures) as up:
+        assert up.wait() == 2
+        assert up.process.stderr is not None
+        errors = up.process.stderr.read().decode()
+    assert errors.count("baton: error:") == 1
+    assert "baton: error: no such model: /nowhere\n" in errors
+
+
+def test_worker_that_crashes_while_starting_shows_its_log(fake: FakeBaton) -> None:
+    failures = json.dumps({"decode-0": [1, "Traceback: something broke"]})
+    with fake.up(FAKE_FAILURES=failures) as up:
+        assert up.wait() == 1
+        assert up.process.stderr is not None
+        errors = up.process.stderr.read().decode()
+    assert "something broke" in errors
+    assert "baton: error: decode-0 ended with status 1 before it was ready\n" in errors
+
+
+def test_signal_while_starting_stops_everything(fake: FakeBaton) -> None:
+    with fake.up(FAKE_SLOW="decode-0") as up:
+        up.wait_line("prefill-0 is ready")
+        below = up.descendants()
+        up.signal(signal.SIGINT)
+        assert up.wait() == 0
+        until(lambda: not any(map(alive, below)), 2)
+
+
+def test_taken_port_is_one_clear_error(fake: FakeBaton) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = fake.run("up", "--port", str(port))
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"baton: error: cannot use 127.0.0.1:{port}: Address already in use; "
+        "--port 0 picks a free one\n"
+    )
+
+
+def test_log_folder_has_a_file_per_process(fake: FakeBaton, tmp_path: Path) -> None:
+    failures = json.dumps({"prefill-0": [1, "it broke"]})
+    with fake.up("--log-dir", str(tmp_path / "logs"), FAKE_FAILURES=failures) as up:
+        assert up.wait() == 1
+    assert "it broke" in (tmp_path / "logs" / "prefill-0.log").read_text()
+
+
+def signal_pid(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(workers(url))
+    except OSError:
+        return False

@@ -1,0 +1,357 @@
+"""pd = agg = one engine alone: the same tokens, and the same bits in every sampled row of logits.
+
+Real engines on a random fp32 checkpoint, the real services and transports, a gateway that
+retries; block pools so small that sequences are preempted and handed back. The reference is
+each prompt alone in an engine of its own.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from shared.block_hash import chain_hashes
+from shared.checkpoint import Checkpoint, kv_layout
+from shared.engine.attention import TiledAttention
+from shared.engine.block_pool import BlockPool
+from shared.engine.build import load_model
+from shared.engine.engine import Engine
+from shared.engine.kv_cache import pool_of
+from shared.engine.model_runner import ModelRunner
+from shared.engine.models.llama import Model
+from shared.engine.sampler import SampledToken, Sampler, SampleRow
+from shared.engine.scheduler import Scheduler
+from shared.engine.sequence import SequenceSpec
+from shared.kv_layout import KVLayout
+from shared.kv_memory import KVMemory
+from shared.protocol import Attempt, Sampling, TokenLogprobs
+from shared.transfer.memory import MemoryNetwork, MemoryTransport
+from shared.transfer.tcp import TcpTransport
+from shared.transfer.transport import KVTransport, OnRelease, Pulled, PullRequest
+from tests.tiny_model import TINY, write_checkpoint
+from tests.worker_pair import ROOT, PairGateway, PairRequest, StepWorker, drive
+
+BLOCK_SIZE = 16
+MAX_MODEL_LEN = 192
+NUM_PROMPTS = 200
+LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 80, 96, 97, 127, 128, 129, 144)
+EOS = 1
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class RowRecorder(Sampler):
+    """Keeps the bits of every row it samples from, by (request, position). A request is known
+    by its seed: no two share one."""
+
+    def __init__(self) -> None:
+        self.bits: dict[tuple[int, int], bytes] = {}
+        self.num_contradictions = 0
+        """rows that were sampled twice, with other bits"""
+
+    def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
+        for row, values in zip(rows, logits, strict=True):
+            bits = values.contiguous().numpy().tobytes()
+            known = self.bits.setdefault((row.sampling.seed, row.position), bits)
+            self.num_contradictions += known != bits
+        return super().sample(logits, rows)
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """Weights that all engines of this file share, and a way to make such engines."""
+
+    checkpoint: Checkpoint
+    model: Model
+    layout: KVLayout
+
+    def engine(
+        self,
+        recorder: Sampler,
+        role: Literal["prefill", "decode"],
+        num_blocks: int,
+        budget: int = 40,
+    ) -> Engine:
+        memory = KVMemory.create(self.layout, num_blocks)
+        kv_pool = pool_of(memory).fill_(torch.nan)
+        scheduler = Scheduler(
+            BlockPool(num_blocks, BLOCK_SIZE, memory.generations),
+            max_num_batched_tokens=budget,
+            max_num_seqs=12,
+            max_model_len=MAX_MODEL_LEN,
+        )
+        runner = ModelRunner(self.model, kv_pool, TiledAttention())
+        return Engine(runner, scheduler, recorder, memory, role)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    path: Path = tmp_path_factory.mktemp("tiny")
+    checkpoint = write_checkpoint(path, TINY)
+    model = load_model(checkpoint, torch.float32, torch.device("cpu"), MAX_MODEL_LEN)
+    return TinyModel(checkpoint, model, kv_layout(checkpoint, "float32", BLOCK_SIZE))
+
+
+@dataclass
+class Answers:
+    """What one way of serving the prompts gave."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    reasons: dict[str, str | None] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    recorder: RowRecorder = field(default_factory=RowRecorder)
+
+    def take(self, requests: Sequence[PairRequest]) -> None:
+        for request in requests:
+            self.tokens[request.rid] = request.sequencer.token_ids
+            self.reasons[request.rid] = request.finish_reason
+            self.logprobs[request.rid] = request.logprobs
+
+
+def make_requests(num_prompts: int, first: int = 0) -> list[PairRequest]:
+    """Prompts around block and tile borders, half of them behind a shared prefix; greedy and
+    seeded sampling; some answers of one token, some that may end at EOS."""
+    numbers = random.Random(5)  # noqa: S311
+    shared = [[numbers.randrange(2, 131) for _ in range(150)] for _ in range(6)]
+    requests = []
+    for index in range(first, first + num_prompts):
+        numbers.seed(index)
+        length = LENGTHS[index % len(LENGTHS)]
+        prompt = [numbers.randrange(2, 131) for _ in range(length)]
+        if numbers.random() < 0.5:
+            prefix = shared[index % len(shared)][: numbers.choice((length, length // 2, 32))]
+            prompt = (prefix + prompt)[:length]
+        grows = numbers.random() < 0.3
+        sampling = Sampling(
+            max_tokens=numbers.randrange(36, 48) if grows else numbers.choice((1, 2, 5, 9, 18)),
+            temperature=numbers.choice((0.0, 0.8)),
+            top_k=numbers.choice((0, 0, 20)),
+            top_p=numbers.choice((1.0, 0.9)),
+            seed=index,
+            min_tokens=numbers.choice((0, 3)),
+            ignore_eos=grows,
+            eos_token_ids=(EOS, 7, 11),
+            logprobs=numbers.choice((-1, 0, 3)),
+        )
+        requests.append(PairRequest(f"r{index}", tuple(prompt), sampling))
+    return requests
+
+
+def answer_alone(tiny: TinyModel, requests: Sequence[PairRequest]) -> Answers:
+    """Each prompt in a fresh engine, nothing else in its batch, its pool or its cache."""
+    answers = Answers()
+    for request in requests:
+        engine = tiny.engine(answers.recorder, "decode", 12, budget=256)
+        engine.add(
+            SequenceSpec(
+                attempt=Attempt(request.rid, 0),
+                token_ids=request.prompt,
+                num_prompt_tokens=len(request.prompt),
+                block_hashes=tuple(chain_hashes(ROOT, request.prompt, BLOCK_SIZE)),
+                hash_root=ROOT,
+                sampling=request.sampling,
+                mode="full",
+                reason="agg",
+            )
+        )
+        runs = []
+        while engine.has_work:
+            runs += engine.step().tokens
+        answers.tokens[request.rid] = [token for run in runs for token in run.token_ids]
+        answers.reasons[request.rid] = runs[-1].finish_reason
+        answers.logprobs[request.rid] = [entry for run in runs for entry in run.logprobs]
+        os.close(engine.memory.fd)
+    return answers
+
+
+def assert_equal(answers: Answers, alone: Answers) -> None:
+    """Token for token, logprob for logprob, bit for bit."""
+    assert answers.tokens == {rid: alone.tokens[rid] for rid in answers.tokens}
+    assert answers.reasons == {rid: alone.reasons[rid] for rid in answers.reasons}
+    assert answers.logprobs == {rid: alone.logprobs[rid] for rid in answers.logprobs}
+    assert answers.recorder.num_contradictions == 0
+    seeds = {int(rid[1:]) for rid in answers.tokens}
+    wanted = {key: bits for key, bits in alone.recorder.bits.items() if key[0] in seeds}
+    assert answers.recorder.bits.keys() == wanted.keys()
+    wrong = [key for key, bits in answers.recorder.bits.items() if bits != wanted[key]]
+    assert not wrong, f"{len(wrong)} of {len(wanted)} rows of logits differ"
+
+
+class Pair:
+    """A prefill and a decode worker of the tiny model, joined by one transport."""
+
+    def __init__(
+        self,
+        tiny: TinyModel,
+        transport: str,
+        *,
+        num_blocks: tuple[int, int],
+        damage: bool = False,
+    ) -> None:
+        self.stirred = asyncio.Event()
+        self.answers = Answers()
+        self._damage = damage
+        self._network = MemoryNetwork()
+        self._transport = transport
+        self.prefill = self._worker(tiny, "prefill", num_blocks[0])
+        self.decode = self._worker(tiny, "decode", num_blocks[1])
+        self.gateway = PairGateway(self.prefill, self.decode, BLOCK_SIZE)
+
+    async def serve(self, requests: Sequence[PairRequest]) -> Answers:
+        """All at once; returns when every answer is there and every block is back."""
+        await self.prefill.service.start()
+        try:
+            for request in requests:
+                self.gateway.submit(request)
+            await drive(self.gateway, (self.prefill, self.decode), self.stirred)
+            for worker in (self.prefill, self.decode):
+                worker.assert_all_blocks_back()
+        finally:
+            await self.decode.service.close()
+            await self.prefill.service.close()
+        self.answers.take(requests)
+        return self.answers
+
+    def assert_fault_free(self) -> None:
+        assert self.gateway.num_retries == 0
+        assert self.decode.local_prefill_tokens() == 0
+        assert self.decode.engine.counters.prompt_tokens_computed == 0
+
+    def _worker(
+        self, tiny: TinyModel, role: Literal["prefill", "decode"], num_blocks: int
+    ) -> StepWorker:
+        engine = tiny.engine(self.answers.recorder, role, num_blocks)
+
+        def build_transport(on_release: OnRelease) -> KVTransport:
+            transport: KVTransport
+            if self._transport == "tcp":
+                transport = TcpTransport(engine.memory, role, on_release)
+            else:
+                transport = MemoryTransport(engine.memory, role, self._network, on_release)
+            if self._damage and role == "decode":
+                transport = OneUlpOff(transport, engine.memory)
+            return transport
+
+        return StepWorker(role, role, engine, build_transport, self.stirred)
+
+
+class OneUlpOff:
+    """A transport that, once, moves every value of one pulled block to its neighbour."""
+
+    def __init__(self, transport: KVTransport, memory: KVMemory) -> None:
+        self._transport = transport
+        self._memory = memory
+        self._damaged = False
+        self.start, self.close, self.offer = transport.start, transport.close, transport.offer
+
+    @property
+    def name(self) -> str:
+        return self._transport.name
+
+    @property
+    def address(self) -> str:
+        return self._transport.address
+
+    async def pull(self, request: PullRequest) -> Pulled:
+        pulled = await self._transport.pull(request)
+        if pulled.run is not None and pulled.num_blocks and not self._damaged:
+            self._damaged = True
+            block = self._memory.block(request.block_ids[request.num_present_blocks])
+            torch.frombuffer(block, dtype=torch.int32).add_(1)
+        return pulled
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: TinyModel) -> Answers:
+    """The reference for every test here."""
+    torch.set_num_threads(1)
+    answers = answer_alone(tiny, make_requests(NUM_PROMPTS))
+    lengths = {len(tokens) for tokens in answers.tokens.values()}
+    assert {1, 2} < lengths and max(lengths) >= 40
+    assert set(answers.reasons.values()) == {"stop", "length"}
+    assert len({token for tokens in answers.tokens.values() for token in tokens}) > 20
+    return answers
+
+
+async def test_agg_with_preemption_equals_each_prompt_alone(
+    tiny: TinyModel, alone: Answers
+) -> None:
+    answers, stirred = Answers(), asyncio.Event()
+    engine = tiny.engine(answers.recorder, "decode", 40)
+    worker = StepWorker(
+        "decode",
+        "decode",
+        engine,
+        lambda _: MemoryTransport(engine.memory, "decode", MemoryNetwork()),
+        stirred,
+    )
+    gateway = PairGateway(None, worker, BLOCK_SIZE)
+    requests = make_requests(NUM_PROMPTS)
+    for request in requests:
+        request.local = "agg"
+        gateway.submit(request)
+    await drive(gateway, (worker,), stirred)
+    await worker.service.close()
+    answers.take(requests)
+    assert_equal(answers, alone)
+    worker.assert_all_blocks_back()
+    counters = engine.counters
+    print("PRE", counters.preemptions, counters.prefix_hit_tokens); assert counters.preemptions > 0 and counters.prefix_hit_tokens > 0
+    assert worker.local_prefill_tokens() == counters.prompt_tokens_computed > 0
+
+
+async def test_pd_with_hand_backs_equals_each_prompt_alone(tiny: TinyModel, alone: Answers) -> None:
+    pair = Pair(tiny, "memory", num_blocks=(36, 18))
+    assert_equal(await pair.serve(make_requests(NUM_PROMPTS)), alone)
+    print("HB", pair.decode.engine.counters.handed_back, pair.prefill.engine.counters.prefix_hit_tokens)
+    assert pair.gateway.num_retries == pair.decode.engine.counters.handed_back
+    assert pair.prefill.engine.counters.prefix_hit_tokens > 0
+    assert pair.decode.local_prefill_tokens() == 0
+
+
+async def test_pd_over_tcp_equals_each_prompt_alone(tiny: TinyModel, alone: Answers) -> None:
+    pair = Pair(tiny, "tcp", num_blocks=(36, 14))
+    assert_equal(await pair.serve(make_requests(60)), alone)
+    print("HB", pair.decode.engine.counters.handed_back, pair.prefill.engine.counters.prefix_hit_tokens)
+    assert pair.decode.state.counters["kv_transfer_bytes"] > 0
+
+
+async def test_one_ulp_in_one_transferred_block_is_seen(tiny: TinyModel, alone: Answers) -> None:
+    pair = Pair(tiny, "memory", num_blocks=(80, 120), damage=True)
+    answers = await pair.serve(make_requests(20))
+    with pytest.raises(AssertionError, match=r"assert|differ"):
+        assert_equal(answers, alone)
+
+
+async def test_fault_free_pd_computes_no_prompt_on_the_decode_worker(
+    tiny: TinyModel, alone: Answers
+) -> None:
+    pair = Pair(tiny, "memory", num_blocks=(80, 120))
+    assert_equal(await pair.serve(make_requests(20)), alone)
+    pair.assert_fault_free()
+    counters = pair.decode.state.counters
+    hits = pair.prefill.engine.counters.prefix_hit_tokens
+    assert counters["kv_transfer_blocks"] > 0 and hits > 0
+
+
+async def test_a_planted_local_prefill_is_counted(tiny: TinyModel, alone: Answers) -> None:
+    pair = Pair(tiny, "memory", num_blocks=(80, 120))
+    requests = make_requests(6)
+    requests[3].local = "retry"
+    assert_equal(await pair.serve(requests), alone)
+    assert pair.decode.local_prefill_tokens() == len(requests[3].prompt)
+    with pytest.raises(AssertionError):
+        pair.assert_fault_free()

@@ -1,0 +1,13 @@
+"""`python -m tests.rules`: every rule; 1 when one is broken."""
+
+import sys
+
+from tests.rules import budgets, words
+
+
+def main() -> int:
+    return max(budgets.main(), words.main())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

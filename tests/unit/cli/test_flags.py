@@ -1,0 +1,58 @@
+"""Flags made from settings: every one exists, parses and travels unchanged to a child."""
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.cli.__main__ import Parser
+from services.cli.flags import SECRETS, add_settings, given_settings, secrets_environment, to_flags
+from shared.errors import SettingsError
+from shared.settings import Settings, flag_name, load_settings
+
+
+def parsed(argv: list[str]) -> dict[str, object]:
+    parser = Parser(prog="test")
+    add_settings(parser)
+    return given_settings(parser.parse_args(argv))
+
+
+def test_every_setting_has_a_flag_and_none_is_set_by_default() -> None:
+    assert parsed([]) == {}
+    parser = Parser(prog="test")
+    add_settings(parser)
+    text = parser.format_help()
+    assert all(flag_name(item.name) in text for item in fields(Settings))
+
+
+@given(
+    port=st.integers(0, 65535),
+    lease_s=st.floats(0.05, 1e6),
+    prefix_cache=st.booleans(),
+    model=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
+    kv_secret=st.text(st.characters(codec="ascii", categories=["L", "N"])),
+)
+def test_settings_reach_a_child_unchanged(**values: object) -> None:
+    settings = load_settings(values, {})
+    flags, environ = parsed(to_flags(settings)), secrets_environment(settings)
+    assert load_settings(flags, environ) == settings
+
+
+def test_secrets_are_never_flags_for_a_child() -> None:
+    settings = load_settings(dict.fromkeys(SECRETS, "unix:///hidden"), {})
+    assert "hidden" not in " ".join(to_flags(settings))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--port", "x"], ["--port"], ["--por", "1"], ["--dtype", ""], ["--prefix-cache", "maybe"]],
+)
+def test_bad_flag_is_a_settings_error(argv: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        load_settings(parsed(argv), {})
+
+
+def test_bool_flag_needs_no_value() -> None:
+    assert parsed(["--prefix-cache"]) == {"prefix_cache": True}
+    assert parsed(["--prefix-cache", "false"]) == {"prefix_cache": False}

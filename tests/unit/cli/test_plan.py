@@ -1,0 +1,100 @@
+"""What `baton up` decides to start."""
+
+import pytest
+
+from services.cli.plan import Machine, Topology, choose_topology, make_plan
+from shared.errors import SettingsError
+
+CPU = Machine(num_cores=8, num_gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_gpus", "expected"),
+    [(None, 0, "pd"), (None, 1, "agg"), (None, 2, "pd"), ("pd", 1, "pd"), ("agg", 0, "agg")],
+)
+def test_topology_default_depends_on_gpus(
+    requested: Topology | None, num_gpus: int, expected: str
+) -> None:
+    assert choose_topology(requested, num_gpus)[0] == expected
+
+
+def test_default_is_one_prefill_and_one_decode_and_says_why() -> None:
+    plan = make_plan({}, {}, CPU)
+    assert plan.worker_names == ("prefill-0", "decode-0")
+    assert plan.summary == "pd (the default on a CPU): 1 prefill, 1 decode; 4 thread(s) each"
+
+
+def test_agg_starts_decode_workers_only() -> None:
+    plan = make_plan({}, {}, CPU, topology="agg", num_decode=3)
+    assert plan.worker_names == ("decode-0", "decode-1", "decode-2")
+    assert plan.settings.threads == 2
+
+
+@pytest.mark.parametrize("machine", [CPU, Machine(8, 1)])
+def test_prefill_with_agg_is_refused(machine: Machine) -> None:
+    with pytest.raises(SettingsError, match="--prefill"):
+        make_plan({}, {}, machine, topology=None if machine.num_gpus else "agg", num_prefill=1)
+
+
+@pytest.mark.parametrize(("num_prefill", "num_decode"), [(0, 1), (1, 0), (33, 32), (-1, 1)])
+def test_impossible_worker_counts_are_refused(num_prefill: int, num_decode: int) -> None:
+    with pytest.raises(SettingsError):
+        make_plan({}, {}, CPU, num_prefill=num_prefill, num_decode=num_decode)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "threads"),
+    [({}, {}, 4), ({"threads": 7}, {}, 7), ({}, {"BATON_THREADS": "6"}, 6)],
+)
+def test_threads_share_the_cores_unless_given(
+    flags: dict[str, int], environ: dict[str, str], threads: int
+) -> None:
+    assert make_plan(flags, environ, CPU).settings.threads == threads
+
+
+def test_more_workers_than_cores_get_one_thread_each() -> None:
+    assert make_plan({}, {}, Machine(2, 0), num_prefill=2, num_decode=2).settings.threads == 1
+
+
+def test_specs_name_roles_and_give_every_process_the_settings() -> None:
+    plan = make_plan({"model": "m", "host": "10.0.0.1"}, {}, CPU)
+    gateway, prefill, decode = plan.processes("unix:///r", 1234, "-t")
+    assert [spec.role for spec in (gateway, prefill, decode)] == ["gateway", "prefill", "decode"]
+    assert gateway.flags == (
+        "--model",
+        "m",
+        "--threads",
+        "4",
+        "--host",
+        "10.0.0.1",
+        "--port",
+        "1234",
+    )
+    assert decode.flags == (
+        *("--model", "m", "--threads", "4", "--port", "0", "--worker-id", "decode-0-t"),
+    )
+    assert prefill.environment == {"BATON_REDIS": "unix:///r"}
+
+
+def test_secrets_are_in_the_environment_only() -> None:
+    secret = {"BATON_KV_SECRET": "hidden-salt"}
+    for spec in make_plan({}, secret, CPU).processes("unix:///r", 1):
+        assert spec.environment.items() >= secret.items()
+        assert "hidden-salt" not in " ".join(spec.flags)
+
+
+def test_workers_are_spread_over_gpus() -> None:
+    plan = make_plan({}, {}, Machine(8, 2), num_prefill=2, num_decode=1)
+    devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
+    assert devices == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_device_cpu_ignores_gpus() -> None:
+    plan = make_plan({"device": "cpu"}, {}, Machine(8, 1))
+    assert plan.topology == "pd"
+    assert all("cuda" not in " ".join(spec.flags) for spec in plan.processes("r", 1))
+
+
+def test_unknown_variable_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="BATON_KV_BLOKS"):
+        make_plan({}, {"BATON_KV_BLOKS": "1"}, CPU)

@@ -1,0 +1,312 @@
+"""Real services, engines and transports in one process, stepped by hand.
+
+A `StepWorker` is what a worker's two processes are, without the processes: the real service on
+one side of an in-memory channel, the real step loop on the other; every frame still goes
+through its codec. A `PairGateway` owns requests the way a gateway does: it assigns, picks the
+decode worker on START, sequences tokens and retries what is handed back or fails.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.decode.pulls import Pulls
+from services.decode.service import DecodeService
+from services.gateway.sequencer import Sequencer
+from services.prefill.service import PrefillService
+from shared.block_hash import chain_hashes, root_hash
+from shared.clock import SystemClock
+from shared.engine.engine import Engine
+from shared.link.server import Peer
+from shared.protocol import (
+    VERSION,
+    Assign,
+    Attempt,
+    Cancel,
+    Fail,
+    Handback,
+    Hello,
+    Message,
+    Receive,
+    Refuse,
+    Sampling,
+    Spans,
+    Start,
+    TokenLogprobs,
+    TokenRun,
+    Tokens,
+    decode,
+    encode,
+)
+from shared.settings import Settings
+from shared.telemetry.tracing import NoSpans
+from shared.transfer.transport import KVTransport, OnRelease
+from shared.worker.channel import CHANNEL_CODEC, Command, Event
+from shared.worker.engine_process import EngineLoop
+from shared.worker.outbox import Outbox
+from shared.worker.state import WorkerState
+
+ROOM_TOKENS = 10**6
+ROOT = root_hash(b"secret", "tenant")
+WAIT_S = 20.0
+BuildTransport = Callable[[OnRelease], KVTransport]
+LocalReason = Literal["agg", "no_prefill_worker", "retry"]
+
+
+class StepChannel:
+    """Both ends of the channel; `events` wait until the worker delivers them."""
+
+    def __init__(self, stirred: asyncio.Event) -> None:
+        self.commands: list[Command] = []
+        self.events: deque[Event] = deque()
+        self._stirred = stirred
+
+    def put(self, command: Command) -> None:
+        """io's end."""
+        self.commands.append(CHANNEL_CODEC.decode(CHANNEL_CODEC.encode(command)))
+        self._stirred.set()
+
+    def send(self, event: Event) -> None:
+        """The engine's end."""
+        self.events.append(CHANNEL_CODEC.decode(CHANNEL_CODEC.encode(event)))
+
+    def receive(self, *, block: bool) -> list[Command]:
+        del block
+        commands, self.commands = self.commands, []
+        return commands
+
+
+class StepSender:
+    """`EngineSender` on a StepChannel."""
+
+    def __init__(self, channel: StepChannel) -> None:
+        self.send = channel.put
+
+
+class RecordingPeer(Peer):
+    """A gateway's link that keeps what it was sent."""
+
+    def __init__(self, inc: str = "gateway.1", inbox: list[Message] | None = None) -> None:
+        self.hello = Hello(VERSION, "gateway", inc, "pool")
+        self.sent: list[Message] = [] if inbox is None else inbox
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def send(self, message: Message) -> None:
+        self.sent.append(decode(encode(message)))
+
+
+class StepWorker:
+    """One worker. `turn` is one turn of its engine process; events reach the service at once,
+    or with `deliver` where a test wants to be in between."""
+
+    def __init__(
+        self,
+        role: Literal["prefill", "decode"],
+        inc: str,
+        engine: Engine,
+        build_transport: BuildTransport,
+        stirred: asyncio.Event,
+    ) -> None:
+        self.inc = inc
+        self.engine = engine
+        self.channel = StepChannel(stirred)
+        self.loop = EngineLoop(engine, self.channel, Settings())
+        self.state = WorkerState(inc, ROOM_TOKENS)
+        self.transport = build_transport(self._on_release)
+        outbox, sender = Outbox(self.state, NoSpans()), StepSender(self.channel)
+        self.service: PrefillService | DecodeService
+        if role == "prefill":
+            self.service = PrefillService(self.state, outbox, sender, self.transport, SystemClock())
+        else:
+            self.service = DecodeService(
+                self.state, outbox, sender, Pulls(self.transport), SystemClock()
+            )
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.engine.has_work or self.channel.commands)
+
+    def turn(self) -> None:
+        self.loop.turn()
+        self.engine.check_integrity()
+
+    def deliver(self) -> bool:
+        """Hand the engine's reports to the service; whether there were any."""
+        delivered = bool(self.channel.events)
+        while self.channel.events:
+            self.service.on_event(self.channel.events.popleft())
+        return delivered
+
+    def local_prefill_tokens(self) -> int:
+        return sum(
+            count
+            for name, count in self.engine.counters.totals().items()
+            if name.startswith("local_prefill_tokens:")
+        )
+
+    def assert_all_blocks_back(self) -> None:
+        load = self.engine.load()
+        assert (load.held, load.free + load.cached) == (0, load.total)
+        assert not self.engine.sequences and not len(self.state.attempts)
+
+    def _on_release(self, attempt: Attempt) -> None:
+        assert isinstance(self.service, PrefillService)
+        self.service.on_released(attempt)
+
+
+@dataclass
+class PairRequest:
+    """One request and what its client has."""
+
+    rid: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    local: LocalReason | None = None
+    """this reason: decode computes the prompt; None: it is handed over"""
+    epoch: int = -1
+    sequencer: Sequencer = field(default_factory=Sequencer)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    num_cached_tokens: int = 0
+    spans: list[str] = field(default_factory=list)
+
+    @property
+    def known_tokens(self) -> tuple[int, ...]:
+        return (*self.prompt, *self.sequencer.token_ids)
+
+
+class PairGateway:
+    """Owner of requests over one prefill and one decode worker."""
+
+    def __init__(
+        self, prefill: StepWorker | None, decode_worker: StepWorker, block_size: int
+    ) -> None:
+        self.inbox: list[Message] = []
+        self.peer = RecordingPeer(inbox=self.inbox)
+        self.requests: dict[str, PairRequest] = {}
+        self.num_retries = 0
+        self._prefill = prefill
+        self._decode = decode_worker
+        self._block_size = block_size
+
+    def submit(self, request: PairRequest) -> None:
+        self.requests[request.rid] = request
+        self._assign(request)
+
+    @property
+    def done(self) -> bool:
+        return all(request.finish_reason for request in self.requests.values())
+
+    def pump(self) -> bool:
+        """Take in what workers said; whether there was anything."""
+        messages = self.inbox[:]
+        del self.inbox[: len(messages)]
+        for message in messages:
+            self._take(message)
+        return bool(messages)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Tokens(_, runs):
+                for run in runs:
+                    self._take_run(run)
+            case Start(rid, epoch, _, num_cached):
+                request = self.requests[rid]
+                request.num_cached_tokens += num_cached
+                if epoch == request.epoch and request.local is None:
+                    self._send_receive(request)
+            case Refuse(rid, epoch) | Fail(rid, epoch) | Handback(rid, epoch):
+                if self.requests[rid].epoch == epoch:
+                    self._retry(self.requests[rid])
+            case Spans(rid, _, _, spans):
+                self.requests[rid].spans += [span.name for span in spans]
+            case _:
+                raise AssertionError(f"a gateway expects no {type(message).__name__}")
+
+    def _take_run(self, run: TokenRun) -> None:
+        request = self.requests[run.rid]
+        if run.epoch != request.epoch or request.finish_reason:
+            return
+        assert not request.sequencer.contradicts(run)
+        for ready in request.sequencer.push(run):
+            request.logprobs += ready.logprobs
+            request.finish_reason = ready.finish_reason
+
+    def _retry(self, request: PairRequest) -> None:
+        """Epoch + 1 with the tokens delivered so far."""
+        self.num_retries += 1
+        request.sequencer.forget_ahead()
+        for worker in (self._prefill, self._decode):
+            if worker is not None:
+                worker.service.on_message(self.peer, Cancel(request.rid, request.epoch))
+        self._assign(request)
+
+    def _assign(self, request: PairRequest) -> None:
+        request.epoch += 1
+        worker = self._prefill if request.local is None else self._decode
+        assert worker is not None
+        worker.service.on_message(self.peer, decode(encode(self._assignment(request, worker))))
+
+    def _assignment(self, request: PairRequest, worker: StepWorker) -> Assign:
+        return Assign(
+            rid=request.rid,
+            epoch=request.epoch,
+            inc=worker.inc,
+            token_ids=request.known_tokens,
+            num_prompt_tokens=len(request.prompt),
+            block_hashes=self._hashes(request),
+            hash_root=ROOT,
+            sampling=request.sampling,
+            mode="prefill" if request.local is None else "local",
+            reason=request.local or "",
+            ticket=f"ticket {request.rid} {request.epoch}",
+        )
+
+    def _send_receive(self, request: PairRequest) -> None:
+        assert self._prefill is not None
+        prompt_and_delivered = request.known_tokens
+        message = Receive(
+            rid=request.rid,
+            epoch=request.epoch,
+            inc=self._decode.inc,
+            p_inc=self._prefill.inc,
+            source=self._prefill.transport.address,
+            ticket=f"ticket {request.rid} {request.epoch}",
+            token_ids=prompt_and_delivered,
+            num_prompt_tokens=len(request.prompt),
+            block_hashes=self._hashes(request),
+            hash_root=ROOT,
+            sampling=request.sampling,
+        )
+        self._decode.service.on_message(self.peer, decode(encode(message)))
+
+    def _hashes(self, request: PairRequest) -> tuple[bytes, ...]:
+        return tuple(chain_hashes(ROOT, request.known_tokens, self._block_size))
+
+
+async def drive(
+    gateway: PairGateway, workers: Sequence[StepWorker], stirred: asyncio.Event
+) -> None:
+    """Step everything until each request has its answer and each block is back."""
+
+    def all_idle() -> bool:
+        return gateway.done and all(not len(worker.state.attempts) for worker in workers)
+
+    async with asyncio.timeout(60):
+        while not all_idle() or any(worker.has_work for worker in workers):
+            stirred.clear()
+            moved = gateway.pump()
+            for worker in workers:
+                if worker.has_work:
+                    worker.turn()
+                    moved = True
+                moved |= worker.deliver()
+            await asyncio.sleep(0)
+            if not moved and not any(worker.has_work for worker in workers):
+                async with asyncio.timeout(WAIT_S):
+                    await stirred.wait()
