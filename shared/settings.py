@@ -85,7 +85,6 @@ class Settings:
     max_live_requests: int = _setting(1024, "requests one gateway owns at once", low=1)
     max_backlog: int = _setting(256, "requests that may wait for room", low=0)
     max_body_bytes: int = _setting(4 * 2**20, "largest HTTP body, bytes", low=1024)
-    stream_queue_chunks: int = _setting(256, "chunks kept for a slow reader", low=8)
     slow_reader_s: float = _setting(30.0, "a stalled reader is cut after, s", low=0.1)
 
     # Hand-over

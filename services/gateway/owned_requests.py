@@ -96,7 +96,7 @@ class OwnedRequests:
         }
 
     def accept(self, live: LiveRequest, route: Route | None, placement: Placement | None) -> None:
-        """Own a new request: on the link first, ADMIT to Redis in the same breath."""
+        """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
         self.live[live.rid] = live
         self.receipts.add(live.receipt)
         self.execute(live, self._place(live, route, placement))
@@ -170,7 +170,7 @@ class OwnedRequests:
     def _assign(self, live: LiveRequest, route: Route) -> list[Effect]:
         worker = self._links.get(route.inc)
         assert worker is not None
-        worker.charge(len(live.token_ids))
+        worker.charge(live.rid, len(live.token_ids))
         live.progress_s = self._clock.monotonic_s()
         live.note_route(route, worker.worker_id)
         self.counters.attempts[live.cause] += 1
@@ -188,12 +188,13 @@ class OwnedRequests:
         return []
 
     def _choose_decode(self, live: LiveRequest) -> list[Effect]:
-        """With no decode worker alive the choice waits for one."""
+        """Step 5: prefill has started, so decode may reserve. With no decode worker alive the
+        choice waits for one."""
         inc = choose_decode(self._links.views, self._prompt(live))
         worker = self._links.get(inc)
         if inc is None or worker is None:
             return []
-        worker.charge(0)
+        worker.charge(live.rid, 0)
         live.progress_s = self._clock.monotonic_s()
         live.receipt.attempts[-1].decode = worker.worker_id
         return live.machine.choose_decode(live.machine.epoch, inc)
@@ -201,6 +202,7 @@ class OwnedRequests:
     # Effects
 
     def _send_assign(self, live: LiveRequest, effect: SendAssign) -> None:
+        """Step 4: the prompt goes straight to the worker; Redis is not in the way."""
         worker = self._links.get(effect.inc)
         assert worker is not None
         worker.send(live.assign_message(effect))
@@ -231,6 +233,7 @@ class OwnedRequests:
         live.generation.put(Delta(effect.token_ids, effect.logprobs))
 
     def _write_finish(self, live: LiveRequest, effect: WriteFinish) -> None:
+        """Step 9: outcome and usage are written once, before the client's last chunk."""
         self.line.leave(live.rid)
         receipt = live.receipt
         receipt.completion_tokens, receipt.code = effect.num_tokens, effect.code

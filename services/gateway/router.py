@@ -105,7 +105,7 @@ def choose_placement(
 
 
 def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
-    """The worker with the lowest estimate among the candidates with room; None: backlog."""
+    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog."""
     workers = [w for w in placement.workers if w.idle or w.room_tokens >= prompt.num_tokens]
     if prompt.avoid_inc is not None and len(workers) > 1:
         workers = [worker for worker in workers if worker.inc != prompt.avoid_inc]

@@ -22,7 +22,7 @@ class Sequencer:
         return len(self.token_ids)
 
     def push(self, run: TokenRun) -> list[TokenRun]:
-        """The runs that `run` makes ready, in order and without what was taken before."""
+        """Step 8: the runs that `run` makes ready, in order and without what was taken before."""
         if run.index > self.next_index:
             self._keep(run)
             return []

@@ -1,6 +1,5 @@
 """One linked worker: what it last said, and what is on its way to it."""
 
-from collections import deque
 from typing import Any, Protocol
 
 from services.gateway.router import WorkerView
@@ -44,7 +43,8 @@ class WorkerLink:
         self._clock = clock
         self._room_limit: int | None = None
         """the room it had when nothing was queued"""
-        self._charges: deque[tuple[float, int]] = deque()
+        self._charges: dict[str, tuple[float, int]] = {}
+        """rid -> (when sent, prompt tokens) of what the reported load may not include"""
         self.view = WorkerView(hello.inc, hello.role, False, 0, False, 0, 0, 0, token_s)
         self.note_load(self.load)
 
@@ -73,14 +73,20 @@ class WorkerLink:
         if not load.queued_tokens:
             self._room_limit = load.room_tokens
         sent_before_s = self._clock.monotonic_s() - _ON_THE_WAY_S
-        while self._charges and self._charges[0][0] <= sent_before_s:
-            self._charges.popleft()
+        for rid, (sent_s, _) in list(self._charges.items()):
+            if sent_s > sent_before_s:
+                break
+            del self._charges[rid]
         self._refresh()
 
-    def charge(self, num_tokens: int) -> None:
+    def charge(self, rid: str, num_tokens: int) -> None:
         """A sequence with this many prompt tokens to compute is on its way."""
-        self._charges.append((self._clock.monotonic_s(), num_tokens))
+        self._charges[rid] = (self._clock.monotonic_s(), num_tokens)
         self._refresh()
+
+    def settle(self, rid: str) -> None:
+        """The worker has answered: the load it reports next counts the sequence, or not."""
+        self._charges.pop(rid, None)
 
     def note_full(self) -> None:
         """It refused for lack of room: no more until it says otherwise."""
@@ -93,7 +99,7 @@ class WorkerLink:
 
     def _refresh(self) -> None:
         load, view = self.load, self.view
-        on_the_way = sum(tokens for _, tokens in self._charges)
+        on_the_way = sum(tokens for _, tokens in self._charges.values())
         view.ready = load.state == "ready"
         view.room_tokens = load.room_tokens - on_the_way
         view.idle = not on_the_way and load.room_tokens == self._room_limit

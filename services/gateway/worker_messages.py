@@ -55,6 +55,7 @@ class WorkerMessages:
             self._requests.place_popped()
 
     def _start(self, worker: WorkerLink, message: Start) -> None:
+        worker.settle(message.rid)
         worker.note_load(message.load)
         worker.note_progress()
         live = self._requests.live.get(message.rid)
@@ -90,6 +91,7 @@ class WorkerMessages:
         self._requests.execute(live, effects)
 
     def _refuse(self, worker: WorkerLink, message: Refuse) -> None:
+        worker.settle(message.rid)
         if message.reason == "no_room":
             worker.note_full()
         elif message.reason != "too_long":

@@ -117,6 +117,7 @@ class PrefillService:
                 self._outbox.start(held)
 
     def _report(self, report: StepReport) -> None:
+        """Step 6 begins here: what is complete is published, SEAL follows token 1."""
         self._state.note_engine(report.load, report.counters)
         for attempt, num_tokens in report.chunks:
             held = self._state.attempts.get(attempt)

@@ -143,7 +143,7 @@ class Engine:
         return bool(self._scheduler.running) or self._stirred
 
     def step(self) -> StepOutput:
-        """Advance by one step; quick when there is nothing to do."""
+        """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do."""
         output = StepOutput()
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next
@@ -199,15 +199,13 @@ class Engine:
         return True
 
     def _forget(self, sequence: Sequence) -> None:
-        offered = sequence.block_table[: sequence.num_published_blocks]
-        if sequence.state is SequenceState.RESERVED:
-            offered = sequence.block_table
+        table, in_transfer = sequence.block_table, sequence.in_transfer
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
         self._stirred = True
-        if self._staging is not None:
+        if self._staging is not None and in_transfer:
             counts = self._pool.ref_counts
-            self._staging.retire(block for block in offered if not counts[block])
+            self._staging.retire(block for block in table if not counts[block])
 
     def _report(self, scheduled: ScheduledBatch, output: StepOutput) -> None:
         """Tell what scheduling alone decided."""

@@ -117,6 +117,11 @@ class Sequence:
         """Tokens known at admission are still to be computed."""
         return self.num_computed_tokens < self.num_prefill_tokens
 
+    @property
+    def in_transfer(self) -> bool:
+        """Its blocks may be read for, or filled by, another worker."""
+        return self.spec.mode == "prefill" or self.state is SequenceState.RESERVED
+
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the last token ends the sequence, or None if it goes on."""
         sampling = self.spec.sampling

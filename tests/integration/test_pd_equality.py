@@ -134,7 +134,7 @@ def make_requests(num_prompts: int, first: int = 0) -> list[PairRequest]:
         if numbers.random() < 0.5:
             prefix = shared[index % len(shared)][: numbers.choice((length, length // 2, 32))]
             prompt = (prefix + prompt)[:length]
-        grows = numbers.random() < 0.3
+        grows = numbers.random() < 0.45
         sampling = Sampling(
             max_tokens=numbers.randrange(36, 48) if grows else numbers.choice((1, 2, 5, 9, 18)),
             temperature=numbers.choice((0.0, 0.8)),
@@ -290,7 +290,7 @@ async def test_agg_with_preemption_equals_each_prompt_alone(
     tiny: TinyModel, alone: Answers
 ) -> None:
     answers, stirred = Answers(), asyncio.Event()
-    engine = tiny.engine(answers.recorder, "decode", 40)
+    engine = tiny.engine(answers.recorder, "decode", 30)
     worker = StepWorker(
         "decode",
         "decode",
@@ -323,8 +323,8 @@ async def test_pd_with_hand_backs_equals_each_prompt_alone(tiny: TinyModel, alon
 
 
 async def test_pd_over_tcp_equals_each_prompt_alone(tiny: TinyModel, alone: Answers) -> None:
-    pair = Pair(tiny, "tcp", num_blocks=(36, 14))
-    assert_equal(await pair.serve(make_requests(60)), alone)
+    pair = Pair(tiny, "tcp", num_blocks=(36, 18))
+    assert_equal(await pair.serve(make_requests(80)), alone)
     assert pair.decode.engine.counters.handed_back > 0
     assert pair.decode.state.counters["kv_transfer_bytes"] > 0
 

@@ -1,16 +1,56 @@
 """What the README says of commands and settings is what the code says."""
 
+import ast
+import re
+
 from services.cli.__main__ import COMMANDS
 from services.cli.up import SETTINGS
 from shared.settings import flag_name
-from tests.rules.settings_table import with_table
+from tests.rules.readme_tables import with_tables
 from tests.rules.sources import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_settings_table_is_current() -> None:
-    assert with_table(README) == README, "run: python -m tests.rules.settings_table"
+def test_tables_are_current() -> None:
+    assert with_tables(README) == README, "run: python -m tests.rules.readme_tables"
+
+
+def steps_of(readme: str) -> list[tuple[int, str, str]]:
+    """(step, file, function) of the nine-step table."""
+    rows = re.findall(r"^\| (\d) \|.*\|([^|]*)\|$", readme, re.MULTILINE)
+    return [
+        (int(step), path, function)
+        for step, places in rows
+        for path, function in re.findall(r"`([\w/]+\.py):(\w+)`", places)
+    ]
+
+
+def missing_steps(steps: list[tuple[int, str, str]]) -> list[str]:
+    """Places whose function does not exist, or does not say its step's number."""
+    wrong = []
+    for step, path, function in steps:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        texts = [
+            ast.get_docstring(node) or ""
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+        ]
+        if not any(re.search(rf"[Ss]teps?\b[^.:]*\b{step}\b", text) for text in texts):
+            wrong.append(f"step {step}: {path}:{function}")
+    return wrong
+
+
+def test_nine_steps_lead_to_functions_that_say_their_number() -> None:
+    steps = steps_of(README)
+    assert {step for step, _, _ in steps} == set(range(1, 10))
+    assert missing_steps(steps) == []
+
+
+def test_a_wrong_place_in_the_nine_steps_is_found() -> None:
+    path = "services/gateway/sequencer.py"
+    assert missing_steps([(8, path, "push")]) == []
+    assert missing_steps([(7, path, "push"), (8, path, "vanished")]) != []
 
 
 def test_every_command_is_named() -> None:

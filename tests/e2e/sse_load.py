@@ -1,0 +1,137 @@
+"""Many streamed completions at once on raw sockets, cheap enough to share two cores with what
+it measures: events are counted in the bytes, and only the last ones are parsed."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+READ_BYTES = 2**16
+LIMIT_S = 150.0
+"""an answer that takes longer is lost"""
+
+
+@dataclass
+class LoadedStream:
+    """One streamed answer under load."""
+
+    sent_s: float
+    status: int = 0
+    num_events: int = 0
+    """events with text or a finish reason"""
+    first_s: float = 0.0
+    end_s: float = 0.0
+    """after it was sent"""
+    tail: bytes = b""
+    """the last bytes of the body"""
+
+    @property
+    def complete(self) -> bool:
+        return self.status == 200 and b"data: [DONE]" in self.tail and not self.error
+
+    @property
+    def error(self) -> str:
+        found = b'"error"' in self.tail or self.status != 200
+        return self.tail.decode(errors="replace") if found else ""
+
+    @property
+    def completion_tokens(self) -> int:
+        """What the usage event says."""
+        for line in reversed(self.tail.split(b"\n")):
+            if line.startswith(b"data: {") and b'"usage":{' in line:
+                usage: int = json.loads(line[6:])["usage"]["completion_tokens"]
+                return usage
+        return 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """From the request to its end: waiting counts."""
+        return self.completion_tokens / self.end_s
+
+
+@dataclass
+class LoadReport:
+    """What a loaded gateway's clients saw."""
+
+    streams: list[LoadedStream] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> list[LoadedStream]:
+        return [stream for stream in self.streams if not stream.complete]
+
+    @property
+    def slowest(self) -> float:
+        """Tokens per second of the slowest stream."""
+        return min(stream.tokens_per_s for stream in self.streams)
+
+    def summary(self) -> str:
+        firsts = sorted(stream.first_s for stream in self.streams)
+        ends = sorted(stream.end_s for stream in self.streams)
+        tokens = sum(stream.completion_tokens for stream in self.streams)
+        return (
+            f"{len(self.streams)} answers in {self.seconds:.1f} s, {tokens / self.seconds:.0f} "
+            f"tokens/s, {len(self.failed)} failed, slowest {self.slowest:.2f} tokens/s, "
+            f"first token p50 {firsts[len(firsts) // 2]:.2f} s, end p50 "
+            f"{ends[len(ends) // 2]:.2f} s, max {ends[-1]:.2f} s"
+        )
+
+
+async def stream_completion(url: str, body: bytes) -> LoadedStream:
+    """One POST /v1/completions, read to the end of the connection."""
+    address = urlsplit(url)
+    stream = LoadedStream(time.monotonic())
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        async with asyncio.timeout(LIMIT_S):
+            await _read(reader, stream)
+    finally:
+        writer.close()
+    stream.end_s = time.monotonic() - stream.sent_s
+    return stream
+
+
+async def keep_open(
+    url: str, bodies: Iterator[bytes], num_streams: int, seconds: float, on_start: Callable[[], None]
+) -> LoadReport:
+    """`num_streams` streams at every moment for so long: each that ends is replaced at once.
+    Those open at the end are read to theirs."""
+    report = LoadReport()
+    start_s = time.monotonic()
+
+    async def slot() -> None:
+        while time.monotonic() - start_s < seconds:
+            report.streams.append(await stream_completion(url, next(bodies)))
+
+    on_start()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(num_streams):
+            tasks.create_task(slot())
+    report.seconds = time.monotonic() - start_s
+    return report
+
+
+async def all_at_once(url: str, bodies: Sequence[bytes]) -> LoadReport:
+    """Every body in a stream of its own, sent together."""
+    start_s = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        jobs = [tasks.create_task(stream_completion(url, body)) for body in bodies]
+    return LoadReport([job.result() for job in jobs], time.monotonic() - start_s)
+
+
+async def _read(reader: asyncio.StreamReader, stream: LoadedStream) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    stream.status = int(head.split(b" ", 2)[1])
+    while received := await reader.read(READ_BYTES):
+        num_events = received.count(b'"finish_reason"')
+        if num_events and not stream.first_s:
+            stream.first_s = time.monotonic() - stream.sent_s
+        stream.num_events += num_events
+        stream.tail = (stream.tail + received)[-2048:]
