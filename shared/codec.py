@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
+from sys import intern
 from typing import Any, Literal
 
 import msgpack
@@ -154,7 +155,7 @@ def _dict_reader(args: tuple[Any, ...]) -> Reader:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise ProtocolError(f"{where}: expected a map with string keys")
-        return {key: read_value(item, f"{where}.{key[:40]}") for key, item in value.items()}
+        return {intern(key): read_value(item, f"{where}.{key[:40]}") for key, item in value.items()}
 
     return read
 

@@ -9,6 +9,7 @@ lock; safety needs no clock and no lock across processes).
 import contextlib
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shared.kv_layout import KVLayout
@@ -53,6 +54,16 @@ class KVMemory:
         """Writable bytes of one block."""
         size = self.layout.block_bytes
         return self.blocks[block_id * size : (block_id + 1) * size]
+
+    def unmap_pages(self, block_ids: Iterable[int]) -> None:
+        """This process is done with these blocks for now: their bytes stay, also for the other
+        process, but no longer count as memory of this one. Touching them again is fine."""
+        for block_id in block_ids:
+            start = self._table_bytes + block_id * self.layout.block_bytes
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):
+                end = start + self.layout.block_bytes
+                self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
     def discard(self, block_id: int) -> None:
         """Give back the memory of the pages that lie wholly in one block; for every process that

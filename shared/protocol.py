@@ -81,6 +81,13 @@ class Load:
     state: Literal["starting", "ready", "draining"] = "ready"
 
 
+class SpanEvent(NamedTuple):
+    """A moment within a span; wall-clock ns."""
+
+    name: str
+    time_ns: int
+
+
 @dataclass(frozen=True)
 class Span:
     """One stage of a request as cut by the process that did the work; wall-clock ns."""
@@ -90,6 +97,7 @@ class Span:
     end_ns: int
     pid: int
     attributes: dict[str, str | int | float | bool] = field(default_factory=dict)
+    events: tuple[SpanEvent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +188,8 @@ class Pong:
     load: Load
     counters: dict[str, int] = field(default_factory=dict)
     """totals since the worker's start, by metric name; the gateway exports them"""
+    stages: dict[str, int] = field(default_factory=dict)
+    """attempts it holds now, by stage"""
 
 
 @dataclass(frozen=True)
@@ -227,7 +237,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Spans:
-    """Worker -> gateway: the stages this attempt went through here."""
+    """Worker -> gateway: the stages this attempt went through here. A later span of the same
+    name replaces an earlier one: a stage may be told while it still goes on."""
 
     rid: str
     epoch: int

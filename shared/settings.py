@@ -74,7 +74,19 @@ class Settings:
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
     worker_port: int = _setting(0, "link port of a worker; 0 picks one", low=0, high=65535)
     transfer_port: int = _setting(0, "KV port of a prefill worker; 0 picks", low=0, high=65535)
+    worker_advertise: str = _setting(
+        "", "host:port gateways dial instead of the link port, behind a NAT or a proxy"
+    )
+    transfer_advertise: str = _setting(
+        "", "host:port decode workers dial instead of the KV port, behind a NAT or a proxy"
+    )
     worker_id: str = _setting("", "stable name of a worker; default: role and pid")
+
+    topology: str = _setting(
+        "auto",
+        "pd: prefill and decode apart; agg: decode workers do both; auto: by who registers",
+        choices=("auto", "pd", "agg"),
+    )
 
     # State
     redis: str = _setting("embedded", "embedded, redis://..., rediss://... or unix://...")

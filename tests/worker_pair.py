@@ -88,9 +88,9 @@ class StepSender:
 class RecordingPeer(Peer):
     """A gateway's link that keeps what it was sent."""
 
-    def __init__(self, inc: str = "gateway.1", inbox: list[Message] | None = None) -> None:
-        self.hello = Hello(VERSION, "gateway", inc, "pool")
-        self.sent: list[Message] = [] if inbox is None else inbox
+    def __init__(self) -> None:
+        self.hello = Hello(VERSION, "gateway", "gateway.1", "pool")
+        self.sent: list[Message] = []
 
     @property
     def closed(self) -> bool:
@@ -126,6 +126,10 @@ class StepWorker:
             self.service = DecodeService(
                 self.state, outbox, sender, Pulls(self.transport), SystemClock()
             )
+
+    @property
+    def is_prefill(self) -> bool:
+        return isinstance(self.service, PrefillService)
 
     @property
     def has_work(self) -> bool:
@@ -181,34 +185,62 @@ class PairRequest:
 
 
 class PairGateway:
-    """Owner of requests over one prefill and one decode worker."""
+    """Owner of requests over one prefill and one decode worker, with a link to each."""
 
     def __init__(
         self, prefill: StepWorker | None, decode_worker: StepWorker, block_size: int
     ) -> None:
-        self.inbox: list[Message] = []
-        self.peer = RecordingPeer(inbox=self.inbox)
         self.requests: dict[str, PairRequest] = {}
         self.num_retries = 0
         self._prefill = prefill
         self._decode = decode_worker
         self._block_size = block_size
+        self._links = {w.inc: RecordingPeer() for w in (prefill, decode_worker) if w is not None}
 
     def submit(self, request: PairRequest) -> None:
         self.requests[request.rid] = request
         self._assign(request)
 
+    def cancel(self, request: PairRequest) -> None:
+        """The client left."""
+        request.finish_reason = "cancelled"
+        self._cancel_attempt(request)
+
+    def retry(self, request: PairRequest) -> None:
+        """Epoch + 1 with the tokens delivered so far."""
+        self.num_retries += 1
+        request.sequencer.forget_ahead()
+        self._cancel_attempt(request)
+        self._assign(request)
+
+    def replace(self, old: StepWorker, new: StepWorker) -> None:
+        """A worker died and came back; what ran there is tried again. Prefill is assumed to
+        have had a part in every request that is not local."""
+        del self._links[old.inc]
+        self._links[new.inc] = RecordingPeer()
+        if old is self._prefill:
+            self._prefill = new
+        else:
+            self._decode = new
+        for request in self.requests.values():
+            if not request.finish_reason and not (old.is_prefill and request.local):
+                self.retry(request)
+
     @property
     def done(self) -> bool:
         return all(request.finish_reason for request in self.requests.values())
 
-    def pump(self) -> bool:
-        """Take in what workers said; whether there was anything."""
-        messages = self.inbox[:]
-        del self.inbox[: len(messages)]
+    def pump(self, worker: StepWorker, limit: int | None = None) -> bool:
+        """Take in what a worker said, in order; whether there was anything."""
+        inbox = self._links[worker.inc].sent
+        messages = inbox[:limit]
+        del inbox[: len(messages)]
         for message in messages:
             self._take(message)
         return bool(messages)
+
+    def unread(self, worker: StepWorker) -> list[Message]:
+        return list(self._links[worker.inc].sent)
 
     def _take(self, message: Message) -> None:
         match message:
@@ -218,39 +250,42 @@ class PairGateway:
             case Start(rid, epoch, _, num_cached):
                 request = self.requests[rid]
                 request.num_cached_tokens += num_cached
-                if epoch == request.epoch and request.local is None:
+                if self._is_current(rid, epoch) and request.local is None:
                     self._send_receive(request)
             case Refuse(rid, epoch) | Fail(rid, epoch) | Handback(rid, epoch):
-                if self.requests[rid].epoch == epoch:
-                    self._retry(self.requests[rid])
+                if self._is_current(rid, epoch):
+                    self.retry(self.requests[rid])
             case Spans(rid, _, _, spans):
                 self.requests[rid].spans += [span.name for span in spans]
             case _:
                 raise AssertionError(f"a gateway expects no {type(message).__name__}")
 
     def _take_run(self, run: TokenRun) -> None:
-        request = self.requests[run.rid]
-        if run.epoch != request.epoch or request.finish_reason:
+        if not self._is_current(run.rid, run.epoch):
             return
+        request = self.requests[run.rid]
         assert not request.sequencer.contradicts(run)
         for ready in request.sequencer.push(run):
             request.logprobs += ready.logprobs
             request.finish_reason = ready.finish_reason
 
-    def _retry(self, request: PairRequest) -> None:
-        """Epoch + 1 with the tokens delivered so far."""
-        self.num_retries += 1
-        request.sequencer.forget_ahead()
+    def _is_current(self, rid: str, epoch: int) -> bool:
+        request = self.requests[rid]
+        return request.epoch == epoch and not request.finish_reason
+
+    def _cancel_attempt(self, request: PairRequest) -> None:
         for worker in (self._prefill, self._decode):
             if worker is not None:
-                worker.service.on_message(self.peer, Cancel(request.rid, request.epoch))
-        self._assign(request)
+                self._send(worker, Cancel(request.rid, request.epoch))
 
     def _assign(self, request: PairRequest) -> None:
         request.epoch += 1
         worker = self._prefill if request.local is None else self._decode
         assert worker is not None
-        worker.service.on_message(self.peer, decode(encode(self._assignment(request, worker))))
+        self._send(worker, self._assignment(request, worker))
+
+    def _send(self, worker: StepWorker, message: Message) -> None:
+        worker.service.on_message(self._links[worker.inc], decode(encode(message)))
 
     def _assignment(self, request: PairRequest, worker: StepWorker) -> Assign:
         return Assign(
@@ -283,7 +318,7 @@ class PairGateway:
             hash_root=ROOT,
             sampling=request.sampling,
         )
-        self._decode.service.on_message(self.peer, decode(encode(message)))
+        self._send(self._decode, message)
 
     def _hashes(self, request: PairRequest) -> tuple[bytes, ...]:
         return tuple(chain_hashes(ROOT, request.known_tokens, self._block_size))
@@ -300,8 +335,9 @@ async def drive(
     async with asyncio.timeout(60):
         while not all_idle() or any(worker.has_work for worker in workers):
             stirred.clear()
-            moved = gateway.pump()
+            moved = False
             for worker in workers:
+                moved |= gateway.pump(worker)
                 if worker.has_work:
                     worker.turn()
                     moved = True

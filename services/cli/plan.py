@@ -58,7 +58,7 @@ class Plan:
 
     def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
         """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""
-        shared = replace(self.settings, redis=redis_url)
+        shared = replace(self.settings, redis=redis_url, topology=self.topology)
         gateway = replace(shared, port=port)
         specs = [_spec("gateway", "gateway", gateway)]
         for index, name in enumerate(self.worker_names):

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from shared.errors import KVTransferError
 from shared.protocol import Attempt, Receive
@@ -18,7 +20,7 @@ class Pulls:
     def __init__(self, transport: KVTransport, delay_s: float = 0.0) -> None:
         self._transport = transport
         self._delay_s = delay_s
-        """planted between the verdict and the first decode step, for tests"""
+        """planted at the end of each pull, for tests"""
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     @property
@@ -83,4 +85,5 @@ class Pulls:
             return
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
+            pulled = replace(pulled, end_ns=time.time_ns())
         on_pulled(pulled)

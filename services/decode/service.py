@@ -53,6 +53,14 @@ class DecodeService:
         self._clock = clock
         self._awaited: dict[Attempt, Receive] = {}
         """attempts whose reservation or pull is under way"""
+        transport = pulls.transport_name
+        self._transfer_counters = {
+            "kv_transfers": f"kv_transfers:{transport}",
+            "kv_transfer_bytes": f"kv_transfer_bytes:{transport}",
+            "kv_transfer_blocks": f"kv_transfer_blocks:{transport}",
+        }
+        for name in (*self._transfer_counters.values(), "prompt_tokens:transferred"):
+            state.count(name, 0)
 
     transfer_address = ""
     """a decode worker offers nothing yet"""
@@ -97,7 +105,7 @@ class DecodeService:
             self._outbox.refuse(peer, attempt, "incarnation")
         elif self._state.draining:
             self._outbox.refuse(peer, attempt, "draining")
-        elif self._hold(peer, attempt, message.traceparent, num_uncomputed_tokens=0):
+        elif self._hold(peer, message, num_uncomputed_tokens=0):
             self._awaited[attempt] = message
             self._engine.send(Reserve(received_sequence(message)))
 
@@ -109,13 +117,12 @@ class DecodeService:
         reason = self._state.refusal(message.inc, len(message.token_ids))
         if reason is not None:
             self._outbox.refuse(peer, attempt, reason)
-        elif self._hold(peer, attempt, message.traceparent, len(message.token_ids)):
+        elif self._hold(peer, message, len(message.token_ids)):
             self._engine.send(Add(assigned_sequence(message)))
 
-    def _hold(
-        self, peer: Peer, attempt: Attempt, traceparent: str, num_uncomputed_tokens: int
-    ) -> bool:
+    def _hold(self, peer: Peer, message: Receive | Assign, num_uncomputed_tokens: int) -> bool:
         """False when the same or a later epoch is here already."""
+        attempt = Attempt(message.rid, message.epoch)
         attempts = self._state.attempts
         if attempts.is_stale(attempt):
             return False
@@ -123,7 +130,9 @@ class DecodeService:
         if older is not None:
             self._forget(older.attempt)
         now_ns = self._clock.wall_ns()
-        attempts.hold(HeldAttempt(attempt, peer, traceparent, num_uncomputed_tokens, now_ns))
+        held = HeldAttempt(attempt, peer, message.traceparent, num_uncomputed_tokens, now_ns)
+        held.mode = "receive" if isinstance(message, Receive) else "local"
+        attempts.hold(held)
         return True
 
     def _schedule(self, event: Scheduled) -> None:
@@ -139,6 +148,7 @@ class DecodeService:
         for attempt in event.handed_back:
             held = self._state.attempts.drop(attempt)
             if held is not None:
+                self._tell_decode(held)
                 self._outbox.hand_back(held, "kv_pressure")
 
     def _report(self, report: StepReport) -> None:
@@ -150,6 +160,7 @@ class DecodeService:
                 held.num_chunks += 1
                 held.num_prefilled_tokens += num_tokens
                 held.num_uncomputed_tokens = max(0, held.num_uncomputed_tokens - num_tokens)
+                held.chunk_ends_ns.append(report.end_ns)
         self._send_tokens(report)
         for attempt in report.finished:
             self._state.attempts.drop(attempt)
@@ -162,22 +173,35 @@ class DecodeService:
                 self._note_tokens(held, run, report)
                 runs.append((held, run))
         self._outbox.tokens(runs)
-        for held, _ in runs:
-            if held.first_token_ns == report.end_ns:
+        for held, run in runs:
+            if held.first_token_ns == report.end_ns and run.finish_reason is None:
                 self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
 
     def _note_tokens(self, held: HeldAttempt, run: TokenRun, report: StepReport) -> None:
-        """The first token of a prompt computed here belongs to prefill, all others to decode."""
+        """The first token of a prompt computed here belongs to prefill, all others to decode.
+
+        The stages of a request go before its last token, so that they are there when the gateway
+        sums up; that decode began is told at once, because the gateway may end it at any time."""
+        last = run.finish_reason is not None
         if held.started_ns and not held.first_token_ns:
             held.first_token_ns = report.end_ns
+            if last:
+                self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
             return
-        num_repeated = 0
-        if not held.first_decode_ns:
+        began = not held.first_decode_ns
+        if began:
             held.first_decode_ns = report.start_ns
-            num_repeated = 0 if held.started_ns else 1
         held.last_token_ns = report.end_ns
+        num_repeated = int(began and held.mode == "receive")
         held.num_decoded_tokens += len(run.token_ids) - num_repeated
-        if run.finish_reason is not None:
+        if last:
+            self._tell_decode(held)
+        elif began:
+            self._outbox.note_stages(held, decode_span(held))
+
+    def _tell_decode(self, held: HeldAttempt) -> None:
+        """Decode is over here; nothing to tell if it never began."""
+        if held.first_decode_ns:
             self._outbox.stages(held, decode_span(held))
 
     def _pull(self, reserved: Reserved) -> None:
@@ -186,27 +210,39 @@ class DecodeService:
         if message is None:
             self._engine.send(Abort(reserved.attempt))
             return
+        held = self._state.attempts.get(reserved.attempt)
+        if held is not None:
+            held.reserved_ns = self._clock.wall_ns()
         self._pulls.start(
             message,
             reserved,
-            on_pulled=lambda pulled: self._adopt(reserved.attempt, pulled),
+            on_pulled=lambda pulled: self._adopt(reserved, pulled),
             on_failed=lambda text: self._lose(reserved.attempt, "kv_transfer", text),
         )
 
-    def _adopt(self, attempt: Attempt, pulled: Pulled) -> None:
+    def _adopt(self, reserved: Reserved, pulled: Pulled) -> None:
         """The KV is verified. The engine's first frame repeats token 1, so a lost or overtaken
         frame of prefill's costs nothing (R3)."""
-        self._awaited.pop(attempt, None)
+        attempt = reserved.attempt
+        message = self._awaited.pop(attempt, None)
         held = self._state.attempts.get(attempt)
-        if held is None or pulled.run is None:
+        if held is None or message is None or pulled.run is None:
             self._state.attempts.drop(attempt)
             self._engine.send(Abort(attempt))
             return
-        self._state.count("kv_transfer_bytes", pulled.num_bytes)
-        self._state.count("kv_transfer_blocks", pulled.num_blocks)
-        self._state.count("kv_transfers")
+        held.adopted_ns = pulled.end_ns
+        self._count_transfer(len(message.token_ids), reserved, pulled)
         self._engine.send(Adopt(attempt, pulled.run))
         self._outbox.stages(held, transfer_span(pulled, self._pulls.transport_name))
+
+    def _count_transfer(self, num_tokens: int, reserved: Reserved, pulled: Pulled) -> None:
+        """Tokens: those of the prompt whose KV was not here before."""
+        count, names = self._state.count, self._transfer_counters
+        count(names["kv_transfers"])
+        count(names["kv_transfer_bytes"], pulled.num_bytes)
+        count(names["kv_transfer_blocks"], pulled.num_blocks)
+        share = pulled.num_blocks / max(len(reserved.block_ids), 1)
+        count("prompt_tokens:transferred", round(num_tokens * share))
 
     def _lose(self, attempt: Attempt, code: str, text: str) -> None:
         self._awaited.pop(attempt, None)
@@ -220,6 +256,8 @@ class DecodeService:
     def _forget(self, attempt: Attempt) -> None:
         """CANCEL. Blocks under a read in flight stay quarantined until it has ended (R18)."""
         self._awaited.pop(attempt, None)
-        if self._state.attempts.drop(attempt) is None:
+        held = self._state.attempts.drop(attempt)
+        if held is None:
             return
+        self._tell_decode(held)
         self._pulls.cancel(attempt, lambda: self._engine.send(Abort(attempt)))

@@ -127,8 +127,9 @@ class Dispatcher:
         )
 
     def status(self) -> dict[str, Any]:
-        """The body of `status --json`."""
+        """The body of `status --json`. Asks the workers how they are, for whoever asks next."""
         identity = self._identity
+        self._links.ping_all()
         return {
             "version": identity.version,
             "url": identity.url,
@@ -230,14 +231,20 @@ class Dispatcher:
         return OverloadedError(message, retry_after_s=self._requests.retry_after_s(num_ahead))
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due_s = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.tick()
+            self.tick(own_pause_s=loop.time() - due_s)
 
-    def tick(self) -> None:
-        """Deadlines, stalls, and whoever waits although there is room."""
+    def tick(self, own_pause_s: float = 0.0) -> None:
+        """Deadlines, stalls, and whoever waits although there is room.
+
+        While this process was paused it heard nobody: that silence is no worker's fault."""
         now_s = self._clock.monotonic_s()
         for live in self._all_live():
+            waits_for_decode = live.machine.wants_decode
+            live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
             if now_s >= live.deadline_s:
                 self._requests.execute(live, live.machine.expire())
             elif now_s - self._last_progress_s(live) > live.patience_s():
@@ -248,13 +255,8 @@ class Dispatcher:
         self._requests.line.repeat_puts()
 
     def _last_progress_s(self, live: LiveRequest) -> float:
-        """Its own, or that of a worker which has more than it runs: waiting there is no stall.
-
-        A request that waits for a decode worker to live has only its deadline."""
-        machine = live.machine
-        if machine.wants_decode:
-            live.progress_s = self._clock.monotonic_s()
-        progress_s = live.progress_s
+        """Its own, or that of a worker which has more than it runs: waiting there is no stall."""
+        machine, progress_s = live.machine, live.progress_s
         for worker in (self._links.get(machine.p_inc), self._links.get(machine.d_inc)):
             if worker is not None and worker.queues and machine.holds(worker.inc):
                 progress_s = max(progress_s, worker.last_progress_s)

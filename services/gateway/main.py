@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import cast
 
 from services.gateway.app import create_app
 from services.gateway.dispatcher import Dispatcher, GatewayStores
@@ -16,6 +17,7 @@ from services.gateway.http_server import http_server
 from services.gateway.identity import GatewayIdentity
 from services.gateway.observation import Observation
 from services.gateway.prefill_cost import PrefillCost
+from services.gateway.router import Topology
 from services.gateway.served_model import ServedModel, served_model
 from services.gateway.text_pool import TextPool
 from services.gateway.upkeep import Upkeep
@@ -136,6 +138,7 @@ def gateway_identity(
         model=model.name,
         max_model_len=model.max_model_len,
         block_size=settings.block_size,
+        topology=cast(Topology, settings.topology),
     )
 
 

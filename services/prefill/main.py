@@ -29,5 +29,12 @@ def build_service(parts: Parts) -> PrefillService:
         limits=TransferLimits(lease_s=settings.lease_s, max_pulls=settings.max_pulls),
         clock=parts.clock,
     )
-    service = PrefillService(parts.state, parts.outbox, parts.engine, transport, parts.clock)
+    service = PrefillService(
+        parts.state,
+        parts.outbox,
+        parts.engine,
+        transport,
+        parts.clock,
+        settings.transfer_advertise,
+    )
     return service

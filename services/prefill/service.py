@@ -18,7 +18,7 @@ from shared.worker.channel import Abort, Add, Event, Refused, Release, Scheduled
 from shared.worker.engine_sender import EngineSender
 from shared.worker.outbox import Outbox
 from shared.worker.specs import assigned_sequence
-from shared.worker.stages import prefill_span, queue_span
+from shared.worker.stages import held_span, prefill_span, queue_span
 from shared.worker.state import WorkerState
 
 
@@ -32,8 +32,10 @@ class PrefillService:
         engine: EngineSender,
         transport: KVTransport,
         clock: Clock,
+        advertised_address: str = "",
     ) -> None:
         self._state = state
+        self._advertised_address = advertised_address
         self._outbox = outbox
         self._engine = engine
         self._transport = transport
@@ -43,7 +45,7 @@ class PrefillService:
     @property
     def transfer_address(self) -> str:
         """Where decode workers pull from."""
-        return self._transport.address
+        return self._advertised_address or self._transport.address
 
     async def start(self) -> None:
         await self._transport.start()
@@ -79,8 +81,10 @@ class PrefillService:
     def on_released(self, attempt: Attempt) -> None:
         """Decode holds a verified copy, or the lease ran out."""
         self._offers.pop(attempt, None)
-        if self._state.attempts.drop(attempt) is not None:
+        held = self._state.attempts.drop(attempt)
+        if held is not None:
             self._engine.send(Release(attempt))
+            self._outbox.stages(held, held_span(held, self._clock.wall_ns()))
 
     def _assign(self, peer: Peer, message: Assign) -> None:
         """Step 4: accept the prompt or refuse it; nothing in between."""
@@ -125,28 +129,40 @@ class PrefillService:
                 held.num_chunks += 1
                 held.num_prefilled_tokens += num_tokens
                 held.num_uncomputed_tokens -= num_tokens
-        self._send_tokens(report)
+                held.chunk_ends_ns.append(report.end_ns)
+        runs = self._send_tokens(report)
         for attempt, piece in report.pieces:
             if attempt in self._offers:
                 self._offers[attempt].publish(piece)
         for attempt, run in report.sealed:
+            sealed = self._state.attempts.get(attempt)
+            if sealed is not None:
+                sealed.sealed_ns = report.end_ns
             if attempt in self._offers:
                 self._offers[attempt].seal(run)
         for attempt in report.ended:
             if attempt in self._offers:
                 self._offers.pop(attempt).end()
             self._state.attempts.drop(attempt)
+        for held, run in runs:
+            if run.finish_reason is None:
+                self._tell_stages(held, report)
 
-    def _send_tokens(self, report: StepReport) -> None:
-        """Token 1 goes to the gateway before anything else happens: TTFT ends here."""
+    def _send_tokens(self, report: StepReport) -> list[tuple[HeldAttempt, TokenRun]]:
+        """Token 1 goes to the gateway before anything else happens: TTFT ends here. If it ends
+        the request too, its stages go first, so that they are there when the gateway sums up."""
         runs: list[tuple[HeldAttempt, TokenRun]] = []
         for run in report.tokens:
             held = self._state.attempts.get(Attempt(run.rid, run.epoch))
             if held is not None:
                 runs.append((held, run))
+                if run.finish_reason is not None:
+                    self._tell_stages(held, report)
         self._outbox.tokens(runs)
-        for held, _ in runs:
-            self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
+        return runs
+
+    def _tell_stages(self, held: HeldAttempt, report: StepReport) -> None:
+        self._outbox.stages(held, queue_span(held), prefill_span(held, report.end_ns))
 
     def _lose(self, refused: Refused) -> None:
         held = self._state.attempts.get(refused.attempt)

@@ -79,11 +79,12 @@ def create_pool(
 ) -> tuple[torch.Tensor, KVMemory, HostStaging | None]:
     """The pool tensor, the memory the io process maps, and what carries blocks between them.
 
-    On a CPU they are one and the same bytes and there is nothing to carry.
+    On a CPU they are one and the same bytes and there is nothing to carry; their pages are taken
+    now, so that memory which is not there is missed at the start and use stays the same after.
     """
     memory = KVMemory.create(layout, num_blocks)
     if device.type == "cpu":
-        return pool_of(memory), memory, None
+        return pool_of(memory).zero_(), memory, None
     kv_pool = device_pool(layout, num_blocks, device)
     return kv_pool, memory, HostStaging(memory, kv_pool)
 

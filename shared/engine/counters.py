@@ -25,15 +25,16 @@ class EngineCounters:
     prefix_hit_tokens: int = 0
 
     def totals(self) -> dict[str, int]:
-        """By metric name; a part after a colon is the `reason` label. Every reason is there
-        from the start, so that a zero is seen as one."""
+        """By metric name; a part after a colon is the value of the metric's label. Every one is
+        there from the start, so that a zero is seen as one."""
         totals = {
             "engine_steps": self.steps,
-            "num_preemptions": self.preemptions,
-            "prompt_tokens_computed": self.prompt_tokens_computed,
+            "preemptions": self.preemptions,
+            "prompt_tokens:computed": self.prompt_tokens_computed,
+            "prompt_tokens:cached": self.prefix_hit_tokens,
             "tokens_sampled": self.generated_tokens,
-            "prefix_cache_query_tokens": self.prefix_query_tokens,
-            "prefix_cache_hit_tokens": self.prefix_hit_tokens,
+            "prefix_cache_queries": self.prefix_query_tokens,
+            "prefix_cache_hits": self.prefix_hit_tokens,
         }
         for reason in LOCAL_PREFILL_REASONS:
             totals[f"local_prefill_tokens:{reason}"] = self.local_prefill_tokens[reason]

@@ -5,11 +5,16 @@ as moving; the `baton.` names are ours.
 """
 
 SPAN_REQUEST = "request"
+SPAN_READ = "read"
 SPAN_QUEUE = "queue"
 SPAN_PREFILL = "prefill"
 SPAN_TRANSFER = "kv_transfer"
 SPAN_DECODE = "decode"
+SPAN_HELD = "kv_held"
 EVENT_FIRST_TOKEN = "first_token"  # noqa: S105 -- an event name
+EVENT_CHUNK = "chunk"
+EVENT_SEALED = "sealed"
+EVENT_RELEASED = "released"
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -42,5 +47,6 @@ TRANSFER_BLOCKS = "baton.kv_transfer.blocks"
 TRANSFER_REREAD = "baton.kv_transfer.blocks_read_again"
 TRANSFER_GBPS = "baton.kv_transfer.gb_per_s"
 TRANSFER_TRANSPORT = "baton.kv_transfer.transport"
+TRANSFER_OVERLAPPED_MS = "baton.kv_transfer.overlapped_ms"
 TRANSFER_AFTER_SEAL_MS = "baton.kv_transfer.after_seal_ms"
 DECODED_TOKENS = "baton.decode.tokens"

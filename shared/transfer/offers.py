@@ -233,6 +233,8 @@ class OfferTable:
         self._leases.stop(offer.attempt)
         del self._offers[offer.attempt]
         offer.notify()
+        for publication in offer.publications:
+            self._memory.unmap_pages(tag.block_id for tag in publication.tags)
 
     def close(self) -> None:
         for offer in list(self._offers.values()):

@@ -104,6 +104,7 @@ class TcpPull:
                     task.cancel()
         finally:
             await settled(self._digesting)
+            self._memory.unmap_pages(self._request.block_ids)
         end_ns = self._clock.wall_ns()
         with contextlib.suppress(PeerLostError):
             await self._stream.send(Release())

@@ -1,7 +1,9 @@
 """What the io process knows of each attempt it holds: its gateway, its times, its progress."""
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from shared.link.server import Peer
 from shared.protocol import Attempt
@@ -26,6 +28,26 @@ class HeldAttempt:
     first_decode_ns: int = 0
     last_token_ns: int = 0
     num_decoded_tokens: int = 0
+    mode: Literal["prefill", "local", "receive"] = "prefill"
+    chunk_ends_ns: list[int] = field(default_factory=list)
+    sealed_ns: int = 0
+    reserved_ns: int = 0
+    """its blocks are taken, the pull may start"""
+    adopted_ns: int = 0
+    """its KV is here and verified"""
+
+    @property
+    def stage(self) -> str:
+        """Where it is now, as the queue-stage gauges call it."""
+        if self.mode == "receive":
+            if self.adopted_ns:
+                return "decode"
+            return "transfer" if self.reserved_ns else "reserve"
+        if self.sealed_ns:
+            return "held"
+        if self.first_token_ns:
+            return "decode"
+        return "prefill" if self.started_ns else "queued"
 
 
 class AttemptTable:
@@ -69,6 +91,10 @@ class AttemptTable:
 
     def of_peer(self, peer: Peer) -> list[HeldAttempt]:
         return [held for held in self._held.values() if held.peer is peer]
+
+    def num_by_stage(self) -> dict[str, int]:
+        """Attempts held, by stage; stages without any are left out."""
+        return dict(Counter(held.stage for held in self._held.values()))
 
     @property
     def num_unstarted_tokens(self) -> int:

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.errors import SettingsError
 from shared.process import new_incarnation
 from shared.protocol import VERSION, Hello, Load
 from shared.release import release
@@ -25,12 +26,22 @@ class Identity:
     served_model: str
     host: str
     """address gateways dial"""
+    advertised: str = ""
+    """host:port they dial instead, when it is not empty"""
 
     @classmethod
     def of_process(cls, settings: Settings, role: WorkerRole) -> "Identity":
         worker_id = settings.worker_id or f"{role}-{os.getpid()}"
         inc = new_incarnation(worker_id)
-        return cls(role, worker_id, inc, settings.served_model_name, settings.host)
+        _split(settings.worker_advertise)
+        return cls(
+            role,
+            worker_id,
+            inc,
+            settings.served_model_name,
+            settings.host,
+            settings.worker_advertise,
+        )
 
     def hello(self, pool: str, load: Load, transfer_address: str) -> Hello:
         return Hello(
@@ -45,11 +56,12 @@ class Identity:
         )
 
     def entry(self, ready: Ready, pool: str, port: int) -> WorkerEntry:
+        host, port = _split(self.advertised) or (self.host, port)
         return WorkerEntry(
             worker_id=self.worker_id,
             inc=self.inc,
             role=self.role,
-            host=self.host,
+            host=host,
             port=port,
             pool=pool,
             pid=os.getpid(),
@@ -58,3 +70,13 @@ class Identity:
             max_model_len=ready.max_model_len,
             block_size=ready.layout.block_size,
         )
+
+
+def _split(address: str) -> tuple[str, int] | None:
+    """Host and port; None for no address. SettingsError when it is malformed."""
+    host, _, port = address.rpartition(":")
+    if not address:
+        return None
+    if not host or not port.isdigit():
+        raise SettingsError(f"--worker-advertise: {address!r} is not host:port")
+    return host.strip("[]"), int(port)

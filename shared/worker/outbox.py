@@ -53,10 +53,15 @@ class Outbox:
         for peer, peer_runs in by_peer.items():
             peer.send(Tokens(self._state.inc, tuple(peer_runs), load))
 
+    def note_stages(self, held: HeldAttempt, *spans: Span) -> None:
+        """To the gateway only, for its receipt: a stage that still goes on."""
+        attempt = held.attempt
+        held.peer.send(Spans(attempt.rid, attempt.epoch, self._state.inc, spans))
+
     def stages(self, held: HeldAttempt, *spans: Span) -> None:
         """To the gateway for its receipt, and to the trace's collector."""
         attempt = held.attempt
-        held.peer.send(Spans(attempt.rid, attempt.epoch, self._state.inc, spans))
+        self.note_stages(held, *spans)
         parent = parse_traceparent(held.traceparent)
         if parent is None:
             return
@@ -75,4 +80,5 @@ class Outbox:
         held.peer.send(Handback(attempt.rid, attempt.epoch, self._state.inc, reason))
 
     def pong(self, peer: Peer, seq: int) -> None:
-        peer.send(Pong(seq, self._state.load(), self._state.counters))
+        state = self._state
+        peer.send(Pong(seq, state.load(), state.counters, state.attempts.num_by_stage()))

@@ -2,7 +2,7 @@
 
 import os
 
-from shared.protocol import Span
+from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.transfer.transport import Pulled
 from shared.worker.attempts import HeldAttempt
@@ -14,7 +14,7 @@ def queue_span(held: HeldAttempt) -> Span:
 
 
 def prefill_span(held: HeldAttempt, end_ns: int) -> Span:
-    """From the first chunk's schedule to token 1."""
+    """From the first chunk's schedule to token 1; an event at the end of each chunk."""
     return Span(
         names.SPAN_PREFILL,
         held.started_ns,
@@ -25,11 +25,24 @@ def prefill_span(held: HeldAttempt, end_ns: int) -> Span:
             names.PREFILLED_TOKENS: held.num_prefilled_tokens,
             names.CACHED_TOKENS: held.num_cached_tokens,
         },
+        tuple(SpanEvent(names.EVENT_CHUNK, time_ns) for time_ns in held.chunk_ends_ns),
+    )
+
+
+def held_span(held: HeldAttempt, released_ns: int) -> Span:
+    """From SEAL until decode had its verified copy (or the lease ran out)."""
+    return Span(
+        names.SPAN_HELD,
+        held.sealed_ns,
+        released_ns,
+        os.getpid(),
+        events=(SpanEvent(names.EVENT_RELEASED, released_ns),),
     )
 
 
 def transfer_span(pulled: Pulled, transport: str) -> Span:
-    """From the first byte asked for to the verdict; `after_seal_ms` is what nothing hid."""
+    """From the first byte asked for to the verdict. What ran before SEAL overlapped with
+    prefill; `after_seal_ms` is what nothing hid."""
     seconds_s = max(pulled.end_ns - pulled.start_ns, 1) / 1e9
     return Span(
         names.SPAN_TRANSFER,
@@ -42,8 +55,10 @@ def transfer_span(pulled: Pulled, transport: str) -> Span:
             names.TRANSFER_REREAD: pulled.num_reread,
             names.TRANSFER_GBPS: round(pulled.num_bytes / seconds_s / 1e9, 4),
             names.TRANSFER_TRANSPORT: transport,
+            names.TRANSFER_OVERLAPPED_MS: round((pulled.sealed_ns - pulled.start_ns) / 1e6, 3),
             names.TRANSFER_AFTER_SEAL_MS: round((pulled.end_ns - pulled.sealed_ns) / 1e6, 3),
         },
+        (SpanEvent(names.EVENT_SEALED, pulled.sealed_ns),),
     )
 
 

@@ -7,18 +7,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
 
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
+BATON = (sys.executable, str(Path(sys.executable).with_name("baton")))
 
 
 @dataclass
@@ -27,7 +29,10 @@ class Stream:
 
     status: int = 0
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    """with their log-probabilities and places in the text, where `logprobs` was asked for"""
+    logprobs: list[float] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -38,6 +43,19 @@ class Stream:
     first_s: float = 0.0
     chunk_times_s: list[float] = field(default_factory=list)
 
+    @property
+    def answer(self) -> tuple[object, ...]:
+        """What two runs of one request must have in common, to the bit."""
+        usage = {k: v for k, v in (self.usage or {}).items() if k != "prompt_tokens_details"}
+        return self.text, self.tokens, self.logprobs, self.offsets, self.finish_reason, usage
+
+    @property
+    def complete(self) -> bool:
+        """Status 200, a finish reason, usage that counts the tokens, [DONE]; nothing else."""
+        counted = (self.usage or {}).get("completion_tokens")
+        whole = self.status == 200 and self.done and self.finish_reason is not None
+        return whole and self.error is None and counted == len(self.tokens)
+
 
 class Cluster:
     """One running `baton up`."""
@@ -46,23 +64,24 @@ class Cluster:
         self.url = url
         self.supervisor = supervisor
         self.log = log
+        self.client = httpx.Client(base_url=url, timeout=30, verify=False)  # noqa: S501
 
     def status(self) -> dict[str, Any]:
-        body: dict[str, Any] = httpx.get(f"{self.url}/v1/baton/status", timeout=10).json()
+        body: dict[str, Any] = self.client.get("/v1/baton/status").json()
         return body
 
     def workers(self, role: str | None = None) -> list[dict[str, Any]]:
         return [w for w in self.status()["workers"] if role in (None, w["role"])]
 
     def receipt(self, rid: str) -> dict[str, Any]:
-        response = httpx.get(f"{self.url}/v1/baton/requests/{rid}", timeout=10)
+        response = self.client.get(f"/v1/baton/requests/{rid}")
         response.raise_for_status()
         body: dict[str, Any] = response.json()
         return body
 
     def metric(self, name: str) -> float:
         """Sum of all samples of a metric; 0 when it has none."""
-        text = httpx.get(f"{self.url}/metrics", timeout=10).text
+        text = self.client.get("/metrics").text
         pattern = rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$"
         return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
 
@@ -72,7 +91,7 @@ class Cluster:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError("condition not met; log ends:\n" + self.log_tail())
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def wait_blocks_back(self, timeout_s: float = 10.0) -> None:
         """No block is held anywhere, and the counts add up."""
@@ -87,31 +106,17 @@ class Cluster:
     def log_tail(self, num_lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-num_lines:])
 
-    async def complete(self, prompt: str | Sequence[int], **fields: Any) -> Stream:
-        """A streamed /v1/completions answer with its token ids."""
-        body = {"prompt": prompt, "temperature": 0, "logprobs": 0, **fields}
-        return await self.stream("/v1/completions", body)
+    def streams(self, bodies: Sequence[dict[str, Any]]) -> "Streams":
+        """Open all of them at once and read them in a thread."""
+        return Streams(self.url, [{"model": self.model(), **body} for body in bodies])
 
-    async def chat(self, content: str, **fields: Any) -> Stream:
-        messages = [{"role": "user", "content": content}]
-        return await self.stream("/v1/chat/completions", {"messages": messages, **fields})
+    def answers(self, bodies: Sequence[dict[str, Any]], timeout_s: float = 120) -> list[Stream]:
+        """Their streams, read to the end."""
+        with self.streams(bodies) as streams:
+            return streams.wait(timeout_s)
 
-    async def stream(self, path: str, body: dict[str, Any]) -> Stream:
-        body = {"model": self.model(), "stream": True, **body}
-        body.setdefault("stream_options", {"include_usage": True})
-        seen = Stream()
-        start_s = time.monotonic()
-        async with (
-            httpx.AsyncClient(timeout=httpx.Timeout(300)) as client,
-            client.stream("POST", self.url + path, json=body) as response,
-        ):
-            seen.status = response.status_code
-            if response.status_code != 200:
-                seen.error = json.loads(await response.aread())["error"]
-                return seen
-            async for event in _events(response):
-                _note(seen, event, time.monotonic() - start_s)
-        return seen
+    def answer(self, body: dict[str, Any], timeout_s: float = 120) -> Stream:
+        return self.answers([body], timeout_s)[0]
 
     def model(self) -> str:
         if not hasattr(self, "_model"):
@@ -121,6 +126,7 @@ class Cluster:
     def stop(self) -> int:
         """SIGTERM to the supervisor; its exit status. No process of it may be left."""
         family = process_family(self.supervisor.pid)
+        self.client.close()
         self.supervisor.send_signal(signal.SIGTERM)
         status = self.supervisor.wait(STOP_TIMEOUT_S)
         _, alive = psutil.wait_procs(family, timeout=5)
@@ -138,7 +144,7 @@ def process_family(pid: int) -> list[psutil.Process]:
 def running(tmp_path: Path, *flags: str, **environment: str) -> Iterator[Cluster]:
     """`baton up` on a free port; stopped, and shown to leave nothing, at the end."""
     log = tmp_path / "up.log"
-    command = [sys.executable, "-m", "services.cli", "up", "--port", "0", *flags]
+    command = [*BATON, "up", "--port", "0", *flags]
     with log.open("wb") as sink:
         supervisor = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
@@ -146,7 +152,8 @@ def running(tmp_path: Path, *flags: str, **environment: str) -> Iterator[Cluster
     try:
         cluster = Cluster(_ready_url(supervisor, log), supervisor, log)
         yield cluster
-        assert cluster.stop() == 0, cluster.log_tail()
+        if supervisor.poll() is None:
+            assert cluster.stop() == 0, cluster.log_tail()
     finally:
         if supervisor.poll() is None:
             supervisor.kill()
@@ -163,10 +170,84 @@ def _ready_url(supervisor: subprocess.Popen[bytes], log: Path) -> str:
     raise AssertionError("`baton up` did not get ready:\n" + log.read_text(errors="replace"))
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[str]:
-    async for line in response.aiter_lines():
-        if line.startswith("data: "):
-            yield line.removeprefix("data: ")
+class Streams:
+    """Streamed answers being read in a thread; `seen` grows as they arrive."""
+
+    def __init__(self, url: str, bodies: Sequence[dict[str, Any]]) -> None:
+        self.seen = [Stream() for _ in bodies]
+        self._url = url
+        self._bodies = bodies
+        self._loop = asyncio.new_event_loop()
+        self._readers: list[asyncio.Task[None]] = []
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for at in range(len(self._readers)):
+            if self._thread.is_alive():
+                self.close(at)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        self._loop.close()
+
+    def close(self, at: int) -> None:
+        """The client of one stream leaves."""
+        self._loop.call_soon_threadsafe(self._readers[at].cancel)
+
+    def wait(self, timeout_s: float) -> list[Stream]:
+        """All of them, ended."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), f"streams hang: {self.seen}"
+        assert not self._failures, self._failures
+        return self.seen
+
+    def wait_tokens(self, num_tokens: int, num_streams: int, timeout_s: float = 60) -> None:
+        """Until so many streams have so many tokens each."""
+        deadline_s = time.monotonic() + timeout_s
+        while sum(len(seen.tokens) >= num_tokens for seen in self.seen) < num_streams:
+            assert time.monotonic() < deadline_s, self.seen
+            assert self._thread.is_alive(), self.seen
+            time.sleep(0.002)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._read_all())
+
+    async def _read_all(self) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(
+            base_url=self._url,
+            timeout=300,
+            limits=limits,
+            verify=False,  # noqa: S501
+        ) as client:
+            self._readers = [
+                asyncio.ensure_future(_read(client, body, seen))
+                for body, seen in zip(self._bodies, self.seen, strict=True)
+            ]
+            results = await asyncio.gather(*self._readers, return_exceptions=True)
+        left = asyncio.CancelledError
+        self._failures = [
+            item for item in results if item is not None and not isinstance(item, left)
+        ]
+
+
+async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Stream) -> None:
+    """One streamed answer of /v1/completions."""
+    body = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": 1, **body}
+    start_s = time.monotonic()
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        seen.status = response.status_code
+        if response.status_code != 200:
+            seen.error = json.loads(await response.aread())["error"]
+            return
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                assert not seen.done, f"after [DONE]: {line}"
+                _note(seen, line.removeprefix("data: "), time.monotonic() - start_s)
 
 
 def _note(seen: Stream, event: str, at_s: float) -> None:
@@ -174,24 +255,20 @@ def _note(seen: Stream, event: str, at_s: float) -> None:
         seen.done = True
         return
     chunk = json.loads(event)
+    assert seen.error is None, f"after an error event: {event}"
     if "error" in chunk:
         seen.error = chunk["error"]
         return
     seen.rid = chunk["id"].partition("-")[2]
     seen.usage = chunk.get("usage") or seen.usage
     for choice in chunk["choices"]:
+        assert seen.finish_reason is None, f"after the finish reason: {event}"
         seen.num_chunks += 1
         seen.first_s = seen.first_s or at_s
         seen.chunk_times_s.append(at_s)
-        seen.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
-        seen.finish_reason = choice["finish_reason"] or seen.finish_reason
-        logprobs = choice.get("logprobs")
-        if logprobs and logprobs.get("token_ids"):
-            seen.token_ids += logprobs["token_ids"]
-
-
-async def gather(*jobs: Any) -> list[Any]:
-    """Results in order; the first failure cancels the rest."""
-    async with asyncio.TaskGroup() as tasks:
-        started = [tasks.create_task(job) for job in jobs]
-    return [task.result() for task in started]
+        seen.text += choice["text"]
+        seen.finish_reason = choice["finish_reason"]
+        if logprobs := choice["logprobs"]:
+            seen.tokens += logprobs["tokens"]
+            seen.logprobs += logprobs["token_logprobs"]
+            seen.offsets += logprobs["text_offset"]

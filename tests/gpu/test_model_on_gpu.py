@@ -10,7 +10,6 @@ import torch
 
 from shared.engine.build import build_engine
 from shared.engine.sequence import SequenceSpec
-from shared.errors import SettingsError
 from shared.protocol import Attempt, Sampling
 from shared.settings import Settings
 from tests.tiny_model import TINY, Rows, TinyRunner, hand_made_batch, write_checkpoint
@@ -63,12 +62,6 @@ def test_a_step_never_waits_for_the_gpu(tmp_path: Path) -> None:
 def test_greedy_tokens_equal_the_cpus(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY)
     assert _answers(tmp_path, "cuda") == _answers(tmp_path, "cpu")
-
-
-def test_hand_over_from_a_gpu_is_refused_at_the_start(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, TINY)
-    with pytest.raises(SettingsError, match="--topology agg"):
-        build_engine(Settings(model=str(tmp_path), device="cuda", kv_blocks=8), "prefill")
 
 
 def _answers(path: Path, device: str) -> dict[str, list[int]]:

@@ -66,3 +66,20 @@ def test_a_second_mapping_of_a_duplicated_descriptor_is_the_same_memory() -> Non
     second = KVMemory(LAYOUT, 2, os.dup(first.fd))
     second.block(1)[:1] = b"x"
     assert bytes(first.block(1)[:1]) == b"x"
+
+
+def test_unmapped_pages_keep_their_bytes_and_leave_this_process() -> None:
+    layout = KVLayout("m", "float32", 16, 2, 4, 32, 16)
+    memory = KVMemory.create(layout, 64)
+    memory.blocks[:] = b"\5" * len(memory.blocks)
+    mapped = _shared_bytes()
+    memory.unmap_pages(range(64))
+    assert _shared_bytes() <= mapped - 64 * layout.block_bytes + 2 * 4096
+    assert bytes(memory.blocks) == b"\5" * len(memory.blocks)
+
+
+def _shared_bytes() -> int:
+    """Of this process's resident memory, what belongs to shared mappings without a file."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("RssShmem"))
+    return int(line.split()[1]) * 1024

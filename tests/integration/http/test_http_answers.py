@@ -13,6 +13,7 @@ import pytest
 
 from services.gateway.generation import Delta, GenerateRequest
 from shared.protocol import Attempt
+from shared.telemetry.tracing import parse_traceparent
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
 from tests.served_app import ServedApp, Step, script_of
 from tests.text_models import BOS, END, MAX_MODEL_LEN, MODEL_NAME
@@ -308,7 +309,9 @@ async def test_what_the_dispatcher_is_given(app: ServedApp, client: httpx.AsyncC
     await client.post(TEXT, json=text_body(), headers={"traceparent": "nonsense"})
     chat, text = app.dispatcher.requests
     assert (chat.endpoint, text.endpoint) == ("chat", "text")
-    assert (chat.traceparent, text.traceparent) == (trace, None)
+    assert (chat.client_traceparent, text.client_traceparent) == (trace, "nonsense")
+    own, fresh = map(parse_traceparent, (chat.traceparent, text.traceparent))
+    assert own and fresh and own.trace_id == "a" * 32 != fresh.trace_id
     sampling = chat.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.0, 0.5, 7)
     assert (sampling.seed, sampling.min_tokens, sampling.ignore_eos) == (11, 1, True)

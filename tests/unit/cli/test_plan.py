@@ -69,6 +69,8 @@ def test_specs_name_roles_and_give_every_process_the_settings() -> None:
         "10.0.0.1",
         "--port",
         "1234",
+        "--topology",
+        "pd",
     )
     assert decode.flags == (
         *("--model", "m", "--threads", "4", "--port", "0", "--worker-id", "decode-0-t"),

@@ -251,6 +251,19 @@ async def test_a_silent_engine_is_left_behind_but_a_busy_one_is_waited_for() -> 
         assert [cancel.reason for cancel in p.all(Cancel)] == ["stalled"]
 
 
+async def test_a_pause_of_the_gateway_itself_is_no_stall() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        bench.clock.advance(30.0)
+        bench.dispatcher.tick(own_pause_s=29.9)
+        assert len(p.all(Assign)) == 1
+        bench.clock.advance(5.0)
+        bench.dispatcher.tick()
+        assert len(p.all(Assign)) == 2
+
+
 async def test_the_text_side_stops_and_the_client_leaves() -> None:
     p, d = pair()
     async with started(Bench()) as bench:

@@ -1,0 +1,122 @@
+"""Two engine processes on a GPU, their host memory mapped here, blocks pulled over tcp."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.build import build_engine
+from shared.engine.sequence import SequenceSpec
+from shared.protocol import Attempt, Sampling
+from shared.settings import Settings
+from shared.transfer.tcp import TcpTransport
+from shared.transfer.transport import Offer, Pulled, PullRequest
+from shared.worker.channel import Add, Adopt, Event, Release, Reserve, Scheduled, StepReport
+from shared.worker.engine_client import EngineClient
+from tests.staged_pair import TICKET, agg_answers, make_specs
+from tests.tiny_model import TINY, write_checkpoint
+
+PROMPTS = [[(7 * step + length) % 131 for step in range(length)] for length in (1, 16, 90, 200)]
+
+
+class IoProcess:
+    """What the io processes of both workers do, without gateway and Redis."""
+
+    def __init__(self, settings: Settings, specs: list[SequenceSpec]) -> None:
+        self.specs = {spec.attempt: spec for spec in specs}
+        self.answers: dict[str, dict[int, int]] = {}
+        self.pulled: list[Pulled] = []
+        self.done = asyncio.Event()
+        self._p, self._d = EngineClient(settings, "prefill"), EngineClient(settings, "decode")
+        self._p.on_event, self._d.on_event = self._on_prefill, self._on_decode
+        self._offers: dict[Attempt, Offer] = {}
+        self._pulls: set[asyncio.Task[None]] = set()
+        self._num_finished = 0
+
+    async def run(self) -> None:
+        try:
+            await asyncio.gather(self._p.start(), self._d.start())
+            assert self._p.memory is not None and self._d.memory is not None
+            self._source = TcpTransport(self._p.memory, "p.1", self._release)
+            self._target = TcpTransport(self._d.memory, "d.1")
+            await self._source.start()
+            for attempt, spec in self.specs.items():
+                self._offers[attempt] = self._source.offer(attempt, TICKET)
+                self._p.send(Add(replace(spec, mode="prefill", reason="")))
+            await self.done.wait()
+            await asyncio.gather(*self._pulls)
+            await self._target.close()
+            await self._source.close()
+        finally:
+            await asyncio.gather(self._p.stop(), self._d.stop())
+
+    def _on_prefill(self, event: Event) -> None:
+        if isinstance(event, Scheduled):
+            for attempt, _ in event.started:
+                self._d.send(Reserve(replace(self.specs[attempt], mode="decode", reason="")))
+        elif isinstance(event, StepReport):
+            for attempt, piece in event.pieces:
+                self._offers[attempt].publish(piece)
+            for attempt, run in event.sealed:
+                self._offers[attempt].seal(run)
+
+    def _on_decode(self, event: Event) -> None:
+        if isinstance(event, Scheduled):
+            for reserved in event.reserved:
+                request = PullRequest(
+                    reserved.attempt,
+                    self._source.address,
+                    "p.1",
+                    TICKET,
+                    reserved.block_ids,
+                    reserved.num_present_blocks,
+                )
+                self._pulls.add(asyncio.create_task(self._pull(request)))
+        elif isinstance(event, StepReport):
+            for run in event.tokens:
+                answer = self.answers.setdefault(run.rid, {})
+                answer.update(enumerate(run.token_ids, run.index))
+            self._num_finished += len(event.finished)
+            if self._num_finished == len(self.specs):
+                self.done.set()
+
+    async def _pull(self, request: PullRequest) -> None:
+        pulled = await self._target.pull(request)
+        assert pulled.run is not None
+        self.pulled.append(pulled)
+        self._d.send(Adopt(request.attempt, pulled.run))
+
+    def _release(self, attempt: Attempt) -> None:
+        self._p.send(Release(attempt))
+
+
+@pytest.mark.parametrize("device", ["cuda"])
+def test_answers_equal_those_of_one_engine(device: str, tmp_path: Path) -> None:
+    torch.set_float32_matmul_precision("highest")
+    write_checkpoint(tmp_path, TINY)
+    settings = Settings(
+        model=str(tmp_path),
+        device=device,
+        dtype="float32",
+        kv_blocks=40,
+        block_size=16,
+        max_num_batched_tokens=80,
+    )
+    sampling = Sampling(max_tokens=9, temperature=0.0, ignore_eos=True, logprobs=0)
+    specs = make_specs(PROMPTS, sampling, 16)
+    expected = agg_answers(build_engine(settings, "decode"), specs)
+
+    async def serve() -> IoProcess:
+        io = IoProcess(settings, specs)
+        async with asyncio.timeout(120):
+            await io.run()
+        return io
+
+    io = asyncio.run(serve())
+    assert sum(pulled.num_blocks for pulled in io.pulled) == sum(
+        -(-len(prompt) // 16) for prompt in PROMPTS
+    )
+    for attempt, answer in expected.items():
+        assert io.answers[attempt.rid] == dict(enumerate(token for token, _ in answer))

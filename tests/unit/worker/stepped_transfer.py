@@ -1,0 +1,83 @@
+"""The memory transport with every step of it, half-read blocks included, taken by the test."""
+
+import asyncio
+from collections.abc import Sequence
+
+from shared.clock import ManualClock
+from shared.kv_memory import KVMemory
+from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.memory import MemoryNetwork, MemoryTransport
+from shared.transfer.offers import OfferTable
+from shared.transfer.transport import OnRelease
+
+
+class Gates:
+    """Transfers stand still at each point they reach until `open` lets one of them go on."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[None]] = []
+        self.passed: dict[str, int] = {}
+
+    async def reach(self, point: str) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        try:
+            await future
+        finally:
+            if future in self.waiting:
+                self.waiting.remove(future)
+        self.passed[point] = self.passed.get(point, 0) + 1
+
+    def open(self, choice: int) -> None:
+        """Let the transfer that `choice` picks go on to its next point."""
+        if self.waiting:
+            self.waiting.pop(choice % len(self.waiting)).set_result(None)
+
+
+class InlineDigests(DigestThreads):
+    """Digests at once, so that a run depends on its steps alone."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self.blocks = BlockDigests(memory)
+
+    def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self.blocks.of(block_ids))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+class NoDigests(BlockDigests):
+    """Every block looks the same."""
+
+    def of(self, block_ids: Sequence[int]) -> tuple[int, ...]:
+        return (0,) * len(block_ids)
+
+
+class SteppedTransport(MemoryTransport):
+    """`MemoryTransport` that waits at its gates wherever `tcp` would send or receive."""
+
+    def __init__(
+        self,
+        memory: KVMemory,
+        inc: str,
+        network: MemoryNetwork,
+        on_release: OnRelease,
+        clock: ManualClock,
+        gates: Gates,
+    ) -> None:
+        super().__init__(memory, inc, network, on_release, clock=clock)
+        self._threads.close()
+        self._threads = self._inline = InlineDigests(memory)
+        self.table = OfferTable(memory, self.limits.lease_s, on_release, clock, self._threads)
+        self._gates = gates
+
+    def blind(self) -> None:
+        """From now on no damage is seen by its digest."""
+        self.digests = self._inline.blocks = NoDigests(self.memory)
+
+    async def reach(self, point: str) -> bool:
+        await self._gates.reach(point)
+        return True

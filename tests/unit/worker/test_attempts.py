@@ -1,0 +1,105 @@
+"""The table of held attempts, and what a worker refuses by it."""
+
+import pytest
+
+from shared.protocol import Attempt, Load
+from shared.worker.attempts import AttemptTable, HeldAttempt
+from shared.worker.state import WorkerState
+from tests.unit.worker.fake_parts import INC, LOAD, ROOM_TOKENS, FakePeer, Journal
+
+PEER = FakePeer(Journal())
+
+
+def held(rid: str, epoch: int = 0, num_tokens: int = 0, peer: FakePeer = PEER) -> HeldAttempt:
+    return HeldAttempt(Attempt(rid, epoch), peer, "", num_tokens, accepted_ns=0)
+
+
+def test_an_epoch_is_taken_once_and_only_upwards() -> None:
+    table = AttemptTable()
+    table.hold(held("a", 1))
+    assert table.is_stale(Attempt("a", 0)) and table.is_stale(Attempt("a", 1))
+    assert not table.is_stale(Attempt("a", 2)) and not table.is_stale(Attempt("b", 0))
+    with pytest.raises(AssertionError):
+        table.hold(held("a", 1))
+
+
+def test_a_higher_epoch_names_the_lower_one_it_replaces() -> None:
+    table = AttemptTable()
+    first = held("a", 1)
+    table.hold(first)
+    assert table.superseded_by(Attempt("a", 3)) is first
+    assert table.superseded_by(Attempt("a", 1)) is None
+    assert table.superseded_by(Attempt("a", 0)) is None
+    assert table.superseded_by(Attempt("b", 3)) is None
+
+
+def test_dropping_a_lower_epoch_leaves_the_higher_one_known() -> None:
+    table = AttemptTable()
+    table.hold(held("a", 0))
+    table.hold(held("a", 1))
+    assert table.drop(Attempt("a", 0)) is not None
+    assert table.is_stale(Attempt("a", 1)) and len(table) == 1
+    assert table.drop(Attempt("a", 1)) is not None and table.drop(Attempt("a", 1)) is None
+    assert len(table) == 0 and not table.is_stale(Attempt("a", 0))
+
+
+def test_a_gateways_attempts_are_found_by_its_link() -> None:
+    table, other = AttemptTable(), FakePeer(Journal(), "other")
+    for item in (held("a"), held("b", peer=other), held("c")):
+        table.hold(item)
+    assert [item.attempt.rid for item in table.of_peer(PEER)] == ["a", "c"]
+    for item in table:
+        table.drop(item.attempt)
+    assert len(table) == 0
+
+
+def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
+    table = AttemptTable()
+    waiting, running = held("a", num_tokens=7), held("b", num_tokens=9)
+    running.started_ns = 1
+    table.hold(waiting)
+    table.hold(running)
+    assert (table.num_unstarted_tokens, table.num_uncomputed_tokens) == (7, 16)
+
+
+def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
+    assert WorkerState(INC, ROOM_TOKENS).refusal(INC, 100 * ROOM_TOKENS) is None
+
+
+def test_room_is_what_waits_not_what_runs() -> None:
+    state = WorkerState(INC, ROOM_TOKENS)
+    running = held("a", num_tokens=500)
+    running.started_ns = 1
+    state.attempts.hold(running)
+    assert state.refusal(INC, 500) is None
+    state.attempts.hold(held("b", num_tokens=15))
+    assert state.refusal(INC, 5) is None
+    assert state.refusal(INC, 6) == "no_room"
+
+
+def test_another_incarnation_and_draining_are_refused_before_room() -> None:
+    state = WorkerState(INC, ROOM_TOKENS)
+    state.attempts.hold(held("a", num_tokens=20))
+    assert state.refusal("worker.0", 1) == "incarnation"
+    state.draining = True
+    assert state.refusal("worker.0", 1) == "incarnation"
+    assert state.refusal(INC, 1) == "draining"
+
+
+def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -> None:
+    state = WorkerState(INC, ROOM_TOKENS)
+    state.note_engine(Load(999, 999, 3, 2, 8, 1, 2, 5), {"engine_steps": 4})
+    state.attempts.hold(held("a", num_tokens=15))
+    assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5)
+    state.attempts.hold(held("b", num_tokens=15))
+    state.draining = True
+    assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining")
+
+
+def test_engine_totals_and_own_counts_share_one_table() -> None:
+    state = WorkerState(INC, ROOM_TOKENS)
+    state.count("handed_back")
+    state.note_engine(LOAD, {"engine_steps": 4})
+    state.note_engine(LOAD, {"engine_steps": 9})
+    state.count("handed_back", 2)
+    assert state.counters == {"handed_back": 3, "engine_steps": 9}

@@ -1,0 +1,264 @@
+"""An attempt's life on a decode worker: who is told what, and in which order."""
+
+import asyncio
+
+import pytest
+
+from services.decode.pulls import Pulls
+from services.decode.service import DecodeService
+from shared.errors import ProtocolError
+from shared.protocol import Attempt, Cancel, Fail, Handback, Refuse, Start
+from shared.transfer.transport import Pulled
+from shared.worker.channel import Abort, Add, Adopt, Refused, Reserve, Reserved, Scheduled
+from tests.unit.worker.fake_parts import (
+    INC,
+    FakePeer,
+    SomeTransferError,
+    Stage,
+    make_assign,
+    make_receive,
+    make_report,
+    make_run,
+    settle,
+)
+
+pytestmark = pytest.mark.anyio
+A0, A1 = Attempt("r", 0), Attempt("r", 1)
+TOKEN_1 = make_run(0, 42)
+PULLED = Pulled(TOKEN_1, 640, 2, start_ns=100, sealed_ns=150, end_ns=200)
+
+
+class Decode(Stage):
+    """A service with its stand-ins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pulls = Pulls(self.transport)
+        self.service = DecodeService(self.state, self.outbox, self.engine, self.pulls, self.clock)
+
+    async def receive(self) -> None:
+        self.service.on_message(self.peer, make_receive())
+
+    async def pulling(self) -> None:
+        await self.receive()
+        self.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
+        await settle(lambda: A0 in self.transport.pulls)
+
+    async def adopted(self) -> None:
+        await self.pulling()
+        self.transport.pulls[A0].set_result(PULLED)
+        await settle(lambda: ("engine", Adopt(A0, TOKEN_1)) in self.journal.entries)
+
+    async def decoding(self) -> None:
+        await self.adopted()
+        self.service.on_event(make_report(300, 310, tokens=(make_run(0, 42, 43),)))
+
+
+@pytest.fixture
+def decode(anyio_backend: str) -> Decode:
+    del anyio_backend
+    return Decode()
+
+
+async def test_receive_reserves_and_a_reservation_starts_the_pull(decode: Decode) -> None:
+    await decode.receive()
+    [command] = decode.journal.take("engine")
+    assert isinstance(command, Reserve)
+    assert (command.spec.attempt, command.spec.mode) == (A0, "decode")
+    assert decode.state.attempts.num_uncomputed_tokens == 0
+    decode.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 1),)))
+    await settle(lambda: decode.transport.pulls)
+    assert decode.journal.take() == [("transport", ("pull", A0))]
+
+
+async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
+    await decode.adopted()
+    counters = decode.state.counters
+    assert (counters["kv_transfer_bytes"], counters["kv_transfer_blocks"]) == (640, 2)
+    start_ns, end_ns, attributes = decode.spans()["kv_transfer"]
+    assert (start_ns, end_ns) == (100, 200)
+    assert {640, 2, "fake"} <= set(attributes.values())
+
+
+async def test_the_decode_span_runs_from_the_first_step_to_the_last_token(decode: Decode) -> None:
+    await decode.decoding()
+    decode.service.on_event(
+        make_report(400, 410, tokens=(make_run(2, 44, finish_reason="stop"),), finished=(A0,))
+    )
+    start_ns, end_ns, attributes = decode.spans()["decode"]
+    assert (start_ns, end_ns, list(attributes.values())) == (300, 410, [2])
+    assert len(decode.state.attempts) == 0
+
+
+async def test_an_ended_prefill_leaves_nothing_here(decode: Decode) -> None:
+    await decode.pulling()
+    decode.journal.take()
+    decode.transport.pulls[A0].set_result(Pulled(None, 0, 0, 0, 0, 0))
+    await settle(lambda: not len(decode.state.attempts))
+    assert decode.journal.take() == [("engine", Abort(A0))]
+    assert "kv_transfers" not in decode.state.counters
+
+
+async def test_a_failed_pull_is_told_and_aborted_once(decode: Decode) -> None:
+    await decode.pulling()
+    decode.journal.take()
+    decode.transport.pulls[A0].set_exception(SomeTransferError("reused"))
+    await settle(lambda: not len(decode.state.attempts))
+    fail = Fail("r", 0, INC, "kv_transfer", "reused")
+    assert decode.journal.take() == [("engine", Abort(A0)), ("gateway", fail)]
+    decode.service.on_message(decode.peer, Cancel(*A0))
+    assert decode.journal.take() == []
+
+
+async def test_a_pull_that_breaks_unexpectedly_fails_the_attempt_too(decode: Decode) -> None:
+    await decode.pulling()
+    decode.journal.take()
+    decode.transport.pulls[A0].set_exception(ZeroDivisionError())
+    await settle(lambda: not len(decode.state.attempts))
+    (_, abort), (_, fail) = decode.journal.take()
+    assert abort == Abort(A0) and isinstance(fail, Fail)
+
+
+@pytest.mark.parametrize("reach", ["receive", "adopted", "decoding"])
+async def test_cancel_without_a_pull_aborts_at_once(decode: Decode, reach: str) -> None:
+    await getattr(decode, reach)()
+    await asyncio.sleep(0)
+    decode.journal.take()
+    for _ in range(2):
+        decode.service.on_message(decode.peer, Cancel(*A0))
+    assert decode.journal.take() == [("engine", Abort(A0))]
+    decode.service.on_event(make_report(tokens=(make_run(2, 44),), finished=(A0,)))
+    decode.service.on_event(Scheduled(10, handed_back=(A0,)))
+    assert decode.journal.take() == []
+
+
+async def test_blocks_under_a_pull_are_aborted_only_once_it_has_stopped(decode: Decode) -> None:
+    decode.transport.quarantine = asyncio.Event()
+    await decode.pulling()
+    decode.journal.take()
+    decode.service.on_message(decode.peer, Cancel(*A0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert decode.journal.take() == [] and len(decode.state.attempts) == 0
+    decode.transport.quarantine.set()
+    await settle(lambda: len(decode.journal.entries) == 2)
+    assert decode.journal.take() == [("transport", ("stopped", A0)), ("engine", Abort(A0))]
+
+
+async def test_a_reservation_that_comes_after_the_cancel_is_given_back(decode: Decode) -> None:
+    await decode.receive()
+    decode.service.on_message(decode.peer, Cancel(*A0))
+    decode.journal.take()
+    decode.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
+    assert decode.journal.take() == [("engine", Abort(A0))]
+
+
+async def test_a_higher_epoch_waits_for_no_one_and_the_lower_keeps_its_quarantine(
+    decode: Decode,
+) -> None:
+    decode.transport.quarantine = asyncio.Event()
+    await decode.pulling()
+    decode.journal.take()
+    decode.service.on_message(decode.peer, make_receive(epoch=1))
+    await asyncio.sleep(0)
+    [command] = decode.journal.take("engine")
+    assert isinstance(command, Reserve) and command.spec.attempt == A1
+    decode.transport.quarantine.set()
+    await settle(lambda: ("engine", Abort(A0)) in decode.journal.entries)
+    assert [held.attempt for held in decode.state.attempts] == [A1]
+
+
+async def test_duplicates_and_lower_epochs_are_ignored(decode: Decode) -> None:
+    decode.service.on_message(decode.peer, make_receive(epoch=1))
+    decode.journal.take()
+    for message in (make_receive(epoch=1), make_receive(epoch=0)):
+        decode.service.on_message(decode.peer, message)
+    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+    assert decode.journal.take() == []
+
+
+async def test_another_incarnation_and_draining_are_refused(decode: Decode) -> None:
+    decode.service.on_message(decode.peer, make_receive(inc="worker.0"))
+    decode.state.draining = True
+    decode.service.on_message(decode.peer, make_receive())
+    assert [frame.reason for frame in decode.frames()] == ["incarnation", "draining"]
+    assert len(decode.state.attempts) == 0
+
+
+async def test_a_hand_back_under_pressure_is_no_failure(decode: Decode) -> None:
+    await decode.decoding()
+    decode.journal.take()
+    decode.service.on_event(Scheduled(10, handed_back=(A0,)))
+    assert decode.journal.take() == [("gateway", Handback("r", 0, INC, "kv_pressure"))]
+    assert len(decode.state.attempts) == 0
+
+
+async def test_a_lost_gateway_takes_only_its_own_attempts_along(decode: Decode) -> None:
+    other = FakePeer(decode.journal, "other")
+    await decode.receive()
+    decode.service.on_message(other, make_receive("s"))
+    decode.journal.take()
+    decode.service.on_gateway_lost(decode.peer)
+    assert decode.journal.take() == [("engine", Abort(A0))]
+    assert [held.attempt.rid for held in decode.state.attempts] == ["s"]
+
+
+async def test_a_local_prompt_is_queued_with_its_reason(decode: Decode) -> None:
+    decode.service.on_message(decode.peer, make_assign(mode="local", reason="retry"))
+    [command] = decode.journal.take("engine")
+    assert isinstance(command, Add)
+    assert (command.spec.mode, command.spec.reason) == ("full", "retry")
+    decode.service.on_message(
+        decode.peer, make_assign("s", mode="local", reason="agg", num_tokens=16)
+    )
+    assert decode.frames() == [Refuse("s", 0, INC, "no_room")]
+
+
+async def test_a_local_prompt_without_a_reason_breaks_the_protocol(decode: Decode) -> None:
+    for message in (make_assign(mode="local"), make_assign(mode="prefill")):
+        with pytest.raises(ProtocolError):
+            decode.service.on_message(decode.peer, message)
+    assert decode.journal.take() == [] and len(decode.state.attempts) == 0
+
+
+async def test_a_local_answer_has_the_spans_of_both_stages(decode: Decode) -> None:
+    decode.clock.advance(5e-9)
+    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+    decode.service.on_event(Scheduled(10, started=((A0, 2),)))
+    decode.service.on_event(make_report(10, 20, chunks=((A0, 2),)))
+    decode.service.on_event(make_report(20, 30, chunks=((A0, 1),), tokens=(TOKEN_1,)))
+    decode.service.on_event(make_report(30, 40, tokens=(make_run(1, 43),)))
+    last = make_run(2, 44, finish_reason="length")
+    decode.service.on_event(make_report(40, 50, tokens=(last,), finished=(A0,)))
+    spans = decode.spans()
+    assert {name: span[:2] for name, span in spans.items()} == {
+        "queue": (5, 10),
+        "prefill": (10, 30),
+        "decode": (30, 50),
+    }
+    assert sorted(spans["prefill"][2].values()) == [2, 2, 3]
+    assert list(spans["decode"][2].values()) == [2]
+
+
+async def test_start_of_a_local_prompt_is_told_once(decode: Decode) -> None:
+    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+    for _ in range(2):
+        decode.service.on_event(Scheduled(10, started=((A0, 2),)))
+    assert [type(frame) for frame in decode.frames()] == [Start]
+
+
+@pytest.mark.parametrize("too_long", [False, True])
+async def test_what_the_engine_cannot_take_is_told(decode: Decode, too_long: bool) -> None:
+    await decode.receive()
+    decode.journal.take()
+    decode.service.on_event(Refused(A0, "never fits", too_long))
+    (_, abort), (_, frame) = decode.journal.take()
+    assert abort == Abort(A0)
+    assert isinstance(frame, Refuse if too_long else Fail)
+
+
+async def test_close_ends_the_pulls_before_the_transport(decode: Decode) -> None:
+    await decode.pulling()
+    decode.journal.take()
+    await decode.service.close()
+    assert decode.journal.take() == [("transport", ("stopped", A0)), ("transport", "close")]
