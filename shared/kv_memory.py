@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from shared.kv_layout import KVLayout
 
 _PAGE = 4096
+_FAULT_AROUND = 64 * 1024
+"""bytes beside a page that is read which Linux maps with it"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class KVMemory:
         process, but no longer count as memory of this one. Touching them again is fine."""
         for block_id in block_ids:
             start = self._table_bytes + block_id * self.layout.block_bytes
-            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            first = max(0, start - _FAULT_AROUND) // mmap.PAGESIZE * mmap.PAGESIZE
+            end = min(start + self.layout.block_bytes + _FAULT_AROUND, len(self._map))
             with contextlib.suppress(OSError):
-                end = start + self.layout.block_bytes
                 self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
     def discard(self, block_id: int) -> None:

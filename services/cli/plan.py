@@ -58,8 +58,8 @@ class Plan:
 
     def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
         """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""
-        shared = replace(self.settings, redis=redis_url, topology=self.topology)
-        gateway = replace(shared, port=port)
+        shared = replace(self.settings, redis=redis_url)
+        gateway = replace(shared, port=port, topology=self.topology)
         specs = [_spec("gateway", "gateway", gateway)]
         for index, name in enumerate(self.worker_names):
             role: Role = "prefill" if index < self.num_prefill else "decode"

@@ -49,6 +49,7 @@ class LiveRequest:
         self.cause = "first"
         """why the epoch exists: first, or what ended the one before"""
         self.progress_s = accepted_s
+        self.last_token_s = accepted_s
         self.started_s = 0.0
         self.num_cached_tokens = 0
         """of this epoch's sequence, as the computing worker said at START"""
@@ -72,11 +73,14 @@ class LiveRequest:
         self.block_hashes = tuple(hashes)
         self.route = None
 
-    def note_route(self, route: Route, worker_id: str) -> None:
+    def note_route(self, route: Route, worker_id: str, now_ns: int) -> None:
         """The epoch goes to this worker."""
         self.route = route
         self.ticket = secrets.token_hex(_TICKET_BYTES)
         note = AttemptNote(self.machine.epoch, route.mode, route.reason, route.text)
+        earlier = self.receipt.attempts[-1:]
+        note.queued_ns = earlier[0].ended_ns if earlier else self.receipt.accepted_ns
+        note.assigned_ns = now_ns
         note.prefill = worker_id
         note.decode = worker_id if route.mode == "local" else ""
         self.receipt.attempts.append(note)
@@ -88,7 +92,7 @@ class LiveRequest:
     def note_tokens(self, now_s: float) -> None:
         gap_s = now_s - self.progress_s
         self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
-        self.progress_s = now_s
+        self.progress_s = self.last_token_s = now_s
 
     def patience_s(self) -> float:
         """How long without progress is too long: 20 times what the next event should take."""

@@ -12,8 +12,8 @@ class Observer(Protocol):
     def first_token(self, receipt: Receipt) -> None:
         """Token 0 of a request arrived."""
 
-    def token_gap(self, gap_s: float) -> None:
-        """Seconds between two frames with tokens of one request."""
+    def token_gaps(self, gap_s: float, num_tokens: int) -> None:
+        """So many tokens of one request arrived together, that long after the one before."""
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""
@@ -25,7 +25,7 @@ class Unobserved:
     def first_token(self, receipt: Receipt) -> None:
         pass
 
-    def token_gap(self, gap_s: float) -> None:
+    def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         pass
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:

@@ -172,7 +172,7 @@ class OwnedRequests:
         assert worker is not None
         worker.charge(live.rid, len(live.token_ids))
         live.progress_s = self._clock.monotonic_s()
-        live.note_route(route, worker.worker_id)
+        live.note_route(route, worker.worker_id, self._clock.wall_ns())
         self.counters.attempts[live.cause] += 1
         return live.machine.assign(route.inc, route.mode, route.reason)
 
@@ -222,7 +222,8 @@ class OwnedRequests:
 
     def _requeue(self, live: LiveRequest, effect: Requeue) -> list[Effect]:
         logger.info("request %s: epoch %d after %s", live.rid, effect.epoch, effect.cause)
-        live.receipt.attempts[-1].end = live.cause = effect.cause
+        live.cause = effect.cause
+        live.receipt.attempts[-1].finish(effect.cause, self._clock.wall_ns())
         live.prefer_inc, live.avoid_inc = effect.prefer_inc, effect.avoid_inc
         live.begin_epoch(self._identity.block_size)
         placement = self.placement()
@@ -253,8 +254,8 @@ class OwnedRequests:
         receipt.outcome = effect.outcome
         receipt.code = effect.failure.code if effect.failure else receipt.code
         receipt.ended_ns = self._clock.wall_ns()
-        if receipt.attempts:
-            receipt.attempts[-1].end = effect.outcome
+        if receipt.attempts and not live.machine.epoch > receipt.attempts[-1].epoch:
+            receipt.attempts[-1].finish(effect.outcome, receipt.ended_ns)
         self.counters.requests[effect.outcome] += 1
         self.counters.prompt_tokens += receipt.prompt_tokens
         self.counters.completion_tokens += receipt.completion_tokens

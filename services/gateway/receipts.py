@@ -1,5 +1,6 @@
 """What happened to each of the last requests: for support, for the demo's waterfall, for tests."""
 
+import os
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,6 +10,12 @@ from shared.protocol import Span
 from shared.telemetry import attributes as names
 
 MAX_RECEIPTS = 1000
+MAX_SPANS = 256
+"""kept of one request"""
+
+_STAGES = ("earlier_attempts", "queue", "prefill", "handover", "decode")
+_GATEWAY = "gateway"
+_NOTABLE_WAIT_NS = 1_000_000
 
 
 @dataclass
@@ -23,6 +30,15 @@ class AttemptNote:
     """worker ids"""
     decode: str = ""
     end: str = ""
+    queued_ns: int = 0
+    """accepted, or the end of the attempt before"""
+    assigned_ns: int = 0
+    started_ns: int = 0
+    first_token_ns: int = 0
+    ended_ns: int = 0
+
+    def finish(self, end: str, now_ns: int) -> None:
+        self.end, self.ended_ns = end, now_ns
 
 
 @dataclass
@@ -45,10 +61,28 @@ class Receipt:
     code: str = ""
     waited: str = ""
     """why it had to wait for a worker: no_worker or no_room"""
-    first_epoch: int = 0
     attempts: list[AttemptNote] = field(default_factory=list)
     spans: list[tuple[int, str, Span]] = field(default_factory=list)
     """(epoch, worker id, span) as the workers reported them"""
+
+    def note(self, epoch: int, worker: str, span: Span) -> None:
+        """A worker's span; it replaces what was said before of the same stage."""
+        for place, (known_epoch, known_worker, known) in enumerate(self.spans):
+            if (known_epoch, known_worker, known.name) == (epoch, worker, span.name):
+                self.spans[place] = (epoch, worker, span)
+                return
+        if len(self.spans) < MAX_SPANS:
+            self.spans.append((epoch, worker, span))
+
+    def own_spans(self) -> list[tuple[int, str, Span]]:
+        """The stages that happen in the gateway: reading the request, and waiting for a worker
+        where there was none with room."""
+        own = [(0, Span(names.SPAN_READ, self.received_ns, self.accepted_ns, os.getpid()))]
+        for attempt in self.attempts:
+            if attempt.assigned_ns - attempt.queued_ns > _NOTABLE_WAIT_NS:
+                times = (attempt.queued_ns, attempt.assigned_ns)
+                own.append((attempt.epoch, Span(names.SPAN_QUEUE, *times, os.getpid())))
+        return [(epoch, _GATEWAY, span) for epoch, span in own]
 
     def span(self, name: str, epoch: int | None = None) -> Span | None:
         """The last span of that name, of one epoch or of any."""
@@ -58,26 +92,46 @@ class Receipt:
         return None
 
     def critical_path_ms(self) -> dict[str, float]:
-        """The request's time cut into stages that add up to it; `other` is what no stage has.
+        """The request's time cut into stages that add up to it exactly; {} while it lives.
 
         queue: accepted -> first chunk scheduled. prefill: -> token 1 here. handover: -> the
-        first decode step begins. decode: -> end."""
-        if not self.ended_ns or not self.first_token_ns:
+        first decode step begins. decode: -> the recorded end. They are those of the attempt
+        that ended the request; `earlier_attempts`, if there were any, is what came before it,
+        and `other` is what no stage has: reading the request, before it was accepted."""
+        if not self.ended_ns:
             return {}
-        prefill = self.span(names.SPAN_PREFILL, self.first_epoch)
-        decode = self.span(names.SPAN_DECODE, self.first_epoch)
-        start_ns = prefill.start_ns if prefill else self.started_ns or self.first_token_ns
-        decode_ns = max(decode.start_ns if decode else 0, self.first_token_ns)
-        cuts = (self.accepted_ns, start_ns, self.first_token_ns, decode_ns, self.ended_ns)
-        stages = ("queue", "prefill", "handover", "decode")
-        path = {
-            stage: max(end_ns - begin_ns, 0) / 1e6
-            for stage, begin_ns, end_ns in zip(stages, cuts, cuts[1:], strict=False)
-        }
-        total_ms = (self.ended_ns - self.received_ns) / 1e6
-        path["other"] = total_ms - sum(path.values())
-        path["total"] = total_ms
-        return {stage: round(value_ms, 3) for stage, value_ms in path.items()}
+        cuts = [self.accepted_ns]
+        for cut_ns in self._stage_ends_ns():
+            cuts.append(min(max(cut_ns, cuts[-1]), self.ended_ns))
+        path = {stage: end - begin for stage, begin, end in zip(_STAGES, cuts, cuts[1:], strict=True)}
+        if len(self.attempts) <= 1:
+            path["queue"] += path.pop("earlier_attempts")
+        total = self.ended_ns - self.received_ns
+        path["other"] = total - sum(path.values())
+        path["total"] = total
+        return {stage: value / 1e6 for stage, value in path.items()}
+
+    def _stage_ends_ns(self) -> tuple[int, ...]:
+        """Where each of _STAGES ends, if it was reached."""
+        end_ns = self.ended_ns
+        if not self.attempts:
+            return (self.accepted_ns, end_ns, end_ns, end_ns, end_ns)
+        last = self.attempts[-1]
+        prefill = self.span(names.SPAN_PREFILL, last.epoch)
+        decode = self.span(names.SPAN_DECODE, last.epoch)
+        start_ns = prefill.start_ns if prefill else last.started_ns or end_ns
+        token_ns = last.first_token_ns or end_ns
+        handed_over = decode is not None and last.mode == "prefill"
+        decode_ns = decode.start_ns if handed_over and decode else token_ns
+        return (last.queued_ns, start_ns, token_ns, decode_ns, end_ns)
+
+    def overlapped_ms(self) -> float:
+        """The part of the last hand-over that ran beside prefill and so cost no time."""
+        transfer = self.span(names.SPAN_TRANSFER)
+        if transfer is None or not self.attempts:
+            return 0.0
+        token_ns = self.attempts[-1].first_token_ns
+        return max(0, min(token_ns, transfer.end_ns) - transfer.start_ns) / 1e6
 
     def as_dict(self) -> dict[str, Any]:
         """The body of `/v1/baton/requests/{id}`."""
@@ -105,9 +159,12 @@ class Receipt:
             "blocks": moved.get(names.TRANSFER_BLOCKS, 0),
             "stages": [
                 {**asdict(span), "epoch": epoch, "worker": worker}
-                for epoch, worker, span in sorted(self.spans, key=lambda item: item[2].start_ns)
+                for epoch, worker, span in sorted(
+                    [*self.own_spans(), *self.spans], key=lambda item: item[2].start_ns
+                )
             ],
             "critical_path_ms": self.critical_path_ms(),
+            "handover_overlapped_ms": self.overlapped_ms(),
         }
 
     def _workers(self) -> dict[str, str]:

@@ -22,9 +22,6 @@ from shared.protocol import (
     Tokens,
 )
 
-_MAX_SPANS = 256
-"""kept of one request"""
-
 
 class WorkerMessages:
     """Knows what each kind of frame means; a frame about no live request changes nothing."""
@@ -65,8 +62,9 @@ class WorkerMessages:
         effects = live.machine.start(message.epoch, worker.inc)
         if live.machine.started and not started:
             live.note_start(self._clock.monotonic_s(), message.num_cached_tokens)
+            now_ns = live.receipt.attempts[-1].started_ns = self._clock.wall_ns()
             if not live.receipt.first_token_ns:
-                live.receipt.started_ns = self._clock.wall_ns()
+                live.receipt.started_ns = now_ns
         self._requests.execute(live, effects)
 
     def _tokens(self, worker: WorkerLink, message: Tokens) -> None:
@@ -81,12 +79,15 @@ class WorkerMessages:
         num_before = len(live.machine.token_ids)
         epoch_start = len(live.token_ids) - len(live.request.prompt_ids)
         effects = live.machine.tokens(worker.inc, run)
-        if len(live.machine.token_ids) > num_before:
+        num_new = len(live.machine.token_ids) - num_before
+        if num_new > 0:
             now_s = self._clock.monotonic_s()
-            if num_before == epoch_start:
-                self._note_first_token(worker, live, run.epoch, now_s)
+            if num_before:
+                self._observer.token_gaps(now_s - live.last_token_s, num_new)
             else:
-                self._observer.token_gap(now_s - live.progress_s)
+                self._observer.token_gaps(0.0, num_new - 1)
+            if num_before == epoch_start:
+                self._note_first_token(worker, live, now_s)
             live.note_tokens(now_s)
         self._requests.execute(live, effects)
 
@@ -116,8 +117,9 @@ class WorkerMessages:
     def _note_spans(self, worker: WorkerLink, message: Spans) -> None:
         """They may come after the end, so they go to the receipt, not to the request."""
         receipt = self._requests.receipts.get(message.rid)
-        if receipt is not None and len(receipt.spans) < _MAX_SPANS:
-            receipt.spans += [(message.epoch, worker.worker_id, span) for span in message.spans]
+        if receipt is not None:
+            for span in message.spans:
+                receipt.note(message.epoch, worker.worker_id, span)
 
     def _pull(self, worker: WorkerLink, message: Pull) -> None:
         if self._requests.line.note_popped(message.rid):
@@ -125,14 +127,12 @@ class WorkerMessages:
         else:
             worker.send(Cancel(message.rid, 0, "not waiting"))
 
-    def _note_first_token(
-        self, worker: WorkerLink, live: LiveRequest, epoch: int, now_s: float
-    ) -> None:
+    def _note_first_token(self, worker: WorkerLink, live: LiveRequest, now_s: float) -> None:
         """The first token of an epoch: it tells what the prompt cost."""
         receipt = live.receipt
+        now_ns = receipt.attempts[-1].first_token_ns = self._clock.wall_ns()
         if not receipt.first_token_ns:
-            receipt.first_token_ns = self._clock.wall_ns()
-            receipt.first_epoch = epoch
+            receipt.first_token_ns = now_ns
             receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
             live.generation.cached_tokens = receipt.cached_tokens
             self._observer.first_token(receipt)

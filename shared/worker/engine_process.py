@@ -49,6 +49,9 @@ class EngineLoop:
         self._prefill_delay_s = planted_delay_s(settings.fault_delay, "prefill")
         self._decode_delay_s = planted_delay_s(settings.fault_delay, "decode")
         self._adopted: set[Attempt] = set()
+        """attempts whose next token is the first that decode computes"""
+        self._computing: set[Attempt] = set()
+        """attempts whose prompt is computed here, before token 1"""
         engine.on_scheduled = self._report_scheduled
 
     def run(self) -> None:
@@ -80,6 +83,7 @@ class EngineLoop:
                 self._engine.release(attempt)
             case Abort(attempt):
                 self._adopted.discard(attempt)
+                self._computing.discard(attempt)
                 self._engine.abort(attempt)
 
     def _take(self, spec: SequenceSpec, take: Callable[[], object]) -> None:
@@ -101,6 +105,7 @@ class EngineLoop:
     def _report_scheduled(self, output: StepOutput) -> None:
         """Between schedule and run: what overlaps with the step must not wait for it."""
         self._adopted.difference_update(output.handed_back)
+        self._computing.update(attempt for attempt, _ in output.started)
         if not (output.started or output.reserved or output.handed_back):
             return
         self._channel.send(
@@ -115,8 +120,12 @@ class EngineLoop:
             time.sleep(self._prefill_delay_s)
 
     def _delay_first_decode(self, output: StepOutput) -> None:
-        decoding = {Attempt(run.rid, run.epoch) for run in output.tokens} & self._adopted
-        self._adopted -= decoding
+        """Within the step that computes it, so that the delay is in the decode stage."""
+        told = {Attempt(run.rid, run.epoch) for run in output.tokens}
+        decoding = told & self._adopted
+        self._adopted = (self._adopted - decoding) | (told & self._computing)
+        self._adopted -= {*output.finished, *output.ended, *(item[0] for item in output.sealed)}
+        self._computing -= told
         if decoding and self._decode_delay_s:
             time.sleep(self._decode_delay_s)
 
