@@ -88,7 +88,7 @@ class SpanEvent(NamedTuple):
     time_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """One stage of a request as cut by the process that did the work; wall-clock ns."""
 

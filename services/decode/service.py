@@ -154,13 +154,7 @@ class DecodeService:
     def _report(self, report: StepReport) -> None:
         """Step 7: what one engine step did, to the gateways it concerns."""
         self._state.note_engine(report.load, report.counters)
-        for attempt, num_tokens in report.chunks:
-            held = self._state.attempts.get(attempt)
-            if held is not None:
-                held.num_chunks += 1
-                held.num_prefilled_tokens += num_tokens
-                held.num_uncomputed_tokens = max(0, held.num_uncomputed_tokens - num_tokens)
-                held.chunk_ends_ns.append(report.end_ns)
+        self._state.attempts.note_chunks(report.chunks, report.end_ns)
         self._send_tokens(report)
         for attempt in report.finished:
             self._state.attempts.drop(attempt)

@@ -35,6 +35,7 @@ from shared.queue.backlog import Backlog
 from shared.settings import Settings
 from shared.state.prefix_index import PrefixIndex
 from shared.state.records import AdmittedRequest, RequestRecords
+from shared.telemetry.metrics import GatewayFacts
 
 TICK_S = 0.25
 PLACE_OURSELVES_S = 1.0
@@ -152,6 +153,20 @@ class Dispatcher:
     def worker_counters(self) -> dict[str, int]:
         """Totals over all workers this gateway has seen, by metric name."""
         return self._links.counter_totals()
+
+    def facts(self) -> GatewayFacts:
+        """What `/metrics` tells of the requests and their dispatch."""
+        counters = self._requests.counters
+        num_waiting = sum(live.machine.waits for live in self._all_live())
+        return GatewayFacts(
+            num_running=len(self._requests.live) - num_waiting,
+            num_waiting=num_waiting,
+            direct_assigns=counters.direct_assigns,
+            backlog_puts=counters.backlog_puts,
+            backlog_pulls=counters.backlog_pulls,
+            attempts=counters.attempts,
+            worker_totals=self.worker_counters(),
+        )
 
     # The upkeep's side
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import cast
 
+from prometheus_client import disable_created_metrics
+
 from services.gateway.app import create_app
 from services.gateway.dispatcher import Dispatcher, GatewayStores
 from services.gateway.generate_routes import TENANT
@@ -42,7 +44,7 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.telemetry.logs import configure_logs
-from shared.telemetry.metrics import GatewayMetrics
+from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.tracing import build_span_sink
 
 
@@ -51,6 +53,7 @@ def run(settings: Settings) -> int:
     if settings.embedded_redis:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
     configure_logs(settings.log_level)
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     checkpoint = load_checkpoint(settings.model)
     listener = listen(settings.host, settings.port)
     return run_main(serve(settings, checkpoint, listener))
@@ -84,7 +87,7 @@ class Gateway:
         self._sink = build_span_sink(
             settings.otlp_endpoint, "baton-gateway", {"service.instance.id": identity.g_inc}
         )
-        metrics = GatewayMetrics(self._links.samples)
+        metrics = GatewayMetrics(self._links.samples, self._facts)
         self._dispatcher = Dispatcher(
             settings,
             identity,
@@ -113,6 +116,9 @@ class Gateway:
     def start(self) -> None:
         self._dispatcher.start()
         self._upkeep.start()
+
+    def _facts(self) -> GatewayFacts:
+        return self._dispatcher.facts()
 
     async def close(self) -> None:
         """Requests that still live end with one clean error each, then the rest."""

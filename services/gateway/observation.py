@@ -8,7 +8,7 @@ import os
 
 from services.gateway.generation import GenerateRequest
 from services.gateway.receipts import Receipt
-from shared.protocol import Span
+from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import SpanSink, TraceContext, new_trace, parse_traceparent
@@ -33,23 +33,28 @@ class Observation:
     def first_token(self, receipt: Receipt) -> None:
         self._metrics.ttft.observe((receipt.first_token_ns - receipt.received_ns) / 1e9)
 
-    def token_gap(self, gap_s: float) -> None:
-        """Seconds between two frames with tokens of one request."""
-        self._metrics.gap.observe(gap_s)
+    def token_gaps(self, gap_s: float, num_tokens: int) -> None:
+        """So many tokens of one request arrived together, that long after the one before."""
+        for place in range(num_tokens):
+            self._metrics.gap.observe(0.0 if place else gap_s)
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""
         metrics = self._metrics
-        metrics.outcomes.labels(receipt.outcome or "", receipt.code).inc()
-        metrics.retries.inc(max(0, len(receipt.attempts) - 1))
-        metrics.prompt_tokens.inc(receipt.prompt_tokens)
+        metrics.outcomes.labels(receipt.outcome or "").inc()
+        if receipt.outcome == "failed":
+            metrics.failures.labels(receipt.code).inc()
         metrics.generation_tokens.inc(receipt.completion_tokens)
-        metrics.cached_tokens.inc(receipt.cached_tokens)
         metrics.e2e.observe((receipt.ended_ns - receipt.received_ns) / 1e9)
-        metrics.observe_stages(receipt.critical_path_ms())
+        if receipt.first_token_ns:
+            metrics.observe_stages(receipt.critical_path_ms())
         own = parse_traceparent(request.traceparent)
-        if own is not None:
-            self._sink.emit(self._span(request, receipt), parent_of(request), own)
+        if own is None:
+            return
+        self._sink.emit(self._span(request, receipt), parent_of(request), own)
+        for epoch, _, span in receipt.own_spans():
+            span.attributes.update({names.REQUEST_ID: receipt.rid, names.EPOCH: epoch})
+            self._sink.emit(span, own)
 
     def _span(self, request: GenerateRequest, receipt: Receipt) -> Span:
         sampling = request.sampling
@@ -59,6 +64,8 @@ class Observation:
             names.REQUEST_MODEL: self._model,
             names.RESPONSE_MODEL: self._model,
             names.RESPONSE_ID: receipt.rid,
+            names.REQUEST_ID: receipt.rid,
+            names.NUM_ATTEMPTS: len(receipt.attempts),
             names.REQUEST_MAX_TOKENS: sampling.max_tokens,
             names.REQUEST_TEMPERATURE: sampling.temperature,
             names.REQUEST_TOP_P: sampling.top_p,
@@ -68,15 +75,17 @@ class Observation:
             names.OUTPUT_TOKENS: receipt.completion_tokens,
             names.CACHED_INPUT_TOKENS: receipt.cached_tokens,
         }
+        events: tuple[SpanEvent, ...] = ()
         if receipt.first_token_ns:
             since_ns = receipt.first_token_ns - receipt.received_ns
             attributes[names.TIME_TO_FIRST_CHUNK] = since_ns / 1e9
-            attributes[f"event.{names.EVENT_FIRST_TOKEN}_ns"] = receipt.first_token_ns
-        if receipt.code:
+            events = (SpanEvent(names.EVENT_FIRST_TOKEN, receipt.first_token_ns),)
+        if receipt.outcome == "failed":
             attributes[names.ERROR_TYPE] = receipt.code
-        return Span(
-            names.SPAN_REQUEST, receipt.received_ns, receipt.ended_ns, os.getpid(), attributes
-        )
+        elif receipt.outcome == "done":
+            attributes[names.RESPONSE_FINISH_REASONS] = receipt.code
+        times = (receipt.received_ns, receipt.ended_ns)
+        return Span(names.SPAN_REQUEST, *times, os.getpid(), attributes, events)
 
 
 def parent_of(request: GenerateRequest) -> TraceContext | None:

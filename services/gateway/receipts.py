@@ -103,7 +103,9 @@ class Receipt:
         cuts = [self.accepted_ns]
         for cut_ns in self._stage_ends_ns():
             cuts.append(min(max(cut_ns, cuts[-1]), self.ended_ns))
-        path = {stage: end - begin for stage, begin, end in zip(_STAGES, cuts, cuts[1:], strict=True)}
+        path = {
+            stage: end - begin for stage, begin, end in zip(_STAGES, cuts, cuts[1:], strict=True)
+        }
         if len(self.attempts) <= 1:
             path["queue"] += path.pop("earlier_attempts")
         total = self.ended_ns - self.received_ns

@@ -36,6 +36,7 @@ class WorkerLink:
         self.worker_id = worker_id
         self.load = hello.load or _UNKNOWN_LOAD
         self.counters: dict[str, int] = {}
+        self.stages: dict[str, int] = {}
         self.num_unanswered_pings = 0
         self.last_frame_s = clock.monotonic_s()
         self.last_progress_s = self.last_frame_s

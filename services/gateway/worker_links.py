@@ -21,7 +21,7 @@ from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
 from shared.link.link import Link
 from shared.protocol import VERSION, Hello, Message, Ping, Pong
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
-from shared.telemetry.metrics import WorkerSample
+from shared.telemetry.worker_metrics import WorkerSample
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,9 @@ class WorkerLinks:
     def samples(self) -> list[WorkerSample]:
         """What each linked worker last said, for metrics."""
         return [
-            WorkerSample(worker.worker_id, worker.hello.role, worker.load, worker.counters)
+            WorkerSample(
+                worker.worker_id, worker.hello.role, worker.load, worker.counters, worker.stages
+            )
             for worker in self._workers.values()
         ]
 
@@ -238,6 +240,7 @@ class WorkerLinks:
         worker.note_frame()
         if isinstance(message, Pong):
             worker.counters = message.counters or worker.counters
+            worker.stages = message.stages
             worker.note_load(message.load)
             return
         assert self._user is not None

@@ -123,22 +123,14 @@ class PrefillService:
     def _report(self, report: StepReport) -> None:
         """Step 6 begins here: what is complete is published, SEAL follows token 1."""
         self._state.note_engine(report.load, report.counters)
-        for attempt, num_tokens in report.chunks:
-            held = self._state.attempts.get(attempt)
-            if held is not None:
-                held.num_chunks += 1
-                held.num_prefilled_tokens += num_tokens
-                held.num_uncomputed_tokens -= num_tokens
-                held.chunk_ends_ns.append(report.end_ns)
+        self._state.attempts.note_chunks(report.chunks, report.end_ns)
         runs = self._send_tokens(report)
         for attempt, piece in report.pieces:
             if attempt in self._offers:
                 self._offers[attempt].publish(piece)
         for attempt, run in report.sealed:
-            sealed = self._state.attempts.get(attempt)
-            if sealed is not None:
-                sealed.sealed_ns = report.end_ns
             if attempt in self._offers:
+                self._state.attempts[attempt].sealed_ns = report.end_ns
                 self._offers[attempt].seal(run)
         for attempt in report.ended:
             if attempt in self._offers:

@@ -1,5 +1,10 @@
-"""Finished spans to an OTLP/HTTP collector, in batches, off the event loop."""
+"""Finished spans to an OTLP/HTTP collector, in batches, off the event loop.
 
+The queue is bounded: while the collector is away or slow, spans are dropped, never waited for.
+"""
+
+import os
+import threading
 from collections.abc import Mapping
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -7,63 +12,73 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from shared.protocol import Span
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import TraceContext, new_trace
 
+MAX_QUEUED_SPANS = 2048
+CLOSE_LIMIT_S = 1.5
+"""for the last batches at the end of the process; a collector that hangs gets no more"""
 _EXPORT_DELAY_MS = 200
 _EXPORT_TIMEOUT_S = 5
-_EVENT_PREFIX = "event."
-_EVENT_SUFFIX = "_ns"
+_LISTS = frozenset({names.RESPONSE_FINISH_REASONS})
+"""attributes that the conventions want as lists"""
 
 
 class OtlpSpans:
     """A SpanSink. `endpoint` is the collector's base URL; `/v1/traces` is appended."""
 
     def __init__(self, endpoint: str, service: str, resource: Mapping[str, str]) -> None:
-        self._resource = Resource.create({"service.name": service, **resource})
+        self._resource = Resource.create(
+            {"service.name": service, names.PID: os.getpid(), **resource}
+        )
         self._scope = InstrumentationScope("baton")
-        exporter = OTLPSpanExporter(
+        self._exporter = OTLPSpanExporter(
             endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=_EXPORT_TIMEOUT_S
         )
-        self._processor = BatchSpanProcessor(exporter, schedule_delay_millis=_EXPORT_DELAY_MS)
+        self._processor = BatchSpanProcessor(
+            self._exporter, MAX_QUEUED_SPANS, schedule_delay_millis=_EXPORT_DELAY_MS
+        )
 
     def emit(
         self, span: Span, parent: TraceContext | None, own: TraceContext | None = None
     ) -> None:
         context = own or (parent or new_trace()).child()
-        plain = {key: v for key, v in span.attributes.items() if not _is_event(key)}
-        self._processor.on_end(
-            ReadableSpan(
-                name=span.name,
-                context=_span_context(context),
-                parent=_span_context(parent) if parent else None,
-                resource=self._resource,
-                attributes={**plain, names.PID: span.pid},
-                events=[
-                    Event(
-                        key.removeprefix(_EVENT_PREFIX).removesuffix(_EVENT_SUFFIX),
-                        timestamp=int(span.attributes[key]),
-                    )
-                    for key in span.attributes
-                    if _is_event(key)
-                ],
-                kind=SpanKind.SERVER if own else SpanKind.INTERNAL,
-                start_time=span.start_ns,
-                end_time=span.end_ns,
-                instrumentation_scope=self._scope,
-            )
-        )
+        if context.sampled:
+            self._processor.on_end(self._readable(span, parent, context, is_server=own is not None))
 
     def close(self) -> None:
-        self._processor.force_flush(2_000)
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        closing = threading.Thread(
+            target=self._processor.shutdown,  # type: ignore[no-untyped-call]
+            daemon=True,
+        )
+        closing.start()
+        closing.join(CLOSE_LIMIT_S)
+        if closing.is_alive():
+            self._exporter.shutdown()
 
-
-def _is_event(key: str) -> bool:
-    return key.startswith(_EVENT_PREFIX) and key.endswith(_EVENT_SUFFIX)
+    def _readable(
+        self, span: Span, parent: TraceContext | None, context: TraceContext, *, is_server: bool
+    ) -> ReadableSpan:
+        attributes = {
+            key: (str(value),) if key in _LISTS else value for key, value in span.attributes.items()
+        }
+        failed = names.ERROR_TYPE in attributes
+        return ReadableSpan(
+            name=span.name,
+            context=_span_context(context),
+            parent=_span_context(parent) if parent else None,
+            resource=self._resource,
+            attributes={**attributes, names.PID: span.pid},
+            events=[Event(event.name, timestamp=event.time_ns) for event in span.events],
+            kind=SpanKind.SERVER if is_server else SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR) if failed else Status(),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
 
 
 def _span_context(context: TraceContext) -> SpanContext:
@@ -71,5 +86,5 @@ def _span_context(context: TraceContext) -> SpanContext:
         trace_id=int(context.trace_id, 16),
         span_id=int(context.span_id, 16),
         is_remote=True,
-        trace_flags=TraceFlags(int(context.flags, 16) | TraceFlags.SAMPLED),
+        trace_flags=TraceFlags(int(context.flags, 16)),
     )

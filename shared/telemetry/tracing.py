@@ -29,6 +29,11 @@ class TraceContext:
     def traceparent(self) -> str:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
+    @property
+    def sampled(self) -> bool:
+        """Whether whoever began the trace wants it recorded."""
+        return bool(int(self.flags, 16) & 1)
+
     def child(self) -> "TraceContext":
         """Same trace, fresh span id."""
         return TraceContext(self.trace_id, secrets.token_hex(8), self.flags)
@@ -59,8 +64,8 @@ class SpanSink(Protocol):
         self, span: Span, parent: TraceContext | None, own: TraceContext | None = None
     ) -> None:
         """Record one span under `parent`, or as a root with `own` alone. `own` fixes the span's
-        id, so that children can name it before it ends. Events ride as attributes named
-        `event.<name>_ns`."""
+        id, so that children can name it before it ends. A trace that its beginner does not
+        sample is not recorded."""
 
     def close(self) -> None:
         """Flush for at most a second or two, then stop."""

@@ -1,7 +1,7 @@
 """What the io process knows of each attempt it holds: its gateway, its times, its progress."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,6 +63,9 @@ class AttemptTable:
     def __iter__(self) -> Iterator[HeldAttempt]:
         return iter(list(self._held.values()))
 
+    def __getitem__(self, attempt: Attempt) -> HeldAttempt:
+        return self._held[attempt]
+
     def get(self, attempt: Attempt) -> HeldAttempt | None:
         return self._held.get(attempt)
 
@@ -91,6 +94,17 @@ class AttemptTable:
 
     def of_peer(self, peer: Peer) -> list[HeldAttempt]:
         return [held for held in self._held.values() if held.peer is peer]
+
+    def note_chunks(self, chunks: Iterable[tuple[Attempt, int]], end_ns: int) -> None:
+        """A step computed so many prompt tokens of each; after a preemption some for the second
+        time."""
+        for attempt, num_tokens in chunks:
+            held = self._held.get(attempt)
+            if held is not None:
+                held.num_chunks += 1
+                held.num_prefilled_tokens += num_tokens
+                held.num_uncomputed_tokens = max(0, held.num_uncomputed_tokens - num_tokens)
+                held.chunk_ends_ns.append(end_ns)
 
     def num_by_stage(self) -> dict[str, int]:
         """Attempts held, by stage; stages without any are left out."""

@@ -146,7 +146,7 @@ def running(tmp_path: Path, *flags: str, **environment: str) -> Iterator[Cluster
     log = tmp_path / "up.log"
     command = [*BATON, "up", "--port", "0", *flags]
     with log.open("wb") as sink:
-        supervisor = subprocess.Popen(
+        supervisor = subprocess.Popen(  # noqa: S603
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
     try:

@@ -99,7 +99,11 @@ async def stream_completion(url: str, body: bytes) -> LoadedStream:
 
 
 async def keep_open(
-    url: str, bodies: Iterator[bytes], num_streams: int, seconds: float, on_start: Callable[[], None]
+    url: str,
+    bodies: Iterator[bytes],
+    num_streams: int,
+    seconds: float,
+    on_start: Callable[[], None],
 ) -> LoadReport:
     """`num_streams` streams at every moment for so long: each that ends is replaced at once.
     Those open at the end are read to theirs."""

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 
 from shared.engine.build import build_engine
@@ -92,13 +91,12 @@ class IoProcess:
         self._p.send(Release(attempt))
 
 
-@pytest.mark.parametrize("device", ["cuda"])
-def test_answers_equal_those_of_one_engine(device: str, tmp_path: Path) -> None:
+def test_answers_equal_those_of_one_engine(tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("highest")
     write_checkpoint(tmp_path, TINY)
     settings = Settings(
         model=str(tmp_path),
-        device=device,
+        device="cuda",
         dtype="float32",
         kv_blocks=40,
         block_size=16,

@@ -326,7 +326,7 @@ async def test_pd_over_tcp_equals_each_prompt_alone(tiny: TinyModel, alone: Answ
     pair = Pair(tiny, "tcp", num_blocks=(36, 18))
     assert_equal(await pair.serve(make_requests(80)), alone)
     assert pair.decode.engine.counters.handed_back > 0
-    assert pair.decode.state.counters["kv_transfer_bytes"] > 0
+    assert pair.decode.state.counters["kv_transfer_bytes:tcp"] > 0
 
 
 async def test_one_ulp_in_one_transferred_block_is_seen(tiny: TinyModel, alone: Answers) -> None:

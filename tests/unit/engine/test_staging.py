@@ -40,6 +40,13 @@ SAMPLING = Sampling(max_tokens=7, temperature=0.7, seed=11, logprobs=1)
 MAX_LENGTH = 64
 
 
+class ForgetfulMemory(KVMemory):
+    """Blocks smaller than a page that are lost all the same when they are given back."""
+
+    def discard(self, block_id: int) -> None:
+        self.block(block_id)[:] = os.urandom(self.layout.block_bytes)
+
+
 class Worker:
     """An engine whose pool is not the memory that transfers see. Both start as garbage."""
 
@@ -52,7 +59,7 @@ class Worker:
         keep_bytes: int = 2**20,
         prefix_cache: bool = True,
     ) -> None:
-        self.memory = KVMemory.create(LAYOUT, num_blocks)
+        self.memory = ForgetfulMemory.create(LAYOUT, num_blocks)
         self.device = torch.full(pool_shape(LAYOUT, num_blocks), torch.nan)
         self.memory.blocks[:] = os.urandom(len(self.memory.blocks))
         runner = FakeRunner(num_blocks)
@@ -199,13 +206,15 @@ class Readers:
         """per standing attempt: block -> (generation, bytes) as they were when reported"""
 
     def note(self, output: StepOutput) -> None:
+        for attempt in output.ended:
+            self.pieces.pop(attempt, None)
         for attempt, piece in output.pieces:
+            if attempt in output.ended:
+                continue  # END follows at once: what is read of it is thrown away
             for block, generation in zip(piece.block_ids, piece.generations, strict=True):
                 content = bytes(self.worker.memory.block(block))
                 assert content == self.worker.device_bytes(block)
                 self.pieces.setdefault(attempt, {})[block] = generation, content
-        for attempt in output.ended:
-            self.pieces.pop(attempt, None)
 
     def check(self) -> None:
         memory = self.worker.memory
@@ -274,6 +283,20 @@ def test_host_memory_is_given_back() -> None:
     assert not any(memory.block(2))
     staging.publish([2])
     assert memory.block(2) == device[2].numpy().tobytes()
+
+
+def test_memory_that_has_a_new_owner_is_not_given_back_for_the_old_one() -> None:
+    memory = ForgetfulMemory.create(LAYOUT, 4)
+    device = torch.zeros(pool_shape(LAYOUT, 4))
+    staging = HostStaging(memory, device, keep_bytes=2 * LAYOUT.block_bytes)
+    staging.publish(range(4))
+    staging.retire([0, 1])
+    memory.generations[0] += 1
+    pulled = os.urandom(LAYOUT.block_bytes)
+    memory.block(0)[:] = pulled
+    staging.retire([2, 3])
+    assert memory.block(0) == pulled
+    assert any(memory.block(1)) and not any(memory.block(2))
 
 
 def test_an_adopted_or_abandoned_reservation_occupies_no_host_memory() -> None:

@@ -74,7 +74,7 @@ async def test_receive_reserves_and_a_reservation_starts_the_pull(decode: Decode
 async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
     await decode.adopted()
     counters = decode.state.counters
-    assert (counters["kv_transfer_bytes"], counters["kv_transfer_blocks"]) == (640, 2)
+    assert (counters["kv_transfer_bytes:fake"], counters["kv_transfer_blocks:fake"]) == (640, 2)
     start_ns, end_ns, attributes = decode.spans()["kv_transfer"]
     assert (start_ns, end_ns) == (100, 200)
     assert {640, 2, "fake"} <= set(attributes.values())
@@ -96,7 +96,7 @@ async def test_an_ended_prefill_leaves_nothing_here(decode: Decode) -> None:
     decode.transport.pulls[A0].set_result(Pulled(None, 0, 0, 0, 0, 0))
     await settle(lambda: not len(decode.state.attempts))
     assert decode.journal.take() == [("engine", Abort(A0))]
-    assert "kv_transfers" not in decode.state.counters
+    assert decode.state.counters["kv_transfers:fake"] == 0
 
 
 async def test_a_failed_pull_is_told_and_aborted_once(decode: Decode) -> None:

@@ -1,0 +1,261 @@
+"""One prefill and one decode worker with a proxy on the KV wire: bytes, damage, death, leaving."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.kv_layout import num_blocks_for
+from shared.transfer.frames import (
+    PREFIX_BYTES,
+    Blocks,
+    Open,
+    Opened,
+    Seal,
+    Verified,
+    Verify,
+    Watermark,
+)
+from tests.e2e.cluster import Cluster, Stream, running
+from tests.e2e.wire import KVProxy, ProxyThread, SeenFrame, free_port
+from tests.proxy import BitFlip, Direction, PullPlan, WireBytes, predicted_wire_bytes
+
+CHUNK = 96
+BLOCK_SIZE = 16
+BLOCK_BYTES = 49_152
+"""of the demo model: 2 (K, V) * 6 layers * 2 heads * 16 tokens * 32 numbers * 4 bytes"""
+LEASE_S = 3.0
+RETURN_S = 0.5
+PREFIX_FIELDS = (0, 4, 6, 10, 14, 22, 26)
+"""where magic, version, sequence, header length, payload length and the two CRCs begin"""
+
+
+@dataclass
+class Bed:
+    cluster: Cluster
+    proxy: KVProxy
+    thread: ProxyThread
+    num_prompts: int = 0
+
+    def body(self, num_tokens: int, max_tokens: int = 8, **fields: Any) -> dict[str, Any]:
+        """A request whose prompt shares no block with any before it."""
+        self.num_prompts += 1
+        rng = random.Random(self.num_prompts)  # noqa: S311
+        prompt = [rng.randrange(1000, 4000) for _ in range(num_tokens)]
+        return {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
+
+    def moved(self, stream: Stream) -> dict[str, Any]:
+        """The receipt of a request, once the hand-over's report is in it."""
+        self.cluster.wait(lambda: self.cluster.receipt(stream.rid)["bytes"])
+        return self.cluster.receipt(stream.rid)
+
+    def worker(self, role: str) -> dict[str, Any]:
+        (worker,) = self.cluster.workers(role)
+        return worker
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    thread = ProxyThread()
+    with free_port() as port:
+        proxy = KVProxy(f"127.0.0.1:{port}")
+        environment = {
+            "BATON_TRANSFER_PORT": str(port),
+            "BATON_TRANSFER_ADVERTISE": thread.run(proxy.start()),
+            "BATON_MAX_NUM_BATCHED_TOKENS": str(CHUNK),
+            "BATON_LEASE_S": str(LEASE_S),
+        }
+        folder: Path = tmp_path_factory.mktemp("wire")
+        with running(folder, "--kv-blocks", "512", **environment) as cluster:
+            yield Bed(cluster, proxy, thread)
+        thread.run(proxy.close())
+        thread.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet(bed: Bed) -> None:
+    """Both workers ready, nothing held, an empty record."""
+
+    def ready() -> bool:
+        return [worker["state"] for worker in bed.cluster.workers()] == ["ready"] * 2
+
+    bed.cluster.wait(ready, 60)
+    bed.cluster.wait_blocks_back()
+    bed.proxy.forget()
+
+
+@pytest.mark.parametrize("num_tokens", [5, 200, 333])
+def test_bytes_on_the_wire_are_the_predicted_ones(bed: Bed, num_tokens: int) -> None:
+    before = bed.cluster.metric("baton_kv_transfer_bytes_total")
+    receipt = bed.moved(bed.cluster.answer(bed.body(num_tokens, logprobs=None)))
+    num_blocks = num_blocks_for(num_tokens, BLOCK_SIZE)
+    assert receipt["blocks"] == num_blocks
+    assert receipt["bytes"] == num_blocks * BLOCK_BYTES
+    wire = bed.proxy.num_bytes
+    assert WireBytes(wire["to_server"], wire["to_client"]) == predicted(bed, num_tokens)
+    moved = before + num_blocks * BLOCK_BYTES
+    bed.cluster.wait(lambda: bed.cluster.metric("baton_kv_transfer_bytes_total") == moved)
+
+
+def predicted(bed: Bed, num_tokens: int) -> WireBytes:
+    """From the prompt's length. Ids and token 1 are read from the wire for their width only."""
+    (opened,) = only(bed, "to_server", Open)
+    (sealed,) = only(bed, "to_client", Seal)
+    assert isinstance(opened.frame, Open)
+    assert isinstance(sealed.frame, Seal)
+    ends = [*range(CHUNK, num_tokens, CHUNK), num_tokens]
+    blocks = [num_blocks_for(end, BLOCK_SIZE) for end in ends]
+    pieces = [end - start for start, end in zip([0, *blocks], blocks, strict=False)]
+    plan = PullPlan(opened.frame, tuple(pieces), BLOCK_BYTES, sealed.frame.run)
+    return predicted_wire_bytes(
+        PullPlan(
+            plan.open,
+            plan.piece_blocks,
+            plan.block_bytes,
+            plan.run,
+            renew_every_ms=round(LEASE_S / 3 * 1000),
+        )
+    )
+
+
+def only(bed: Bed, direction: Direction, kind: type) -> list[SeenFrame]:
+    return [seen for seen in bed.proxy.frames(direction) if isinstance(seen.frame, kind)]
+
+
+def test_a_flipped_bit_in_any_field_is_detected_and_the_stream_is_right(bed: Bed) -> None:
+    """Every field of the prefix, the header and the payload of a KV frame, and the header of
+    each other kind. Offsets come from an undisturbed pull of the same shape."""
+    model = bed.body(50)
+    bed.moved(bed.cluster.answer(model))
+    flips = [
+        BitFlip("to_client", blocks.start + field, 3)
+        for blocks in only(bed, "to_client", Blocks)
+        for field in (*PREFIX_FIELDS, PREFIX_BYTES + 9, PREFIX_BYTES + blocks.header_bytes + 7)
+    ]
+    for direction, kind in (
+        ("to_server", Open),
+        ("to_server", Verify),
+        ("to_client", Opened),
+        ("to_client", Watermark),
+        ("to_client", Seal),
+        ("to_client", Verified),
+    ):
+        (seen,) = only(bed, direction, kind)
+        flips.append(BitFlip(direction, seen.start + PREFIX_BYTES + seen.header_bytes // 2, 6))
+    assert len(flips) == 15
+    bodies = [bed.body(50) for _ in flips]
+    damaged = [answer_with(bed, body, flip) for body, flip in zip(bodies, flips, strict=True)]
+    assert [stream for stream in damaged if not stream.complete] == []
+    for stream, flip in zip(damaged, flips, strict=True):
+        assert is_detected(bed, stream), flip
+    again = bed.cluster.answers(bodies)
+    assert [stream.answer for stream in damaged] == [stream.answer for stream in again]
+
+
+def answer_with(bed: Bed, body: dict[str, Any], flip: BitFlip) -> Stream:
+    bed.proxy.forget()
+    bed.proxy.flip = flip
+    stream = bed.cluster.answer(body)
+    assert bed.proxy.num_flipped == 1, flip
+    return stream
+
+
+def is_detected(bed: Bed, stream: Stream) -> bool:
+    """Another attempt, or a block that was read again."""
+    receipt = bed.moved(stream)
+    reread = [stage["attributes"].get("baton.kv_transfer.reread", 0) for stage in receipt["stages"]]
+    return len(receipt["attempts"]) == 2 or sum(reread) == 1
+
+
+def test_prefill_killed_between_the_first_piece_and_seal(bed: Bed) -> None:
+    body = bed.body(2000)
+    victim = bed.worker("prefill")
+
+    def kill_once(direction: Direction) -> None:
+        """In the proxy: the first KV block has left prefill and has not reached decode."""
+        if only(bed, "to_client", Blocks):
+            bed.proxy.passed = lambda _: None
+            os.kill(victim["pid"], signal.SIGKILL)
+
+    bed.proxy.passed = kill_once
+    stream = bed.cluster.answer(body)
+    assert stream.complete, stream
+    assert only(bed, "to_client", Watermark) != []
+    assert only(bed, "to_client", Seal) == []
+    attempts = bed.cluster.receipt(stream.rid)["attempts"]
+    assert [attempt["mode"] for attempt in attempts] == ["prefill", "local"]
+    assert attempts[1]["reason"] == "no_prefill_worker"
+    bed.cluster.wait(lambda: replaced(bed, victim), 60)
+    bed.cluster.wait_blocks_back()
+    again = bed.cluster.answer(body)
+    assert again.answer == stream.answer
+    assert len(bed.cluster.receipt(again.rid)["attempts"]) == 1
+
+
+def replaced(bed: Bed, victim: dict[str, Any]) -> bool:
+    """The worker is back as another incarnation, and nothing is left of the old one."""
+    workers = bed.cluster.workers(victim["role"])
+    states = [worker["state"] for worker in workers]
+    return states == ["ready"] and workers[0]["incarnation"] != victim["incarnation"]
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_the_only_worker_of_a_role_killed_under_a_stream(bed: Bed, role: str) -> None:
+    """Without decode the stream waits for the restarted one; without prefill it goes on."""
+    body = bed.body(100, max_tokens=40, temperature=0.8, seed=7)
+    victim = bed.worker(role)
+    with bed.cluster.streams([body]) as streams:
+        streams.wait_tokens(5, num_streams=1)
+        os.kill(victim["pid"], signal.SIGKILL)
+        (stream,) = streams.wait(90)
+    assert stream.complete, stream
+    num_attempts = len(bed.cluster.receipt(stream.rid)["attempts"])
+    assert num_attempts == (1 if role == "prefill" else 2)
+    bed.cluster.wait(lambda: replaced(bed, victim), 60)
+    assert bed.cluster.answer(body).answer == stream.answer
+
+
+@pytest.mark.parametrize("stage", ["queue", "prefill", "transfer", "decode"])
+def test_a_client_that_leaves_frees_its_blocks(bed: Bed, stage: str) -> None:
+    bodies = [bed.body(3000 if stage in ("queue", "prefill") else 100, max_tokens=200)]
+    if stage == "queue":
+        bodies += [bed.body(500)]
+    if stage == "transfer":
+        bed.thread.call(bed.proxy.gate.clear)
+    with bed.cluster.streams(bodies) as streams:
+        bed.cluster.wait(lambda: reached(bed, stage, streams.seen[0]))
+        num_live = len(bodies) - 1
+        streams.close(num_live)
+        left_s = time.monotonic()
+        if stage == "queue":
+            bed.cluster.wait(lambda: num_requests(bed) == num_live, RETURN_S)
+            streams.close(0)
+            left_s = time.monotonic()
+        bed.cluster.wait_blocks_back(left_s + RETURN_S - time.monotonic())
+    bed.thread.call(bed.proxy.gate.set)
+    assert num_requests(bed) == 0
+    assert bed.cluster.answer(bed.body(20)).complete
+
+
+def reached(bed: Bed, stage: str, stream: Stream) -> bool:
+    prefill, decode = bed.worker("prefill"), bed.worker("decode")
+    match stage:
+        case "queue":
+            return prefill["running"] == 1 and num_requests(bed) == 2
+        case "prefill":
+            return prefill["running"] == 1 and prefill["kv"]["held"] > 0
+        case "transfer":
+            asked = bed.proxy.num_bytes["to_client"] > 0
+            return asked and prefill["running"] == 0 and decode["kv"]["held"] > 0
+        case _:
+            return len(stream.tokens) > 5
+
+
+def num_requests(bed: Bed) -> int:
+    return int(bed.cluster.status()["requests"]["live"])

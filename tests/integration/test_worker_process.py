@@ -1,0 +1,180 @@
+"""A real worker: it registers, the two processes live and die together, it drains and leaves."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shared.protocol import Ping, Pong, Refuse, Start, Tokens
+from shared.state.keys import Keys
+from shared.state.redis_client import RedisClient
+from shared.state.redis_registry import RedisWorkerRegistry
+from tests.tiny_model import TINY, write_checkpoint
+from tests.worker_process import (
+    WorkerLink,
+    WorkerProcess,
+    all_entries,
+    is_gone,
+    local_prompt,
+    maps_of,
+    rss_mib,
+    wait_for,
+)
+
+pytestmark = pytest.mark.anyio
+TOGETHER_S = 2.0
+"""one of the two processes outlives the other at most this long"""
+Serve = Callable[..., WorkerProcess]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("model")
+    write_checkpoint(path, TINY)
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path: Path, redis_url: str, model: Path) -> Iterator[Serve]:
+    """Starts workers that end with the test."""
+    started: list[WorkerProcess] = []
+
+    def start(role: str = "decode", **flags: object) -> WorkerProcess:
+        given = {"model": model, "redis": redis_url, "kv_blocks": 64, **flags}
+        started.append(WorkerProcess(tmp_path, role, **given))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_registers_and_answers(
+    serve: Serve,
+    redis_url: str,
+    role: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    worker = serve(role)
+    entry = await worker.entry(redis_url)
+    assert (entry.role, entry.host, entry.block_size) == (role, "127.0.0.1", 16)
+    assert entry.inc.startswith(f"{worker.worker_id}.")
+    link = await WorkerLink.dial(entry)
+    assert link.link is not None
+    assert bool(link.link.peer.transfer_address) == (role == "prefill")
+    link.send(Ping(7))
+    pong = await link.take(Pong)
+    assert (pong.seq, pong.load.total, pong.load.state) == (7, 64, "ready")
+    engine = worker.engine()
+    assert "libtorch" not in maps_of(worker.io.pid)
+    assert "libtorch" in maps_of(engine.pid)
+    sizes = {"io": rss_mib(worker.io.pid), "engine": rss_mib(engine.pid)}
+    for name, size in sizes.items():
+        record_property(f"{role}_{name}_rss_mib", round(size))
+    assert sizes["io"] < 150 and sum(sizes.values()) < 700
+    await link.close()
+
+
+async def test_the_io_process_ends_with_its_engine(serve: Serve, redis_url: str) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    worker.engine().kill()
+    assert worker.wait(TOGETHER_S) == 1
+    assert len(worker.error_lines()) == 1 and "Traceback" not in worker.errors()
+    async with RedisClient(redis_url) as client:
+        entries = await all_entries(RedisWorkerRegistry(client, Keys()))
+    assert entry.inc not in {item.inc for item in entries}
+    await link.closed.wait()
+
+
+async def test_the_engine_ends_with_its_io_process(serve: Serve, redis_url: str) -> None:
+    worker = serve("prefill")
+    await worker.entry(redis_url)
+    engine = worker.engine()
+    worker.io.kill()
+    wait_for(lambda: is_gone(engine), TOGETHER_S)
+
+
+async def test_sigterm_finishes_what_runs_and_refuses_what_is_new(
+    serve: Serve, redis_url: str
+) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    engine = worker.engine()
+    link = await WorkerLink.dial(entry)
+    link.send(local_prompt(entry.inc, "runs", max_tokens=300))
+    await link.take(Start)
+    worker.io.send_signal(signal.SIGTERM)
+    link.send(local_prompt(entry.inc, "late", max_tokens=1))
+    last = None
+    num_tokens = 0
+    refused = False
+    while last is None:
+        frame = await link.take(Tokens | Refuse)  # type: ignore[arg-type]
+        if isinstance(frame, Refuse):
+            refused = refused or (frame.rid, frame.reason) == ("late", "draining")
+            continue
+        for run in frame.runs:
+            num_tokens += len(run.token_ids) if run.rid == "runs" else 0
+            last = run.finish_reason if run.rid == "runs" else last
+    assert (last, num_tokens) == ("length", 300)
+    assert worker.wait(10) == 0
+    assert refused
+    assert is_gone(engine)
+    assert worker.errors() == "" or "error" not in worker.errors().lower()
+
+
+async def test_a_worker_leaves_the_registry_when_it_stops(serve: Serve, redis_url: str) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    worker.io.terminate()
+    assert worker.wait(10) == 0
+    async with RedisClient(redis_url) as client:
+        entries = await all_entries(RedisWorkerRegistry(client, Keys()))
+    assert entry.inc not in {item.inc for item in entries}
+
+
+async def test_a_restarted_worker_is_somebody_else(serve: Serve, redis_url: str) -> None:
+    first = serve()
+    old = await first.entry(redis_url)
+    first.io.kill()
+    second = serve(worker_id=first.worker_id)
+    new = await second.entry(redis_url)
+    assert (old.worker_id, old.pool) == (new.worker_id, new.pool)
+    assert old.inc != new.inc
+    link = await WorkerLink.dial(new)
+    link.send(local_prompt(old.inc, "r", max_tokens=2))
+    refusal = await link.take(Refuse)
+    assert (refusal.rid, refusal.inc, refusal.reason) == ("r", new.inc, "incarnation")
+    await link.close()
+
+
+async def test_sigterm_while_the_model_loads_is_a_clean_stop(serve: Serve) -> None:
+    worker = serve()
+    engine = worker.engine()
+    worker.io.terminate()
+    assert worker.wait(10) == 0
+    assert is_gone(engine) and worker.errors() == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"model": "/nowhere/model"}, "nowhere"),
+        ({"max_num_batched_tokens": 8}, "max_num_batched_tokens"),
+        ({"redis": "embedded"}, "redis"),
+    ],
+    ids=["bad-model", "bad-engine-setting", "embedded-redis"],
+)
+async def test_what_cannot_start_says_so_in_one_line(
+    serve: Serve, flags: dict[str, object], word: str
+) -> None:
+    worker = serve(**flags)
+    assert worker.wait(30) == 2
+    [line] = worker.error_lines()
+    assert word in line and "Traceback" not in worker.errors()
+    assert not psutil.pid_exists(worker.io.pid) or is_gone(psutil.Process(worker.io.pid))
