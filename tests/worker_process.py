@@ -1,7 +1,6 @@
 """One worker as `baton serve` runs it: two real processes, a link to them, and their end."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
@@ -84,9 +83,13 @@ class WorkerLink:
         self.link: Link | None = None
 
     @classmethod
-    async def dial(cls, entry: WorkerEntry) -> "WorkerLink":
+    async def dial(
+        cls, entry: WorkerEntry, inc: str = "", live: tuple[tuple[str, int], ...] = ()
+    ) -> "WorkerLink":
+        """As the gateway `inc` (default: a new one) that still owns `live`."""
         self = cls()
-        hello = Hello(VERSION, "gateway", f"gateway.{uuid4().hex}", entry.pool)
+        inc = inc or f"gateway.{uuid4().hex}"
+        hello = Hello(VERSION, "gateway", inc, entry.pool, live=live)
         self.link = await Link.dial(
             entry.host,
             entry.port,
@@ -107,6 +110,17 @@ class WorkerLink:
                 message = await self.messages.get()
                 if isinstance(message, kind):
                     return message
+
+    async def take_aside(self, kind: type[Found]) -> Found:
+        """The next frame of this kind; those before it stay to be taken, in order."""
+        others: list[Message] = []
+        async with asyncio.timeout(20):
+            while not isinstance(message := await self.messages.get(), kind):
+                others.append(message)
+        others += [self.messages.get_nowait() for _ in range(self.messages.qsize())]
+        for other in others:
+            self.messages.put_nowait(other)
+        return message
 
     async def close(self) -> None:
         assert self.link is not None
@@ -153,7 +167,3 @@ def is_gone(process: psutil.Process) -> bool | None:
 
 def rss_mib(pid: int) -> float:
     return float(psutil.Process(pid).memory_info().rss) / 2**20
-
-
-def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}

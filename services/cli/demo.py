@@ -11,16 +11,16 @@ from services.cli.gateway_client import GatewayClient
 from services.cli.local_cell import finished, running, stop_signals, this_machine
 from services.cli.output import Output
 from services.cli.plan import make_plan
-from services.cli.waterfall import render_waterfall
+from services.cli.waterfall import ASCII, Ink, render_waterfall
+from shared.demo_model.knowledge import DEMO_QUESTION
 
-PROMPT = "Tell me a story about a lighthouse and a storm."
 MAX_TOKENS = 160
 RECEIPT_WAIT_S = 2.0
 RECEIPT_POLL_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", default=PROMPT, metavar="TEXT", help="what to ask")
+    parser.add_argument("--prompt", default=DEMO_QUESTION, metavar="TEXT", help="what to ask")
     parser.add_argument("--model", metavar="DIR|HUB_ID", help="default: the demo model")
     parser.add_argument("--topology", choices=("pd", "agg"), default="pd", help="see `baton up`")
 
@@ -61,12 +61,24 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
             sys.stdout.write(piece)
             sys.stdout.flush()
     sys.stdout.write("\n\n")
-    if first_s:
-        text = f"first token {(first_s - asked_s) * 1e3:.0f} ms after the question"
-        sys.stdout.write(f"{text}, {first_s - started_s:.1f} s after the start\n")
     receipt = _receipt(client, answer.request_id)
-    block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
-    sys.stdout.write(f"\nrequest {answer.request_id}\n{render_waterfall(receipt, block)}\n")
+    if first_s:
+        after_s = (first_s - asked_s, first_s - started_s)
+        sys.stdout.write(_speed(receipt, *after_s, time.monotonic() - first_s))
+    ink = Ink() if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+    sys.stdout.write(f"\nrequest {answer.request_id}\n{render_waterfall(receipt, ink)}\n")
+
+
+def _speed(receipt: dict[str, Any], asked_s: float, started_s: float, rest_s: float) -> str:
+    """`asked_s`, `started_s`: from the question and from the start to the first token;
+    `rest_s`: from there to the last."""
+    text = (
+        f"first token {asked_s * 1e3:.0f} ms after the question, {started_s:.1f} s after the start"
+    )
+    num_tokens = receipt.get("completion_tokens", 0)
+    if num_tokens > 1 and rest_s > 0:
+        text += f"; {num_tokens} tokens, {(num_tokens - 1) / rest_s:.0f} a second"
+    return f"{text}\n"
 
 
 def _receipt(client: GatewayClient, request_id: str) -> dict[str, Any]:
@@ -75,6 +87,7 @@ def _receipt(client: GatewayClient, request_id: str) -> dict[str, Any]:
     while True:
         receipt = client.receipt(request_id)
         names = {stage.get("name") for stage in receipt.get("stages", ())}
-        if "decode" in names or time.monotonic() > deadline_s:
+        complete = {"decode", "kv_held"} <= names or (names and "kv_transfer" not in names)
+        if complete or time.monotonic() > deadline_s:
             return receipt
         time.sleep(RECEIPT_POLL_S)

@@ -2,7 +2,7 @@
 
 import socket
 
-from shared.errors import BatonError
+from shared.errors import SettingsError
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
@@ -10,7 +10,7 @@ def reserve_port(host: str, port: int) -> socket.socket:
 
     Both this socket and the server's have SO_REUSEADDR, so the gateway can listen on the port,
     also after a restart, while the kernel gives it to nobody who asks for any free port.
-    BatonError when the port is taken.
+    SettingsError when the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     holder = socket.socket(family, socket.SOCK_STREAM)
@@ -20,7 +20,7 @@ def reserve_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         holder.close()
         cure = "" if port == 0 else "; --port 0 picks a free one"
-        raise BatonError(f"cannot use {host}:{port}: {error.strerror}{cure}") from error
+        raise SettingsError(f"cannot use {host}:{port}: {error.strerror}{cure}") from error
     return holder
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from shared.errors import KVTransferError
+from shared.errors import KVTransferError, PeerLostError
 from shared.protocol import Attempt, Receive
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
 from shared.worker.channel import Reserved
@@ -22,6 +22,7 @@ class Pulls:
         self._delay_s = delay_s
         """planted at the end of each pull, for tests"""
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._keepers: dict[Attempt, asyncio.Task[None]] = {}
 
     @property
     def transport_name(self) -> str:
@@ -32,14 +33,13 @@ class Pulls:
         message: Receive,
         reserved: Reserved,
         on_pulled: Callable[[Pulled], None],
-        on_failed: Callable[[str], None],
+        on_failed: Callable[[str, str], None],
     ) -> None:
-        """Exactly one of the callbacks runs, unless the pull is cancelled."""
-        request = PullRequest(
-            attempt=reserved.attempt,
-            source=message.source,
-            source_inc=message.p_inc,
-            ticket=message.ticket,
+        """Exactly one of the callbacks runs, unless the pull is cancelled. `on_failed` gets the
+        code and the text of a FAIL."""
+        self.stop_keeping(reserved.attempt)
+        request = replace(
+            _request_of(message),
             block_ids=reserved.block_ids,
             num_present_blocks=reserved.num_present_blocks,
         )
@@ -50,13 +50,34 @@ class Pulls:
             self._tasks.pop(reserved.attempt, None)
             if not task.cancelled() and task.exception() is not None:
                 logger.error("a pull broke", exc_info=task.exception())
-                on_failed("the pull broke")
+                on_failed("kv_transfer", "the pull broke")
 
         task.add_done_callback(settle)
+
+    def keep(self, message: Receive) -> None:
+        """Nothing to pull into yet: hold prefill's lease until `start`, `cancel` or
+        `stop_keeping`, however long the wait for blocks is."""
+        attempt = Attempt(message.rid, message.epoch)
+        task = asyncio.create_task(self._transport.keep(_request_of(message)))
+        self._keepers[attempt] = task
+
+        def settle(task: "asyncio.Task[None]") -> None:
+            if self._keepers.get(attempt) is task:
+                del self._keepers[attempt]
+            if not task.cancelled() and task.exception() is not None:
+                logger.error("a lease is not kept", exc_info=task.exception())
+
+        task.add_done_callback(settle)
+
+    def stop_keeping(self, attempt: Attempt) -> None:
+        keeper = self._keepers.get(attempt)
+        if keeper is not None:
+            keeper.cancel()
 
     def cancel(self, attempt: Attempt, then: Callable[[], None]) -> None:
         """`then` runs once no read touches the attempt's blocks any more; at once if none
         does."""
+        self.stop_keeping(attempt)
         task = self._tasks.get(attempt)
         if task is None:
             then()
@@ -65,7 +86,7 @@ class Pulls:
         task.cancel()
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._keepers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -75,15 +96,27 @@ class Pulls:
         self,
         request: PullRequest,
         on_pulled: Callable[[Pulled], None],
-        on_failed: Callable[[str], None],
+        on_failed: Callable[[str, str], None],
     ) -> None:
         try:
             pulled = await self._transport.pull(request)
         except KVTransferError as error:
             logger.warning("pull failed: %s", error)
-            on_failed(str(error))
+            lost = isinstance(error, PeerLostError)
+            on_failed("source_lost" if lost else "kv_transfer", str(error))
             return
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
             pulled = replace(pulled, end_ns=time.time_ns())
         on_pulled(pulled)
+
+
+def _request_of(message: Receive) -> PullRequest:
+    """Without a destination."""
+    return PullRequest(
+        attempt=Attempt(message.rid, message.epoch),
+        source=message.source,
+        source_inc=message.p_inc,
+        ticket=message.ticket,
+        block_ids=(),
+    )

@@ -108,6 +108,7 @@ class DecodeService:
         elif self._hold(peer, message, num_uncomputed_tokens=0):
             self._awaited[attempt] = message
             self._engine.send(Reserve(received_sequence(message)))
+            self._pulls.keep(message)
 
     def _assign(self, peer: Peer, message: Assign) -> None:
         """Step 4, local: this worker computes the prompt too, for the recorded reason."""
@@ -211,7 +212,7 @@ class DecodeService:
             message,
             reserved,
             on_pulled=lambda pulled: self._adopt(reserved, pulled),
-            on_failed=lambda text: self._lose(reserved.attempt, "kv_transfer", text),
+            on_failed=lambda code, text: self._lose(reserved.attempt, code, text),
         )
 
     def _adopt(self, reserved: Reserved, pulled: Pulled) -> None:
@@ -240,6 +241,7 @@ class DecodeService:
 
     def _lose(self, attempt: Attempt, code: str, text: str) -> None:
         self._awaited.pop(attempt, None)
+        self._pulls.stop_keeping(attempt)
         held = self._state.attempts.drop(attempt)
         self._engine.send(Abort(attempt))
         if held is not None and code == "too_long":

@@ -42,8 +42,8 @@ def create_app(
     """`metrics` returns the Prometheus text. Whoever made `text` closes it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     generate = GenerateRoutes(settings, model, dispatcher, text)
-    texts = TextRoutes(settings, model, text)
-    models = ModelsRoutes(model)
+    texts = TextRoutes(settings, text)
+    models = ModelsRoutes(model, text)
     status = StatusRoutes(dispatcher, metrics, version)
     for path, post in {
         "/v1/chat/completions": generate.chat,

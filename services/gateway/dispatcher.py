@@ -135,7 +135,7 @@ class Dispatcher:
             "version": identity.version,
             "url": identity.url,
             "model": identity.model,
-            "max_model_len": identity.max_model_len,
+            "max_model_len": self._links.max_model_len() or identity.max_model_len,
             "block_size": identity.block_size,
             "requests": {"live": len(self._requests.live)},
             "workers": self._links.status(),

@@ -74,7 +74,7 @@ def stop(value: Any, param: str) -> tuple[str, ...]:
 
 def token_ids(value: Any, param: str) -> tuple[int, ...]:
     """Non-negative integers; whether they are in the vocabulary is checked with the model."""
-    if type(value) is not list or not all(type(item) is int and item >= 0 for item in value):
+    if type(value) is not list or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         raise invalid(param, "a list of token ids")
     return tuple(value)
 

@@ -20,6 +20,7 @@ MAX_INTEGER_DIGITS = 40
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 """a string (also an unterminated one, so that the scan stays linear), or one bracket"""
+_LONG_NUMBER = re.compile(rf"[-0-9]{{{MAX_INTEGER_DIGITS + 1}}}")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -28,7 +29,7 @@ def load_object(body: bytes) -> dict[str, Any]:
     text = _decode(body)
     _check_depth(text)
     try:
-        value = _DECODER.decode(text)
+        value = (_WARY_DECODER if _LONG_NUMBER.search(text) else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         raise _refusal(
             f"the body is not JSON: {error.msg} at character {error.pos}", "invalid_json"
@@ -124,9 +125,11 @@ def _refusal(message: str, code: str, param: str | None = None) -> RequestError:
     return RequestError(message, code=code, param=param)
 
 
-_DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+_WARY_DECODER = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_integer,
     parse_float=_float,
     parse_constant=_constant,
 )
+"""calls back for every integer, which costs a prompt of token ids half of its reading"""

@@ -107,6 +107,7 @@ class Gateway:
             model,
             hash_root=root_hash(settings.kv_secret.encode(), TENANT),
             block_size=settings.block_size,
+            workers_limit=self._links.max_model_len,
         )
         app = create_app(
             settings, model, self._dispatcher, self._text, metrics.text, identity.version

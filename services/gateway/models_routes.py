@@ -8,13 +8,15 @@ from starlette.responses import Response
 from services.gateway.errors import json_response
 from services.gateway.request_fields import check_model
 from services.gateway.served_model import ServedModel
+from services.gateway.text_pool import TextPool
 
 
 class ModelsRoutes:
     """The one model served here."""
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, text: TextPool) -> None:
         self._model = model
+        self._text = text
 
     async def every(self, request: Request) -> Response:
         return json_response(request, {"object": "list", "data": [self._card()]})
@@ -29,5 +31,5 @@ class ModelsRoutes:
             "object": "model",
             "created": self._model.created_s,
             "owned_by": "baton",
-            "max_model_len": self._model.max_model_len,
+            "max_model_len": self._text.max_model_len,
         }

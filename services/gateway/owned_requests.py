@@ -259,7 +259,6 @@ class OwnedRequests:
         self.counters.requests[effect.outcome] += 1
         self.counters.prompt_tokens += receipt.prompt_tokens
         self.counters.completion_tokens += receipt.completion_tokens
-        self._observer.ended(live.request, receipt)
         self.throughput.note_end(self._clock.monotonic_s())
         if effect.failure is not None:
             logger.warning("request %s failed: %s", live.rid, effect.failure.code)
@@ -270,6 +269,7 @@ class OwnedRequests:
                 live.generation.put(Delta(last.token_ids, last.logprobs, effect.finish_reason))
             live.generation.end()
         live.ended.set()
+        self._observer.ended(live.request, receipt)
 
     # Answers from Redis
 

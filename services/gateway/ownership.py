@@ -32,7 +32,8 @@ from services.gateway.sequencer import Sequencer, cut_run
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 MAX_RETURNS = 64
-"""clean refusals and hand-backs a request survives; they are no strikes, but not endless"""
+"""clean refusals and hand-backs in a row that a request survives without a new token; they are
+no strikes, but not endless"""
 MAX_OWN_FAULT_DEATHS = 2
 """workers that may die of their own fault under a request before it is held to be the cause"""
 
@@ -165,7 +166,8 @@ class Ownership:
         return self._retry(f"handback_{reason}", culprit=None, clean=True)
 
     def fail(self, epoch: int, inc: str, code: str, own_fault: bool) -> list[Effect]:
-        """The attempt is lost at `inc`."""
+        """The attempt is lost at `inc`. Decode may notice the death of its source before the
+        owner does: a retry then goes elsewhere, and costs no second strike for the same death."""
         if not self._is_current(epoch, inc):
             return []
         if own_fault:
@@ -173,6 +175,8 @@ class Ownership:
             if self.num_own_fault_deaths >= MAX_OWN_FAULT_DEATHS:
                 text = "workers died while serving this request"
                 return self._fail(Failure("request_crashed_worker", text))
+        if code == "source_lost" and inc == self.d_inc:
+            return self._retry(code, culprit=self.p_inc, cancel_culprit=True)
         return self._retry(code, culprit=inc)
 
     def lose_link(self, inc: str) -> list[Effect]:
@@ -291,8 +295,9 @@ class Ownership:
         effects = self._cancel_workers(cause, skip=None if cancel_culprit else culprit)
         prefer = self.p_inc if self.p_inc != culprit else None
         if clean:
+            progressed = self._sequencer.next_index > self._epoch_start
             self.num_strikes -= 1
-            self.num_returns += 1
+            self.num_returns = 1 if progressed else self.num_returns + 1
         if self.num_strikes >= self._max_attempts or self.num_returns >= MAX_RETURNS:
             text = f"no attempt succeeded; the last one ended with {cause}"
             failure = Failure("attempts_exhausted", text)

@@ -4,7 +4,8 @@ Pure and without I/O; `TextPool` runs it in a thread or, for large bodies, in an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ class PromptReader:
             hash_root=hash_root,
             block_size=block_size,
         )
+
+    def limited(self, max_model_len: int) -> "PromptReader":
+        """The same, for workers that hold no longer sequences than this."""
+        if max_model_len >= self._model.max_model_len:
+            return self
+        reader = copy(self)
+        reader._model = replace(self._model, max_model_len=max_model_len)
+        return reader
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -3,6 +3,7 @@
 import os
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from services.gateway.effects import Outcome
@@ -104,7 +105,7 @@ class Receipt:
         for cut_ns in self._stage_ends_ns():
             cuts.append(min(max(cut_ns, cuts[-1]), self.ended_ns))
         path = {
-            stage: end - begin for stage, begin, end in zip(_STAGES, cuts, cuts[1:], strict=True)
+            stage: end - begin for stage, (begin, end) in zip(_STAGES, pairwise(cuts), strict=True)
         }
         if len(self.attempts) <= 1:
             path["queue"] += path.pop("earlier_attempts")

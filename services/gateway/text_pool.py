@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,9 +48,14 @@ class TextPool:
         *,
         hash_root: bytes,
         block_size: int,
+        workers_limit: Callable[[], int | None] = lambda: None,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        """Loads the tokenizer; ModelError if the checkpoint's text files are unusable."""
+        """Loads the tokenizer; ModelError if the checkpoint's text files are unusable.
+
+        `workers_limit`: the longest sequence that the workers hold now, if any is known."""
+        self._model = model
+        self._workers_limit = workers_limit
         self._reader = PromptReader.load(directory, model, hash_root, block_size)
         self._setup = Setup(str(directory), model, hash_root, block_size, os.getpid())
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
@@ -66,13 +72,20 @@ class TextPool:
     def can_chat(self) -> bool:
         return self._reader.can_chat
 
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and answer, that can be served now: the model's, or less
+        where a worker's KV pool is smaller than that."""
+        return min(self._model.max_model_len, self._workers_limit() or self._model.max_model_len)
+
     async def read(self, kind: Kind, body: bytes) -> Answer:
         """What the body asks for; RequestError if it is wrong."""
+        job = Job(kind, body, self.max_model_len)
         if len(body) <= THREAD_BODY_BYTES:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, read_body, self._reader, kind, body)
+            return await loop.run_in_executor(self._threads, read_body, self._reader, job)
         async with self._turn:
-            return await self._read_apart(Job(kind, body))
+            return await self._read_apart(job)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

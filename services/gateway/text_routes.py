@@ -6,7 +6,6 @@ from starlette.responses import Response
 from services.gateway.errors import json_response
 from services.gateway.prompt_reader import PlainText, TokenList
 from services.gateway.request_body import read_body
-from services.gateway.served_model import ServedModel
 from services.gateway.text_pool import TextPool
 from shared.settings import Settings
 
@@ -14,9 +13,8 @@ from shared.settings import Settings
 class TextRoutes:
     """The tokenizer as clients may use it."""
 
-    def __init__(self, settings: Settings, model: ServedModel, text: TextPool) -> None:
+    def __init__(self, settings: Settings, text: TextPool) -> None:
         self._settings = settings
-        self._model = model
         self._text = text
 
     async def tokenize(self, request: Request) -> Response:
@@ -26,7 +24,7 @@ class TextRoutes:
         payload = {
             "tokens": answer.token_ids,
             "count": len(answer.token_ids),
-            "max_model_len": self._model.max_model_len,
+            "max_model_len": self._text.max_model_len,
         }
         return json_response(request, payload)
 

@@ -37,6 +37,8 @@ class Job:
 
     kind: Kind
     body: bytes
+    max_model_len: int
+    """longest sequence that the workers hold"""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ Answer = PreparedRequest | TokenList | PlainText
 TEXT_CODEC = Codec((Setup, Job, Refusal, PreparedRequest, TokenList, PlainText))
 
 
-def read_body(reader: PromptReader, kind: Kind, body: bytes) -> Answer:
+def read_body(reader: PromptReader, job: Job) -> Answer:
     """The work itself, wherever it runs."""
-    if kind == "tokenize":
-        return reader.tokenize(body)
-    if kind == "detokenize":
-        return reader.detokenize(body)
-    return reader.prepare(kind, body)
+    if job.kind == "tokenize":
+        return reader.tokenize(job.body)
+    if job.kind == "detokenize":
+        return reader.detokenize(job.body)
+    return reader.limited(job.max_model_len).prepare(job.kind, job.body)
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
@@ -79,7 +81,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     )
     while isinstance(job := _next(incoming), Job):
         try:
-            answer: object = read_body(reader, job.kind, job.body)
+            answer: object = read_body(reader, job)
         except RequestError as error:
             answer = Refusal(error.message, error.status, error.code, error.param, error.kind)
         frame = TEXT_CODEC.encode(answer)

@@ -24,6 +24,9 @@ class _Place:
         self.live = live
         self.since_s = since_s
         self.put_s: float | None = None
+        self.accepted = live.machine.epoch > 0
+        """it was in the backlog or on a worker before: a full backlog ends it no more, then it
+        waits here alone"""
         self.queued = False
         """in the backlog, as far as we know"""
         self.popped = False
@@ -121,9 +124,9 @@ class WaitingLine:
         if self._places.get(live.rid) is not place:
             await self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:
-            place.queued = True
+            place.queued = place.accepted = True
             self._grew()
-        else:
+        elif not place.accepted:
             self._refused(live, placement.num_ahead)
 
     async def _cancel(self, rid: str) -> None:

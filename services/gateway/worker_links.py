@@ -115,6 +115,10 @@ class WorkerLinks:
         """What the registry last listed."""
         return list(self._entries.values())
 
+    def max_model_len(self) -> int | None:
+        """Longest sequence that every listed worker holds; None when none is listed."""
+        return min((entry.max_model_len for entry in self._entries.values()), default=None)
+
     def ping_all(self) -> None:
         """PING now, for instance because the backlog grew."""
         assert self._user is not None

@@ -124,7 +124,7 @@ class WorkerMessages:
     def _pull(self, worker: WorkerLink, message: Pull) -> None:
         if self._requests.line.note_popped(message.rid):
             self._requests.place_popped()
-        else:
+        elif message.rid not in self._requests.live:  # else its owner has just placed it
             worker.send(Cancel(message.rid, 0, "not waiting"))
 
     def _note_first_token(self, worker: WorkerLink, live: LiveRequest, now_s: float) -> None:

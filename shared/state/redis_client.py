@@ -9,6 +9,7 @@ A server that answers but refuses writes (out of memory, disk full, replica) is 
 
 import asyncio
 import hashlib
+import math
 import re
 import socket
 from collections.abc import Sequence
@@ -77,6 +78,9 @@ class RedisClient:
         """`url`: redis://, rediss:// or unix://; SettingsError if it is none of these."""
         self._timeout_s = timeout_s
         self._redis = _connect(url, min(ATTEMPT_TIMEOUT_S, timeout_s))
+        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._failed_s = -math.inf
+        """when a command last had no answer in time"""
         self.num_round_trips = 0
         """commands sent since the start, repeats included"""
 
@@ -92,9 +96,22 @@ class RedisClient:
             return await self.command(*call)
 
     async def command(self, *words: Argument) -> Reply:
-        """One command, one answer; StateUnavailableError within `timeout_s`."""
+        """One command, one answer; StateUnavailableError within `timeout_s`.
+
+        Time spent in the queue for a connection is our own and not counted against Redis, as
+        long as Redis answers those who are ahead."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        asked_s = loop.time()
+        async with self._places:
+            start_s = asked_s if self._failed_s >= asked_s else loop.time()
+            try:
+                return await self._try_until(start_s + self._timeout_s, words)
+            except StateUnavailableError:
+                self._failed_s = loop.time()
+                raise
+
+    async def _try_until(self, deadline: float, words: Sequence[Argument]) -> Reply:
+        loop = asyncio.get_running_loop()
         pause_s = FIRST_PAUSE_S
         while True:
             try:

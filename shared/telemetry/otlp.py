@@ -3,20 +3,23 @@
 The queue is bounded: while the collector is away or slow, spans are dropped, never waited for.
 """
 
+import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from shared.protocol import Span
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import TraceContext, new_trace
+
+logger = logging.getLogger(__name__)
 
 MAX_QUEUED_SPANS = 2048
 CLOSE_LIMIT_S = 1.5
@@ -35,8 +38,10 @@ class OtlpSpans:
             {"service.name": service, names.PID: os.getpid(), **resource}
         )
         self._scope = InstrumentationScope("baton")
-        self._exporter = OTLPSpanExporter(
-            endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=_EXPORT_TIMEOUT_S
+        self._exporter = _QuietExporter(
+            OTLPSpanExporter(
+                endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=_EXPORT_TIMEOUT_S
+            )
         )
         self._processor = BatchSpanProcessor(
             self._exporter, MAX_QUEUED_SPANS, schedule_delay_millis=_EXPORT_DELAY_MS
@@ -51,7 +56,7 @@ class OtlpSpans:
 
     def close(self) -> None:
         closing = threading.Thread(
-            target=self._processor.shutdown,  # type: ignore[no-untyped-call]
+            target=self._processor.shutdown,
             daemon=True,
         )
         closing.start()
@@ -79,6 +84,28 @@ class OtlpSpans:
             end_time=span.end_ns,
             instrumentation_scope=self._scope,
         )
+
+
+class _QuietExporter(SpanExporter):
+    """Says once that the collector is away and once that it is back; the exporter itself would
+    write a line for every attempt."""
+
+    def __init__(self, exporter: OTLPSpanExporter) -> None:
+        self._exporter = exporter
+        self._answers = True
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        answers = result is SpanExportResult.SUCCESS
+        if answers != self._answers:
+            self._answers = answers
+            text = "answers again" if answers else "does not answer, spans are dropped"
+            logger.warning("the trace collector %s", text)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _span_context(context: TraceContext) -> SpanContext:

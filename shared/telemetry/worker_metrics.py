@@ -24,6 +24,8 @@ COUNTERS = {
     "kv_transfers": ("transport", "verified hand-overs"),
     "kv_transfer_bytes": ("transport", "KV bytes received"),
     "kv_transfer_blocks": ("transport", "KV blocks received"),
+    "backlog_pops": ("", "times a worker asked Redis for waiting requests"),
+    "refusals": ("reason", "attempts refused, nothing kept"),
     "handed_back": ("", "attempts given back cleanly, under pressure or while draining"),
     "failed_attempts": ("", "attempts lost at a worker"),
 }

@@ -5,6 +5,7 @@ directly and blocks are copied half by half, with other tasks running in between
 """
 
 import asyncio
+import contextlib
 
 from shared.clock import Clock, SystemClock
 from shared.errors import KVTransferError, PeerLostError
@@ -85,6 +86,9 @@ class MemoryTransport:
     async def pull(self, request: PullRequest) -> Pulled:
         return await self._tasks.run(self._pull(request))
 
+    async def keep(self, request: PullRequest) -> None:
+        await self._tasks.run(self._keep(request))
+
     async def close(self) -> None:
         self._network.leave(self._address)
         await self._tasks.close()
@@ -97,6 +101,12 @@ class MemoryTransport:
         del point
         await asyncio.sleep(0)
         return True
+
+    async def _keep(self, request: PullRequest) -> None:
+        await asyncio.sleep(self.limits.renew_every_s)
+        with contextlib.suppress(KVTransferError):
+            source = self._network.at(request.source)
+            await _MemoryPull(request, self, source, self._clock).keep()
 
     async def _pull(self, request: PullRequest) -> Pulled:
         pull = _MemoryPull(request, self, self._network.at(request.source), self._clock)
@@ -121,6 +131,10 @@ class _MemoryPull:
         self._changed = asyncio.Event()
         self._num_bytes = 0
         self._sealed_ns = clock.wall_ns()
+
+    async def keep(self) -> None:
+        """Renew the lease and read nothing, until cancelled."""
+        await self._renew(await self._open())
 
     async def run(self, slots: asyncio.Semaphore) -> Pulled:
         offer = await self._open()

@@ -65,8 +65,9 @@ def _log_failure(task: "asyncio.Task[Any]") -> None:
 
 
 async def settled(futures: Iterable["asyncio.Future[Any]"]) -> None:
-    """Returns once all are done, whatever their outcome. A cancellation of the caller meanwhile
-    is raised afterwards, not instead."""
+    """Returns once all are done, whatever their outcome, which counts as seen. A cancellation of
+    the caller meanwhile is raised afterwards, not instead."""
+    futures = list(futures)
     pending = {future for future in futures if not future.done()}
     cancelled = False
     while pending:
@@ -75,5 +76,8 @@ async def settled(futures: Iterable["asyncio.Future[Any]"]) -> None:
         except asyncio.CancelledError:
             cancelled = True
             pending = {future for future in pending if not future.done()}
+    for future in futures:
+        if not future.cancelled():
+            future.exception()
     if cancelled:
         raise asyncio.CancelledError

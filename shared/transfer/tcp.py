@@ -82,6 +82,9 @@ class TcpTransport:
         """Step 6: read while prefill computes, verify once, release."""
         return await self._tasks.run(self._pull(request))
 
+    async def keep(self, request: PullRequest) -> None:
+        await self._tasks.run(self._keep(request))
+
     async def close(self) -> None:
         await self._tasks.close()
         self._table.close()
@@ -92,9 +95,7 @@ class TcpTransport:
 
     async def _pull(self, request: PullRequest) -> Pulled:
         stream = self._stream(await self._dial(request.source))
-        pull = TcpPull(
-            request, stream, self._memory, self._digests, self._slots, self._limits, self._clock
-        )
+        pull = self._pull_over(stream, request)
         try:
             pulled = await pull.run()
         except BaseException:
@@ -102,6 +103,23 @@ class TcpTransport:
             raise
         self._tasks.start(_hang_up(stream))
         return pulled
+
+    async def _keep(self, request: PullRequest) -> None:
+        await asyncio.sleep(self._limits.renew_every_s)
+        try:
+            stream = self._stream(await self._dial(request.source))
+        except PeerLostError as error:
+            logger.info("the lease of %s is not kept: %s", request.attempt, error)
+            return
+        try:
+            await self._pull_over(stream, request).keep()
+        finally:
+            stream.close()
+
+    def _pull_over(self, stream: FrameStream, request: PullRequest) -> TcpPull:
+        return TcpPull(
+            request, stream, self._memory, self._digests, self._slots, self._limits, self._clock
+        )
 
     async def _dial(self, source: str) -> socket.socket:
         host, _, port = source.rpartition(":")

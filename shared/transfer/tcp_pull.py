@@ -12,6 +12,7 @@ follow from the pieces alone and not from timing.
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Sequence
 
@@ -46,6 +47,8 @@ from shared.transfer.frames import (
 from shared.transfer.ledger import BlockRange, PullLedger, Tag
 from shared.transfer.tasks import settled
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+
+logger = logging.getLogger(__name__)
 
 MIN_RENEW_S = 0.01
 DIGEST_BYTES = 2 * 2**20
@@ -90,6 +93,18 @@ class TcpPull:
         except* (KVTransferError, ProtocolError) as group:
             failure = pull_failure(group)
         raise failure
+
+    async def keep(self) -> None:
+        """Renew the lease and read nothing, until cancelled or the source has no more to say."""
+        try:
+            renew_every_s = await self._open()
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._renew(renew_every_s))
+                while not isinstance((await self._stream.receive())[0], Refused | End):
+                    pass
+                renewing.cancel()
+        except* (KVTransferError, ProtocolError) as errors:
+            logger.info("the lease of %s is not kept: %s", self._request.attempt, errors)
 
     async def _pull(self) -> Pulled:
         renew_every_s = await self._open()

@@ -130,6 +130,12 @@ class KVTransport(Protocol):
         flight has stopped touching them.
         """
 
+    async def keep(self, request: PullRequest) -> None:
+        """Until cancelled: show the source that this reader lives and will pull as soon as it
+        has blocks to pull into. Touches no block and raises nothing that a peer can cause; the
+        first sign goes out after a third of a lease, so a pull that follows at once costs
+        nothing more."""
+
     async def close(self) -> None:
         """Stop serving; pulls in flight on either side fail. Safe to call twice."""
 

@@ -30,7 +30,7 @@ class Outbox:
         self._sink = sink
 
     def refuse(self, peer: Peer, attempt: Attempt, reason: Refusal) -> None:
-        self._state.count(f"refused_{reason}")
+        self._state.count(f"refusals:{reason}")
         peer.send(Refuse(attempt.rid, attempt.epoch, self._state.inc, reason))
 
     def start(self, held: HeldAttempt) -> None:

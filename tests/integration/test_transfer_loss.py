@@ -104,6 +104,36 @@ async def test_a_pull_that_waits_for_its_turn_keeps_its_lease() -> None:
         await waiting
 
 
+async def test_a_reader_that_waits_for_blocks_keeps_the_lease(brief: Pair) -> None:
+    """Its reservation may wait for longer than a lease; the pull comes after that."""
+    offer = brief.p.transport.offer(ATTEMPT, TICKET)
+    offer.publish(brief.p.piece(0, 1))
+    offer.seal(RUN)
+    keeping = asyncio.create_task(brief.d.transport.keep(replace(brief.request(1), block_ids=())))
+    await until(lambda: brief.d.plan.passed["renew"] >= 12)
+    assert brief.p.released == []
+    keeping.cancel()
+    await brief.pull(1)
+    assert brief.p.released == [ATTEMPT]
+    assert brief.received(0) == content(1, 0)
+
+
+async def test_a_reader_that_gave_up_waiting_loses_the_lease(brief: Pair) -> None:
+    offer = brief.p.transport.offer(ATTEMPT, TICKET)
+    offer.publish(brief.p.piece(0, 1))
+    offer.seal(RUN)
+    keeping = asyncio.create_task(brief.d.transport.keep(brief.request(1)))
+    await until(lambda: brief.d.plan.passed["renew"] >= 3)
+    keeping.cancel()
+    await brief.p.changed.wait()
+    assert brief.p.released == [ATTEMPT]
+
+
+async def test_keeping_what_cannot_be_kept_raises_nothing(brief: Pair) -> None:
+    await brief.d.transport.keep(brief.request(1, ticket="no"))
+    await brief.d.transport.keep(brief.request(1, source="127.0.0.1:1"))
+
+
 async def test_a_lost_release_is_made_good_by_the_lease(brief: Pair) -> None:
     brief.d.plan.add("release", Fault.DROP)
     offer = brief.p.transport.offer(ATTEMPT, TICKET)

@@ -117,7 +117,7 @@ def test_taken_port_is_one_clear_error(fake: FakeBaton) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         result = fake.run("up", "--port", str(port))
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == (
         f"baton: error: cannot use 127.0.0.1:{port}: Address already in use; "
         "--port 0 picks a free one\n"

@@ -14,7 +14,7 @@ from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
 from shared.state.keys import Keys
 from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
-from shared.state.redis_client import RedisClient, Script
+from shared.state.redis_client import MAX_CONNECTIONS, RedisClient, Script
 from shared.state.redis_records import RedisRequestRecords
 from tests.redis_server import server_binary, server_names
 
@@ -125,6 +125,27 @@ async def test_a_caller_that_gives_up_does_not_mix_up_answers(client: RedisClien
 async def test_more_callers_than_connections_all_get_through(client: RedisClient) -> None:
     answers = await asyncio.gather(*(client.command("ECHO", n) for n in range(200)))
     assert answers == [str(n).encode() for n in range(200)]
+
+
+async def test_a_long_queue_of_ours_is_no_outage(client: RedisClient) -> None:
+    """Each call answers in time; together they take longer than one may."""
+    num_calls = MAX_CONNECTIONS * 4
+    begin_s = time.monotonic()
+    waits = [client.command("BLPOP", "nothing", "0.12") for _ in range(num_calls)]
+    assert await asyncio.gather(*waits) == [None] * num_calls
+    assert time.monotonic() - begin_s > TIMEOUT_S
+
+
+async def test_a_long_queue_ends_with_the_outage_of_its_head(
+    server: EmbeddedRedis, client: RedisClient
+) -> None:
+    await client.command("PING")
+    os.kill(server.pid, signal.SIGKILL)
+    begin_s = time.monotonic()
+    calls = [client.command("PING") for _ in range(MAX_CONNECTIONS * 8)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert time.monotonic() - begin_s < TIMEOUT_S + 0.5
+    assert all(isinstance(answer, StateUnavailableError) for answer in answers)
 
 
 async def test_our_own_mistakes_are_not_called_an_outage(client: RedisClient) -> None:

@@ -354,5 +354,5 @@ async def test_the_receipt_tells_the_stages() -> None:
         }
         assert (receipt["transport"], receipt["bytes"], receipt["blocks"]) == ("tcp", 640, 3)
         assert (receipt["cached_tokens"], receipt["completion_tokens"]) == (32, 2)
-        assert [stage["worker"] for stage in receipt["stages"]] == ["p0", "d0", "d0"]
-        assert [span.name for span in bench.spans.spans] == [names.SPAN_REQUEST]
+        assert [stage["worker"] for stage in receipt["stages"]] == ["gateway", "p0", "d0", "d0"]
+        assert [span.name for span in bench.spans.spans] == [names.SPAN_REQUEST, names.SPAN_READ]

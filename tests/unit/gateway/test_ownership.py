@@ -141,6 +141,21 @@ def test_clean_returns_are_no_strikes_but_bounded() -> None:
     assert machine.num_strikes == 0
 
 
+def test_returns_that_bring_tokens_never_end_a_request() -> None:
+    """A small pool hands a long answer back again and again; each time it has grown."""
+    num_tokens = MAX_RETURNS + 2
+    machine = owner(max_tokens=num_tokens)
+    for epoch in range(num_tokens - 1):
+        machine.assign(P, "prefill")
+        machine.start(epoch, P)
+        machine.choose_decode(epoch, D)
+        machine.tokens(P, run(epoch, 10, epoch=epoch))
+        machine.handback(epoch, D, "kv_pressure")
+    machine.assign(P, "prefill")
+    effects = machine.tokens(P, run(num_tokens - 1, 10, epoch=num_tokens - 1, reason="length"))
+    assert effects == [WriteFinish("done", "length", num_tokens)]
+
+
 def test_two_own_fault_deaths_convict() -> None:
     machine = owner()
     machine.assign(P, "prefill")
@@ -215,3 +230,13 @@ def test_a_prompt_too_long_for_the_pool_is_not_retried() -> None:
     machine.assign(P, "prefill")
     machine.refuse(0, P, "too_long")
     assert failure_of(machine.finish_answered()).status == 400
+
+
+def test_a_lost_source_is_avoided_although_decode_reports_it() -> None:
+    machine = running()
+    cancels = [SendCancel(0, P, "source_lost"), SendCancel(0, D, "source_lost")]
+    requeue = Requeue(1, None, P, "source_lost")
+    assert machine.fail(0, D, "source_lost", own_fault=False) == [*cancels, requeue]
+    assert running().fail(0, D, "kv_transfer", own_fault=False)[-1] == Requeue(
+        1, P, D, "kv_transfer"
+    )

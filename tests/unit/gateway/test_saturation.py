@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from services.gateway.waiting_line import REPEAT_PUT_S
 from shared.errors import OverloadedError
-from shared.protocol import Assign, Cancel, Load, Ping, Pong, Pull
+from shared.protocol import Assign, Cancel, Handback, Load, Ping, Pong, Pull
 from tests.unit.gateway.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +103,40 @@ async def test_a_backlog_that_others_filled_ends_the_request_with_429() -> None:
             await anext(generation)
 
 
+async def test_a_retry_outlives_a_full_backlog() -> None:
+    """Its client reads already: it waits in memory until there is room."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        bench.backlog._max_length = 0
+        p.load = FULL
+        p.start()
+        p.say(Handback("r1", 0, p.inc, "kv_pressure"))
+        await settle()
+        assert bench.dispatcher.status()["requests"] == {"live": 1}
+        has_room(p, 900)
+        bench.clock.advance(1.1)
+        bench.dispatcher.tick()
+        assert p.last(Assign).epoch == 1
+
+
+async def test_who_was_in_the_backlog_once_is_not_refused_later() -> None:
+    """Redis lost the backlog and others have filled it since."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        await bench.backlog.cancel("r1")
+        bench.backlog._max_length = 0
+        bench.clock.advance(REPEAT_PUT_S)
+        p.say(Pong(1, FULL))
+        bench.dispatcher.tick()
+        await settle()
+        assert bench.dispatcher.status()["requests"] == {"live": 1}
+
+
 async def test_what_the_backlog_lost_is_placed_by_its_owner() -> None:
     p, d = workers()
     async with started(Bench()) as bench:
@@ -129,6 +164,23 @@ async def test_a_request_that_left_is_not_in_the_backlog_and_not_assigned() -> N
         p.say(Pull("r1", p.inc))
         assert p.last(Cancel).rid == "r1"
         assert not p.all(Assign)
+
+
+async def test_a_pull_that_crossed_its_own_assignment_harms_nothing() -> None:
+    """The owner placed the request on the very worker that had just popped it."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        entry = await bench.backlog.pop()
+        has_room(p, 900)
+        bench.clock.advance(1.1)
+        bench.dispatcher.tick()
+        assert p.last(Assign).rid == "r1"
+        assert entry is not None
+        p.say(Pull(entry.rid, p.inc))
+        assert not p.all(Cancel)
 
 
 async def test_an_idle_worker_takes_a_prompt_longer_than_its_room() -> None:

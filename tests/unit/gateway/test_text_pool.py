@@ -13,7 +13,12 @@ from services.gateway.prompt_reader import PreparedRequest, TokenList
 from services.gateway.text_pool import THREAD_BODY_BYTES, TextPool
 from shared.errors import AttemptError, RequestError
 from tests.http_bodies import chat_body
-from tests.text_models import byte_level_tokenizer, served_text_model, write_text_model
+from tests.text_models import (
+    MODEL_NAME,
+    byte_level_tokenizer,
+    served_text_model,
+    write_text_model,
+)
 
 pytestmark = pytest.mark.anyio
 FORBIDDEN = ("fastapi", "starlette", "uvicorn", "pydantic", "torch", "redis", "transformers")
@@ -41,6 +46,36 @@ async def test_thread_and_process_agree(pool: TextPool) -> None:
     assert small == await pool.read("chat", padded(body))
     assert isinstance(small, PreparedRequest)
     assert len(small.block_hashes) == len(small.prompt_ids) // 16
+
+
+async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> None:
+    """Not an answer that ends early with HTTP 200: absent max_tokens is what is left there, and
+    more than that is refused, in the thread and in the process."""
+    tokenizer = byte_level_tokenizer()
+    limits: list[int | None] = [None, 48, 10**6]
+    pool = TextPool(
+        write_text_model(tmp_path, tokenizer),
+        served_text_model(tokenizer, 1000),
+        hash_root=b"r" * 32,
+        block_size=16,
+        workers_limit=lambda: limits[0],
+    )
+    open_end = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40}).encode()
+    too_much = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40, "max_tokens": 9}).encode()
+    for max_model_len in (1000, 48, 1000):
+        assert pool.max_model_len == max_model_len
+        for body in (open_end, padded(open_end)):
+            prepared = await pool.read("text", body)
+            assert isinstance(prepared, PreparedRequest)
+            assert prepared.sampling.max_tokens == max_model_len - 40
+        if max_model_len == 48:
+            for body in (too_much, padded(too_much)):
+                with pytest.raises(RequestError) as error:
+                    await pool.read("text", body)
+                assert error.value.code == "context_length_exceeded"
+        limits.pop(0)
+        limits.append(None)
+    await pool.close()
 
 
 async def test_refusals_cross_the_process_unchanged(pool: TextPool) -> None:

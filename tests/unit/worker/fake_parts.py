@@ -98,6 +98,8 @@ class FakeTransport:
     pulls: dict[Attempt, "asyncio.Future[Pulled]"] = field(default_factory=dict)
     quarantine: "asyncio.Event | None" = None
     """a cancelled pull returns only once this is set"""
+    kept: set[Attempt] = field(default_factory=set)
+    """leases held for a reservation that waits"""
 
     async def start(self) -> None:
         self.journal.note("transport", "start")
@@ -117,6 +119,13 @@ class FakeTransport:
             self.journal.note("transport", ("stopped", request.attempt))
             raise
         return pulled
+
+    async def keep(self, request: PullRequest) -> None:
+        self.kept.add(request.attempt)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.kept.discard(request.attempt)
 
     async def close(self) -> None:
         self.journal.note("transport", "close")

@@ -115,7 +115,7 @@ def test_token_1_leaves_before_the_pieces_and_the_seal(prefill: Prefill) -> None
     prefill.sealed()
     entries = prefill.journal.take()
     kinds = [type(what).__name__ if who == "gateway" else what for who, what in entries[2:]]
-    assert kinds == ["Start", "Tokens", "Spans", ("publish", 0), ("seal", (42,))]
+    assert kinds == ["Start", "Tokens", ("publish", 0), ("seal", (42,)), "Spans"]
     assert prefill.state.attempts.num_uncomputed_tokens == 0
 
 
@@ -161,7 +161,14 @@ def test_released_blocks_go_back_once(prefill: Prefill) -> None:
     prefill.service.on_released(A0)
     prefill.service.on_released(A0)
     prefill.service.on_message(prefill.peer, Cancel(*A0))
-    assert prefill.journal.take() == [("engine", Release(A0))]
+    [(_, release), (_, told)] = prefill.journal.take()
+    assert release == Release(A0)
+    [span] = told.spans
+    assert (span.name, span.start_ns, [event.name for event in span.events]) == (
+        "kv_held",
+        30,
+        ["released"],
+    )
     assert len(prefill.state.attempts) == 0
 
 

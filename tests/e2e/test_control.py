@@ -1,0 +1,245 @@
+"""Processes as a pod runs them, a Redis of their own and a proxy on each link: Redis lost, frozen
+and emptied under streams, frames out of order, and a deadline that ends a request cleanly."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from shared.protocol import Message, Tokens
+from shared.state.embedded import EmbeddedRedis
+from tests.e2e.cluster import BATON, Cluster, Stream
+from tests.e2e.wire import LinkProxy, ProxyThread, free_port, pass_at_once
+
+TIMEOUT_S = 3.0
+"""of a request at the second gateway"""
+MAX_GAP_S = 1.0
+"""between two frames of a stream, whatever happens to Redis; a busy machine included"""
+BACK_S = 2.0
+AWAY_S = {"killed": 1.0, "frozen": 3.0, "emptied": 0.5}
+
+
+class Cell:
+    """Gateway, prefill and decode, each started as `baton serve`."""
+
+    def __init__(self, folder: Path, redis: EmbeddedRedis, thread: ProxyThread) -> None:
+        self.redis = redis
+        self.thread = thread
+        self.proxies: dict[str, LinkProxy] = {}
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._flags: dict[str, tuple[str, ...]] = {}
+
+    def serve(self, role: str, *flags: str, name: str = "") -> None:
+        name = name or role
+        self._flags[name] = flags
+        command = [*BATON, "serve", role, "--redis", self.redis.url, *flags]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def serve_again(self, role: str) -> None:
+        self.serve(role, *self._flags[role])
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait(40)
+
+    @contextmanager
+    def gateway(self, name: str, *flags: str) -> Iterator[Cluster]:
+        with free_port() as port:
+            self.serve("gateway", "--port", str(port), *flags, name=name)
+            url, log = f"http://127.0.0.1:{port}", self._folder / f"{name}.log"
+            cluster = Cluster(url, self._processes[name], log)
+            cluster.wait(lambda: is_ready(cluster), 90)
+            yield cluster
+            cluster.client.close()
+
+
+def is_ready(cluster: Cluster) -> bool:
+    try:
+        return bool(cluster.client.get("/ready").is_success and len(cluster.workers()) == 2)
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def proxied(cell: Cell, role: str, *flags: str) -> Iterator[None]:
+    """A worker whose link goes through a proxy."""
+    with free_port() as port:
+        proxy = cell.proxies[role] = LinkProxy(f"127.0.0.1:{port}")
+        advertised = cell.thread.run(proxy.start())
+        cell.serve(role, "--worker-port", str(port), "--worker-advertise", advertised, *flags)
+        try:
+            yield
+        finally:
+            cell.thread.run(proxy.close())
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cell, Cluster]]:
+    folder = tmp_path_factory.mktemp("control")
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedRedis())
+        thread = ProxyThread()
+        stack.callback(thread.close)
+        cell = Cell(folder, server, thread)
+        for role in ("prefill", "decode"):
+            stack.enter_context(proxied(cell, role, "--kv-blocks", "512"))
+        stack.callback(cell.close)
+        yield cell, stack.enter_context(cell.gateway("gateway"))
+
+
+@pytest.fixture
+def cell(bed: tuple[Cell, Cluster]) -> Cell:
+    return bed[0]
+
+
+@pytest.fixture
+def cluster(bed: tuple[Cell, Cluster]) -> Cluster:
+    """Both workers ready, nothing held."""
+    cluster = bed[1]
+    cluster.wait(lambda: is_ready(cluster), 60)
+    cluster.wait_blocks_back()
+    return cluster
+
+
+def bodies_of(num: int, max_tokens: int, seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)  # noqa: S311
+    return [
+        {
+            "prompt": [rng.randrange(1000, 4000) for _ in range(40 + at)],
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0.9 * (at % 2),
+            "seed": at,
+        }
+        for at in range(num)
+    ]
+
+
+class Overtaking:
+    """Prefill's tokens wait in their proxy until decode has spoken of the same request."""
+
+    def __init__(self) -> None:
+        self.order: list[tuple[str, str, int]] = []
+        """(request, role, index) of each run in the order the gateway got them"""
+        self._spoken: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def prefill(self, message: Message) -> None:
+        if isinstance(message, Tokens):
+            for run in message.runs:
+                await self._spoken[run.rid].wait()
+            self._note("prefill", message)
+
+    async def decode(self, message: Message) -> None:
+        if isinstance(message, Tokens):
+            self._note("decode", message)
+            for run in message.runs:
+                self._spoken[run.rid].set()
+
+    def _note(self, role: str, message: Tokens) -> None:
+        self.order += [(run.rid, role, run.index) for run in message.runs]
+
+
+def test_decode_frames_before_those_of_prefill(cell: Cell, cluster: Cluster) -> None:
+    bodies = bodies_of(8, max_tokens=12, seed=1)
+    overtaking = Overtaking()
+    cell.proxies["prefill"].before = overtaking.prefill
+    cell.proxies["decode"].before = overtaking.decode
+    swapped = cluster.answers(bodies)
+    for proxy in cell.proxies.values():
+        proxy.before = pass_at_once
+    for stream in swapped:
+        assert stream.complete
+        order = [(role, index) for rid, role, index in overtaking.order if rid == stream.rid]
+        assert order[0] == ("decode", 0)
+        assert ("prefill", 0) in order
+        assert len(cluster.receipt(stream.rid)["attempts"]) == 1
+    in_order = cluster.answers(bodies)
+    assert [stream.answer for stream in swapped] == [stream.answer for stream in in_order]
+
+
+def max_gap_s(streams: list[Stream]) -> float:
+    times = [stream.chunk_times_s for stream in streams]
+    return max(later - earlier for some in times for earlier, later in pairwise(some))
+
+
+@pytest.mark.parametrize("fault", AWAY_S)
+def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: str) -> None:
+    bodies = bodies_of(2, max_tokens=300, seed=len(fault))
+    with cluster.streams(bodies) as streams:
+        streams.wait_tokens(20, num_streams=len(bodies))
+        num_before = [len(seen.tokens) for seen in streams.seen]
+        break_redis(cell, fault)
+        num_after = [len(seen.tokens) for seen in streams.seen]
+        assert all(after > before for before, after in zip(num_before, num_after, strict=True))
+        back_s = time.monotonic()
+        cluster.wait(lambda: cluster.answer(bodies_of(1, 2, seed=9)[0]).complete, 5)
+        assert time.monotonic() - back_s <= BACK_S
+        seen = streams.wait(60)
+    assert [stream for stream in seen if not stream.complete] == []
+    assert max_gap_s(seen) < MAX_GAP_S
+    assert all(len(cluster.receipt(stream.rid)["attempts"]) == 1 for stream in seen)
+    undisturbed = cluster.answers(bodies)
+    assert all(stream.complete for stream in undisturbed)
+    assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
+    cluster.wait_blocks_back()
+
+
+def break_redis(cell: Cell, fault: str) -> None:
+    """Away for a while and back, or there all the time and empty."""
+    if fault == "emptied":
+        with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
+            client.flushall()
+        time.sleep(AWAY_S["emptied"])
+        return
+    os.kill(cell.redis.pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+    time.sleep(AWAY_S[fault])
+    if fault == "killed":
+        cell.redis.restart()
+    else:
+        os.kill(cell.redis.pid, signal.SIGCONT)
+
+
+def test_no_worker_until_the_deadline_is_one_clean_error(cell: Cell, cluster: Cluster) -> None:
+    """At a gateway that gives up soon; one beside it, with the same request, waits and goes on."""
+    (body,) = bodies_of(1, max_tokens=300, seed=3)
+    with (
+        cell.gateway("hasty", "--request-timeout-s", str(TIMEOUT_S)) as hasty,
+        hasty.streams([body]) as short,
+        cluster.streams([body]) as long,
+    ):
+        for streams in (short, long):
+            streams.wait_tokens(5, num_streams=1)
+        cell.kill("decode")
+        (failed,) = short.wait(TIMEOUT_S + 10)
+        cell.serve_again("decode")
+        (finished,) = long.wait(90)
+    assert failed.status == 200
+    assert failed.error is not None
+    assert failed.error["code"] == "deadline_exceeded"
+    assert not failed.done
+    assert failed.finish_reason is None
+    assert finished.complete
+    assert failed.tokens == finished.tokens[: len(failed.tokens)]
+    again = cluster.answer(body)
+    assert again.answer == finished.answer
+    cluster.wait_blocks_back()

@@ -1,0 +1,62 @@
+"""One worker alone gives the answers of two; a port that is taken is one clear error."""
+
+import random
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import BATON, Cluster, running
+
+
+@pytest.fixture(scope="module")
+def agg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("agg"), "--topology", "agg") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def pd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("pd"), "--topology", "pd") as cluster:
+        yield cluster
+
+
+def bodies() -> list[dict[str, Any]]:
+    rng = random.Random(4)  # noqa: S311
+    return [
+        {
+            "prompt": [rng.randrange(1000, 4000) for _ in range(num_tokens)],
+            "max_tokens": 24,
+            "temperature": 0.8 * (num_tokens % 2),
+            "seed": num_tokens,
+        }
+        for num_tokens in (1, 15, 16, 17, 64, 65, 300, 700)
+    ]
+
+
+def test_one_worker_answers_like_two(agg: Cluster, pd: Cluster) -> None:
+    alone, apart = agg.answers(bodies()), pd.answers(bodies())
+    assert all(stream.complete for stream in (*alone, *apart))
+    assert [stream.answer for stream in alone] == [stream.answer for stream in apart]
+    assert len({stream.text for stream in alone}) == len(alone)
+
+
+def test_a_planted_local_prefill_is_counted(agg: Cluster, pd: Cluster) -> None:
+    """What the check of a fault-free pd system sees when decode computes a prompt."""
+    num_tokens = sum(len(body["prompt"]) for body in bodies())
+    agg.answers(bodies())
+    agg.wait(lambda: agg.metric("baton_local_prefill_tokens_total") >= num_tokens)
+    assert [worker["role"] for worker in agg.workers()] == ["decode"]
+    assert pd.metric("baton_local_prefill_tokens_total") == 0
+
+
+def test_a_taken_port_is_exit_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [*BATON, "up", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("baton: error:") == 1
+    assert port in done.stderr

@@ -1,0 +1,143 @@
+"""The step loop: commands between steps, one report a step, early word of what was scheduled."""
+
+import asyncio
+import time
+
+import pytest
+
+from shared.engine.engine import Engine
+from shared.protocol import Attempt, Sampling, TokenRun
+from shared.settings import Settings
+from shared.worker.channel import (
+    Abort,
+    Add,
+    Adopt,
+    Command,
+    Event,
+    Refused,
+    Release,
+    Reserve,
+    Scheduled,
+    StepReport,
+)
+from shared.worker.engine_process import EngineLoop
+from tests.unit.engine.fake_runner import fake_engine, make_prompt, make_spec
+from tests.worker_pair import StepChannel
+
+GREEDY = Sampling(max_tokens=6, temperature=0.0)
+
+
+class Loop:
+    """An engine, its loop and io's end of the channel."""
+
+    def __init__(self, role: str, num_blocks: int = 8, fault_delay: str = "") -> None:
+        self.engine: Engine
+        self.engine, self.runner = fake_engine(num_blocks, role=role, max_model_len=33)
+        self.channel = StepChannel(asyncio.Event())
+        self.loop = EngineLoop(self.engine, self.channel, Settings(fault_delay=fault_delay))
+
+    def turn(self, *commands: Command) -> list[Event]:
+        """What one turn with these commands reports."""
+        for command in commands:
+            self.channel.put(command)
+        self.loop.turn()
+        events = list(self.channel.events)
+        self.channel.events.clear()
+        return events
+
+
+def report_of(events: list[Event]) -> StepReport:
+    assert isinstance(events[-1], StepReport)
+    return events[-1]
+
+
+def test_start_is_reported_before_the_model_runs() -> None:
+    loop = Loop("prefill")
+    seen: list[int] = []
+    send = loop.channel.send
+
+    def note_and_send(event: Event) -> None:
+        seen.append(loop.runner.num_tokens_fed)
+        send(event)
+
+    loop.channel.send = note_and_send  # type: ignore[method-assign]
+    first, last = loop.turn(Add(make_spec("a", make_prompt(9), GREEDY, "prefill")))
+    assert isinstance(first, Scheduled) and isinstance(last, StepReport)
+    assert seen == [0, 9]
+    assert first.started == ((Attempt("a", 0), 0),)
+    assert [attempt for attempt, _ in last.sealed] == [Attempt("a", 0)]
+    assert last.counters["prompt_tokens:computed"] == 9
+    assert first.start_ns <= last.end_ns
+
+
+def test_release_and_abort_free_the_blocks_of_a_sealed_prompt() -> None:
+    for command in (Release(Attempt("a", 0)), Abort(Attempt("a", 0))):
+        loop = Loop("prefill")
+        loop.turn(Add(make_spec("a", make_prompt(9), GREEDY, "prefill")))
+        assert report_of(loop.turn()).load.held == 3
+        assert report_of(loop.turn(command, command)).load.held == 0
+
+
+def test_a_reservation_is_answered_and_an_adopted_one_decodes() -> None:
+    loop = Loop("decode")
+    attempt = Attempt("a", 0)
+    scheduled, _ = loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+    assert isinstance(scheduled, Scheduled)
+    [reserved] = scheduled.reserved
+    assert (reserved.attempt, len(reserved.block_ids), reserved.num_present_blocks) == (
+        attempt,
+        3,
+        0,
+    )
+    [run] = report_of(loop.turn(Adopt(attempt, TokenRun("a", 0, 0, (5,))))).tokens
+    assert (run.index, run.token_ids[0], len(run.token_ids)) == (0, 5, 2)
+
+
+def test_what_never_fits_is_refused_and_nothing_is_kept() -> None:
+    loop = Loop("decode", num_blocks=2)
+    refused, _ = loop.turn(Reserve(make_spec("a", make_prompt(30), GREEDY, "decode")))
+    assert isinstance(refused, Refused) and refused.too_long
+    assert not loop.engine.sequences
+
+
+def test_a_prompt_without_a_reason_is_refused_by_the_engine_too() -> None:
+    loop = Loop("decode")
+    spec = make_spec("a", make_prompt(4), GREEDY, "prefill")
+    refused, _ = loop.turn(Add(spec))
+    assert isinstance(refused, Refused) and not refused.too_long
+    assert not loop.engine.has_work
+
+
+def test_a_token_1_that_does_not_continue_costs_the_attempt_only() -> None:
+    loop = Loop("decode")
+    attempt = Attempt("a", 0)
+    loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+    refused, _ = loop.turn(Adopt(attempt, TokenRun("a", 0, 3, (5,))))
+    assert isinstance(refused, Refused) and refused.attempt == attempt
+    assert report_of(loop.turn(Abort(attempt))).load.held == 0
+
+
+def test_an_adoption_that_comes_too_late_does_nothing() -> None:
+    loop = Loop("decode")
+    attempt = Attempt("a", 0)
+    loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+    [report] = loop.turn(Abort(attempt), Adopt(attempt, TokenRun("a", 0, 0, (5,))))
+    assert isinstance(report, StepReport)
+    assert (report.load.held, report.tokens) == (0, ())
+
+
+@pytest.mark.parametrize(("stage", "role"), [("prefill", "prefill"), ("decode", "decode")])
+def test_a_planted_delay_is_slept_once_for_each_request(
+    monkeypatch: pytest.MonkeyPatch, stage: str, role: str
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    loop = Loop(role, fault_delay=f"{stage}=200")
+    if role == "prefill":
+        loop.turn(Add(make_spec("a", make_prompt(20), GREEDY, "prefill")))
+    else:
+        loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+        loop.turn(Adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,))))
+    while loop.engine.has_work:
+        loop.turn()
+    assert slept == [0.2]
