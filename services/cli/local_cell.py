@@ -14,6 +14,7 @@ from services.cli.machine import num_cores, num_gpus
 from services.cli.output import Output
 from services.cli.plan import Machine, Plan
 from services.cli.ports import local_url, reserve_port
+from services.cli.redis_check import check_redis
 from services.cli.run_file import remove_record, runtime_folder, write_record
 from services.cli.supervisor import Supervisor
 from shared.state.embedded import EmbeddedRedis
@@ -52,6 +53,8 @@ async def running(
         redis = EmbeddedRedis() if settings.embedded_redis else None
         if redis is not None:
             redis.start()
+        else:
+            await check_redis(settings.redis)
         record = write_record(folder, port, url)
         try:
             redis_url = settings.redis if redis is None else redis.url

@@ -6,6 +6,8 @@ from collections import deque
 from pathlib import Path
 from typing import TextIO
 
+from shared.errors import SettingsError
+
 ERROR_MARK = "baton: error: "
 KEPT_LINES = 50
 
@@ -30,7 +32,10 @@ class Output:
         self._notify_fd = notify_fd
         self._stream = stream or sys.stdout
         if log_folder is not None:
-            log_folder.mkdir(parents=True, exist_ok=True)
+            try:
+                log_folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SettingsError(f"--log-dir {log_folder}: {error.strerror}") from error
 
     @property
     def log_folder(self) -> Path | None:

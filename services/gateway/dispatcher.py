@@ -143,8 +143,7 @@ class Dispatcher:
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
-        receipt = self._requests.receipts.get(rid)
-        return None if receipt is None else receipt.as_dict()
+        return self._requests.receipts.body(rid)
 
     @property
     def counters(self) -> DispatchCounters:

@@ -98,9 +98,9 @@ class OwnedRequests:
     def accept(self, live: LiveRequest, route: Route | None, placement: Placement | None) -> None:
         """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
         self.live[live.rid] = live
-        self.receipts.add(live.receipt)
         self.execute(live, self._place(live, route, placement))
         self.writer.admit(live.record, partial(self._admission, live))
+        self.receipts.add(live.receipt)
 
     def execute(self, live: LiveRequest, effects: Iterable[Effect]) -> None:
         """Do what the state machine asked for, and what follows from that, in order."""

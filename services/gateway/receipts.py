@@ -1,7 +1,9 @@
 """What happened to each of the last requests: for support, for the demo's waterfall, for tests."""
 
+import json
 import os
-from collections import OrderedDict
+import zlib
+from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -11,6 +13,8 @@ from shared.protocol import Span
 from shared.telemetry import attributes as names
 
 MAX_RECEIPTS = 1000
+MAX_OPEN = 128
+"""of these, the latest that may still hear of a span; the rest are kept as text"""
 MAX_SPANS = 256
 """kept of one request"""
 
@@ -181,14 +185,37 @@ class Receipt:
 class Receipts:
     """The last thousand, by rid."""
 
-    def __init__(self, max_receipts: int = MAX_RECEIPTS) -> None:
+    def __init__(self, max_receipts: int = MAX_RECEIPTS, max_open: int = MAX_OPEN) -> None:
         self._max_receipts = max_receipts
-        self._by_rid: OrderedDict[str, Receipt] = OrderedDict()
+        self._max_open = max_open
+        self._by_rid: OrderedDict[str, Receipt | bytes] = OrderedDict()
+        self._open: deque[Receipt] = deque()
 
     def add(self, receipt: Receipt) -> None:
         self._by_rid[receipt.rid] = receipt
+        self._open.append(receipt)
+        if len(self._open) > self._max_open:
+            self._pack(self._open.popleft())
         if len(self._by_rid) > self._max_receipts:
             self._by_rid.popitem(last=False)
 
     def get(self, rid: str) -> Receipt | None:
-        return self._by_rid.get(rid)
+        """One that may still change."""
+        found = self._by_rid.get(rid)
+        return found if isinstance(found, Receipt) else None
+
+    def body(self, rid: str) -> dict[str, Any] | None:
+        """What `/v1/baton/requests/{id}` says of it."""
+        found = self._by_rid.get(rid)
+        if isinstance(found, bytes):
+            body: dict[str, Any] = json.loads(zlib.decompress(found))
+            return body
+        return None if found is None else found.as_dict()
+
+    def _pack(self, receipt: Receipt) -> None:
+        """A receipt as objects takes five times the memory of its text, compressed."""
+        if not receipt.ended_ns:
+            self._open.append(receipt)
+        elif receipt.rid in self._by_rid:
+            text = json.dumps(receipt.as_dict(), separators=(",", ":"))
+            self._by_rid[receipt.rid] = zlib.compress(text.encode(), 1)

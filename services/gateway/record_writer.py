@@ -57,6 +57,9 @@ class RecordWriter:
             admission = await self._records.admit(request)
         except BatonError:
             answered(None)
+        except Exception:
+            answered(None)  # whatever it is, the client must not wait for it
+            raise
         else:
             answered(admission)
 

@@ -5,7 +5,10 @@ import re
 
 from services.cli.__main__ import COMMANDS
 from services.cli.up import SETTINGS
+from shared.protocol import Load
 from shared.settings import flag_name
+from shared.telemetry.metrics import GatewayMetrics
+from shared.telemetry.worker_metrics import WorkerSample
 from tests.rules.readme_tables import with_tables
 from tests.rules.sources import ROOT
 
@@ -14,6 +17,36 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_tables_are_current() -> None:
     assert with_tables(README) == README, "run: python -m tests.rules.readme_tables"
+
+
+def undocumented(metrics: GatewayMetrics, readme: str) -> list[str]:
+    """Metric names of ours that the README does not say."""
+    found = re.findall(r"^# TYPE (baton_\w+)", metrics.text().decode(), re.MULTILINE)
+    stages = {f"baton_request_{stage}_time_seconds" for stage in STAGES}
+    names = {name for name in found if not name.endswith("_created")}
+    assert stages <= names
+    told = {name: name.removesuffix("_total") for name in names - stages}
+    return [n for n, base in told.items() if not {base, _of_pool(base)} & _words(readme)]
+
+
+def _of_pool(name: str) -> str:
+    """The pool's total that a worker's counter adds to."""
+    return name.replace("baton_worker_", "baton_")
+
+
+def _words(text: str) -> set[str]:
+    return {word.removesuffix("_total") for word in re.findall(r"baton_\w+", text)}
+
+
+STAGES = ("queue", "prefill", "handover", "decode")
+
+
+def test_every_metric_is_named() -> None:
+    load = Load(1, 0, 0, 0, 4, 4, 0, 0)
+    sample = WorkerSample("d", "decode", load, {"steps": 1}, {"transfer": 1})
+    metrics = GatewayMetrics(lambda: [sample])
+    assert undocumented(metrics, README) == []
+    assert undocumented(metrics, README.replace("baton_refusals", "")) == ["baton_refusals_total"]
 
 
 def steps_of(readme: str) -> list[tuple[int, str, str]]:

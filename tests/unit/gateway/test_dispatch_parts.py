@@ -1,5 +1,7 @@
 """The small parts of dispatch: throughput, fitted cost, generation, receipts."""
 
+import json
+
 import anyio
 import pytest
 
@@ -91,3 +93,17 @@ def test_receipts_keep_the_last_ones() -> None:
     last = receipts.get("c")
     assert last is not None
     assert (last.as_dict()["state"], last.critical_path_ms()) == ("live", {})
+
+
+def test_packed_receipts_say_the_same() -> None:
+    receipts = Receipts(4, max_open=1)
+    ended = Receipt("a", "chat", 3, 1, 2, ended_ns=9)
+    receipts.add(ended)
+    body = json.loads(json.dumps(receipts.body("a")))
+    assert receipts.get("a") is ended
+    for rid in ("b", "c"):
+        receipts.add(Receipt(rid, "chat", 1, 0, 0))
+    assert receipts.get("a") is None
+    assert receipts.body("a") == body
+    assert receipts.get("b") is not None, "it lives"
+    assert receipts.body("nobody") is None

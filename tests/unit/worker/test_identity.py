@@ -1,0 +1,30 @@
+"""Where a worker says it is: its own link port, or the address it was told to advertise."""
+
+import pytest
+
+from shared.errors import SettingsError
+from shared.kv_layout import KVLayout
+from shared.protocol import Load
+from shared.settings import Settings
+from shared.worker.channel import Ready
+from shared.worker.identity import Identity
+
+READY = Ready(1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, Load(0, 0, 0, 0, 8, 8, 0, 0))
+
+
+def address(advertise: str) -> tuple[str, int]:
+    settings = Settings(host="127.0.0.1", worker_advertise=advertise)
+    entry = Identity.of_process(settings, "decode").entry(READY, "pool", 4000)
+    return entry.host, entry.port
+
+
+def test_the_advertised_address_is_the_one_gateways_dial() -> None:
+    assert address("") == ("127.0.0.1", 4000)
+    assert address("worker.example:5000") == ("worker.example", 5000)
+    assert address("[::1]:5000") == ("::1", 5000)
+
+
+@pytest.mark.parametrize("text", ["host", "host:", ":5000", "host:http"])
+def test_half_an_address_stops_the_start(text: str) -> None:
+    with pytest.raises(SettingsError, match="--worker-advertise"):
+        address(text)
