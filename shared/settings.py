@@ -93,6 +93,9 @@ class Settings:
 
     # Requests
     request_timeout_s: float = _setting(300.0, "longest life of a request, s", low=0.1, high=86400)
+    drain_s: float = _setting(
+        30.0, "after SIGTERM what runs may finish for, s", low=0.0, high=86400
+    )
     max_attempts: int = _setting(4, "attempts per request", low=1, high=16)
     max_live_requests: int = _setting(1024, "requests one gateway owns at once", low=1)
     max_backlog: int = _setting(256, "requests that may wait for room", low=0)

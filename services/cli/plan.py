@@ -9,6 +9,8 @@ from shared.errors import SettingsError
 from shared.settings import LOOPBACK, Role, Settings, environment_name, load_settings
 
 Topology = Literal["pd", "agg"]
+UP_DRAIN_S = 1.0
+"""who stops `baton up` is waiting; a pod has the whole drain"""
 MAX_WORKERS = 64
 """workers in one cell"""
 
@@ -58,7 +60,8 @@ class Plan:
 
     def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
         """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""
-        shared = replace(self.settings, redis=redis_url)
+        drain_s = min(self.settings.drain_s, UP_DRAIN_S)
+        shared = replace(self.settings, redis=redis_url, drain_s=drain_s)
         gateway = replace(shared, port=port, topology=self.topology)
         specs = [_spec("gateway", "gateway", gateway)]
         for index, name in enumerate(self.worker_names):

@@ -1,6 +1,8 @@
 """Whether anybody listens where `--redis` points, before anything is started that needs it."""
 
 import asyncio
+import contextlib
+import os
 from urllib.parse import SplitResult, urlsplit
 
 from shared.errors import MissingError, SettingsError
@@ -24,7 +26,8 @@ async def check_redis(url: str, patience_s: float = 5.0) -> None:
                 try:
                     await _connect(place)
                 except OSError as error:
-                    reason = error.strerror or str(error)
+                    number = error.errno or 0
+                    reason = os.strerror(number) if number > 0 else str(error)
                 else:
                     return
                 await asyncio.sleep(PAUSE_S)
@@ -52,3 +55,5 @@ async def _connect(place: str | tuple[str, int]) -> None:
     else:
         _, writer = await asyncio.open_connection(*place)
     writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

@@ -40,6 +40,7 @@ from shared.telemetry.metrics import GatewayFacts
 TICK_S = 0.25
 PLACE_OURSELVES_S = 1.0
 """who still waits after this is placed without the backlog as soon as there is room"""
+DRAIN_POLL_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
@@ -82,11 +83,18 @@ class Dispatcher:
         self._links.start(self)
         self._background.spawn(self._watch())
 
-    async def close(self) -> None:
-        """End what still lives with one clean error each, record it, hang up."""
+    async def drain(self, limit_s: float) -> None:
+        """Let what lives finish, within the limit; then one clean error each."""
+        deadline_s = self._clock.monotonic_s() + limit_s
+        while self._requests.live and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
         failure = Failure("gateway_stopping", "the gateway is shutting down", 503)
         for live in self._all_live():
             self._requests.execute(live, live.machine.abandon(failure))
+
+    async def close(self) -> None:
+        """End what still lives, record it, hang up."""
+        await self.drain(0.0)
         await self._background.close()
         await self._requests.writer.close()
         await self._requests.line.close()

@@ -1,5 +1,7 @@
 """The uvicorn server that runs the gateway's app."""
 
+import math
+
 import uvicorn
 from fastapi import FastAPI
 
@@ -7,8 +9,8 @@ from services.gateway.http_protocol import GatewayProtocol
 from shared.settings import Settings
 
 KEEP_ALIVE_S = 75
-DRAIN_S = 900
-"""longest wait for live streams after SIGTERM"""
+LAST_WORDS_S = 5
+"""after the drain, time to send the error events of what did not finish"""
 
 
 def http_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
@@ -25,6 +27,6 @@ def http_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORDS_S,
     )
     return uvicorn.Server(config)

@@ -4,6 +4,7 @@ checkpoint (config, tokenizer) -> pool name -> links, dispatcher, upkeep -> HTTP
 SIGTERM                        -> no new connections, live streams finish, then stop
 """
 
+import asyncio
 import os
 import socket
 import time
@@ -47,6 +48,8 @@ from shared.telemetry.logs import configure_logs
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.tracing import build_span_sink
 
+SIGTERM_POLL_S = 0.1
+
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM; returns the exit status."""
@@ -63,7 +66,9 @@ async def serve(settings: Settings, checkpoint: Checkpoint, listener: socket.soc
     """Join the parts, answer HTTP until told to stop, then take them apart."""
     gateway = Gateway(settings, checkpoint, listener)
     gateway.start()
+    draining = asyncio.create_task(gateway.drain_when_told(settings.drain_s))
     await gateway.server.serve(sockets=[listener])
+    await draining
     await gateway.close()
     return 0
 
@@ -120,6 +125,12 @@ class Gateway:
 
     def _facts(self) -> GatewayFacts:
         return self._dispatcher.facts()
+
+    async def drain_when_told(self, limit_s: float) -> None:
+        """From SIGTERM on: streams get `limit_s`, then one clean error each."""
+        while not self.server.should_exit:  # noqa: ASYNC110 -- the server has no event for it
+            await asyncio.sleep(SIGTERM_POLL_S)
+        await self._dispatcher.drain(limit_s)
 
     async def close(self) -> None:
         """Requests that still live end with one clean error each, then the rest."""

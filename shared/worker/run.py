@@ -22,9 +22,6 @@ from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
 
-DRAIN_LIMIT_S = 30.0
-"""running attempts get this long after SIGTERM"""
-
 
 def run_worker(
     settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
@@ -51,7 +48,7 @@ async def _serve(
         if ready is not None:
             identity = Identity.of_process(settings, role)
             node = Node(settings, identity, engine, ready, build_service)
-            await _run_node(node, engine, stopping)
+            await _run_node(node, engine, stopping, settings.drain_s)
     finally:
         await engine.stop()
     return 0
@@ -69,7 +66,9 @@ async def _load(engine: EngineClient, stopping: "asyncio.Task[Any]") -> Ready | 
     return None
 
 
-async def _run_node(node: Node, engine: EngineClient, stopping: "asyncio.Task[Any]") -> None:
+async def _run_node(
+    node: Node, engine: EngineClient, stopping: "asyncio.Task[Any]", drain_s: float
+) -> None:
     """Until asked to stop and drained, or until the engine ends, also while draining."""
     ended = asyncio.create_task(engine.wait())
     try:
@@ -78,7 +77,7 @@ async def _run_node(node: Node, engine: EngineClient, stopping: "asyncio.Task[An
             background = [tasks.create_task(job) for job in node.background()]
             await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                leaving = tasks.create_task(node.leave(DRAIN_LIMIT_S))
+                leaving = tasks.create_task(node.leave(drain_s))
                 background.append(leaving)
                 await asyncio.wait({leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:

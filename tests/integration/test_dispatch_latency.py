@@ -36,16 +36,16 @@ class Cell:
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     with (
         EmbeddedRedis(server_binary(ON_PATH)) as redis,
-        mock_cell(redis.url, tmp_path_factory.mktemp("cell")) as mock,
+        mock_cell(redis.url, tmp_path_factory.mktemp("cell"), step_ms=50.0) as mock,
     ):
         for _ in range(20):
-            mock.complete(PROMPT, max_tokens=2)
+            mock.complete(PROMPT, max_tokens=1)
         yield Cell(mock, redis)
 
 
 def dispatch_us(cell: MockCell) -> list[float]:
     """Sorted; body complete to START at the gateway, one request after the other."""
-    answers = [cell.complete(PROMPT, max_tokens=2) for _ in range(NUM_REQUESTS)]
+    answers = [cell.complete(PROMPT, max_tokens=1) for _ in range(NUM_REQUESTS)]
     receipts = [cell.receipt(answer) for answer in answers]
     return sorted((receipt["started_ns"] - receipt["received_ns"]) / 1e3 for receipt in receipts)
 
@@ -85,7 +85,7 @@ def test_two_redis_commands_a_request_and_no_wake_up(cell: Cell) -> None:
     before = {name: cell.mock.metric(name) for name in COUNTERS}
     lines: list[str] = []
     with monitored(cell.redis, lines):
-        answers = [cell.mock.complete(PROMPT, max_tokens=2) for _ in range(20)]
+        answers = [cell.mock.complete(PROMPT, max_tokens=1) for _ in range(20)]
     commands = [line for line in lines if "lua]" not in line]
     for answer in answers:
         rid = answer["id"].removeprefix("cmpl-")

@@ -71,9 +71,12 @@ def test_specs_name_roles_and_give_every_process_the_settings() -> None:
         "1234",
         "--topology",
         "pd",
+        "--drain-s",
+        "1.0",
     )
     assert decode.flags == (
         *("--model", "m", "--threads", "4", "--port", "0", "--worker-id", "decode-0-t"),
+        *("--drain-s", "1.0"),
     )
     assert prefill.environment == {"BATON_REDIS": "unix:///r"}
 
