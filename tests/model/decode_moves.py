@@ -191,7 +191,7 @@ def _decoding(world: World, scope: Scope, index: int) -> Iterator[Move]:
         token = Token(worker.epoch, worker.next_index, right, worker.prefill, lineage)
         grown = worker._replace(next_index=worker.next_index + 1)
         for after in send(with_decode(world, index, grown), scope, ("TOKEN", token)):
-            yield Move(f"d{index} decodes token {token.index}", after)
+            yield Move(f"d{index} decodes token {token.position}", after)
     else:
         yield Move(f"d{index} finishes", with_decode(world, index, _freed(worker)))
     if ("CANCEL", worker.epoch) in world.network or not scope.fault_free:

@@ -77,7 +77,7 @@ def _sequence(world: World, scope: Scope, message: tuple[object, ...]) -> Iterat
     token = message[1]
     assert isinstance(token, Token)
     current = token.epoch == gateway.epoch or "no epoch" in scope.mutants
-    expected = token.index == gateway.next_index or "no index" in scope.mutants
+    expected = token.position == gateway.next_index or "no index" in scope.mutants
     unbuffered = "no reorder buffer" in scope.mutants
     if current and expected:
         delivered = gateway._replace(
@@ -85,11 +85,11 @@ def _sequence(world: World, scope: Scope, message: tuple[object, ...]) -> Iterat
         )
         network = world.network - {message} if unbuffered else world.network
         yield Move(
-            f"token {token.index} delivered", world._replace(gateway=delivered, network=network)
+            f"token {token.position} delivered", world._replace(gateway=delivered, network=network)
         )
-    elif unbuffered and current and token.index > gateway.next_index:
+    elif unbuffered and current and token.position > gateway.next_index:
         yield Move(
-            f"token {token.index} dropped", world._replace(network=world.network - {message})
+            f"token {token.position} dropped", world._replace(network=world.network - {message})
         )
 
 

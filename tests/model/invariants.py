@@ -12,12 +12,12 @@ def broken(world: World, scope: Scope) -> str | None:
 
 def _delivery_broken(world: World) -> str | None:
     delivered = world.gateway.delivered
-    for position, token in enumerate(delivered):
+    for place, token in enumerate(delivered):
         if not token.right:
             return "I2 a token computed from foreign or stale KV was delivered"
-        if token.index != position:
+        if token.position != place:
             return "I3 an index was delivered twice or left out"
-        for earlier in delivered[world.first_index[token.epoch] : position]:
+        for earlier in delivered[world.first_index[token.epoch] : place]:
             if earlier.epoch != token.epoch:
                 return "I4 attempts are mixed"
             if earlier.prefill != token.prefill:

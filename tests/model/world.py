@@ -43,7 +43,8 @@ class Token(NamedTuple):
     """A token on its way to the gateway, and after it, in what the client saw."""
 
     epoch: int
-    index: int
+    position: int
+    """index of the token in the answer"""
     right: bool
     """computed from this request's KV only"""
     prefill: Lineage
