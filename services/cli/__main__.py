@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shared.errors import BatonError, SettingsError
+from shared.release import release
 
 COMMANDS = {
     "up": "start Redis, a gateway and workers on this machine",
@@ -59,6 +60,9 @@ def _run(argv: list[str]) -> int:
         argv = [*argv[1:], "--debug"]
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(_overview(available))
+        return 0
+    if argv[0] == "--version":
+        sys.stdout.write(f"baton {release()}\n")
         return 0
     name, *rest = argv
     if name not in available:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from services.cli.run_file import live_records, runtime_folder
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -112,7 +113,7 @@ class GatewayClient:
                 connection.request(method, self._parts.path + path, content, headers)
                 response = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
-                text = f"no gateway answers at {self.url} ({error}); start one with `baton up`"
+                text = f"no gateway answers at {self.url} ({error}); {_advice()}"
                 raise NoGatewayError(text) from error
             yield response
         finally:
@@ -132,3 +133,11 @@ def _error_text(body: Mapping[str, Any]) -> str:
     if isinstance(error, dict):
         return str(error.get("message") or error)
     return str(error or body)
+
+
+def _advice() -> str:
+    """What to do when nothing answers: name what this user runs here."""
+    urls = [record.url for record in live_records(runtime_folder())]
+    if not urls:
+        return "start one with `baton up`"
+    return f"running here: {', '.join(urls)} (name it with --url or {URL_VARIABLE})"

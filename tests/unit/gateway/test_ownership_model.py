@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from services.gateway.effects import Effect
-from services.gateway.ownership import Ownership
+from services.gateway.ownership import Ownership, State
 from services.gateway.sequencer import Sequencer
 from shared.protocol import TokenRun
 from tests.unit.gateway.ownership_world import MAX_ATTEMPTS, World, sampling
@@ -186,6 +186,11 @@ class BadDay(RuleBasedStateMachine):
         names = ["stop", "cancel", "expire"]
         if do < len(names):
             getattr(self.world, names[do])()
+
+    @rule(name=st.sampled_from(["stop", "cancel", "expire"]))
+    def interrupt_the_finish(self, name: str) -> None:
+        if self.world.machine.state is State.FINISHING:
+            getattr(self.world, name)()
 
     def teardown(self) -> None:
         self.world.settle()
