@@ -160,8 +160,9 @@ class Ownership:
         return self._retry(f"refused_{reason}", culprit=inc, clean=True)
 
     def handback(self, epoch: int, inc: str, reason: str) -> list[Effect]:
-        """Given back cleanly, under pressure or while draining (R10)."""
-        if not self._is_current(epoch, inc):
+        """Given back cleanly, under pressure or while draining (R10). Prefill may give back
+        what decode has a verified copy of: that changes nothing."""
+        if not (self._is_current(epoch, inc) and self.holds(inc)):
             return []
         return self._retry(f"handback_{reason}", culprit=None, clean=True)
 

@@ -94,9 +94,17 @@ class Node:
             f"baton-{identity.role}",
             {"service.instance.id": identity.inc},
         )
-        outbox = Outbox(self._state, self._sink)
+        self._outbox = Outbox(self._state, self._sink)
         self._service = build_service(
-            Parts(settings, identity.inc, self._state, outbox, engine, engine.memory, SystemClock())
+            Parts(
+                settings,
+                identity.inc,
+                self._state,
+                self._outbox,
+                engine,
+                engine.memory,
+                SystemClock(),
+            )
         )
         self._registration: Registration | None = None
         engine.on_event = self._on_event
@@ -115,7 +123,7 @@ class Node:
         return [self._registration.keep(), self._registration.publish(), self._puller.run()]
 
     async def leave(self, drain_limit_s: float) -> None:
-        """Take no new work; let what runs finish, within the limit."""
+        """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
         self._state.draining = True
         if self._registration is not None:
             await self._registration.withdraw()
@@ -123,6 +131,8 @@ class Node:
             async with asyncio.timeout(drain_limit_s):
                 while len(self._state.attempts):  # noqa: ASYNC110 -- 20 ms is soon enough
                     await asyncio.sleep(0.02)
+        for held in self._state.attempts:
+            self._outbox.hand_back(held, "draining")
 
     async def close(self) -> None:
         """Hang up first: gateways retry elsewhere what still runs here."""

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from shared.protocol import Ping, Pong, Refuse, Start, Tokens
+from shared.protocol import Handback, Ping, Pong, Refuse, Start, Tokens
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -120,6 +120,19 @@ async def test_sigterm_finishes_what_runs_and_refuses_what_is_new(
     assert asked and (reason, len(tokens)) == ("length", 400)
     assert worker.wait(10) == 0 and is_gone(engine)
     assert "error" not in worker.errors().lower()
+
+
+async def test_what_outlasts_the_drain_is_handed_back(serve: Serve, redis_url: str) -> None:
+    """Not a strike (R10): the gateway goes on with it elsewhere."""
+    worker = serve(drain_s=0.1)
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    link.send(local_prompt(entry.inc, "long", max_tokens=900))
+    await link.take(Tokens)
+    worker.io.send_signal(signal.SIGTERM)
+    returned = await link.take(Handback)
+    assert (returned.rid, returned.reason) == ("long", "draining")
+    assert worker.wait(10) == 0
 
 
 async def test_a_worker_leaves_the_registry_when_it_stops(serve: Serve, redis_url: str) -> None:

@@ -240,3 +240,12 @@ def test_a_lost_source_is_avoided_although_decode_reports_it() -> None:
     assert running().fail(0, D, "kv_transfer", own_fault=False)[-1] == Requeue(
         1, P, D, "kv_transfer"
     )
+
+
+def test_prefill_may_hand_back_what_decode_already_has() -> None:
+    machine = running()
+    machine.tokens(P, run(0, 10))
+    machine.tokens(D, run(0, 10, 11))
+    assert machine.handback(0, P, "draining") == []
+    assert machine.state is State.RUNNING
+    assert machine.handback(0, D, "draining") != []
