@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from shared.protocol import TokenRun
 from shared.transfer.frames import (
+    PREFIX_BYTES,
     Blocks,
     Frame,
     Open,
@@ -19,6 +20,8 @@ from shared.transfer.frames import (
     Verified,
     Verify,
     Watermark,
+    decode_header,
+    decode_prefix,
     encode,
 )
 
@@ -33,6 +36,39 @@ class BitFlip(NamedTuple):
     bit: int
 
 
+@dataclass(frozen=True)
+class SeenFrame:
+    """One frame of a recorded pull and where it lies in its direction's bytes."""
+
+    frame: Frame
+    start: int
+    header_bytes: int
+    payload_bytes: int
+
+    @property
+    def payload_start(self) -> int:
+        return self.start + PREFIX_BYTES + self.header_bytes
+
+    @property
+    def end(self) -> int:
+        return self.payload_start + self.payload_bytes
+
+
+def frames_of(recorded: bytes | bytearray) -> list[SeenFrame]:
+    """The frames whose headers have passed; the last one's payload may be on its way."""
+    frames: list[SeenFrame] = []
+    start = 0
+    while start + PREFIX_BYTES <= len(recorded):
+        prefix = decode_prefix(recorded[start : start + PREFIX_BYTES])
+        header_end = start + PREFIX_BYTES + prefix.header_bytes
+        if header_end > len(recorded):
+            break
+        frame = decode_header(prefix, recorded[start + PREFIX_BYTES : header_end])
+        frames.append(SeenFrame(frame, start, prefix.header_bytes, prefix.payload_bytes))
+        start = frames[-1].end
+    return frames
+
+
 class TcpProxy:
     """Forwards connections to `host:port`; one per test."""
 
@@ -45,6 +81,11 @@ class TcpProxy:
         """set to two empty arrays to keep what passes"""
         self.flip: BitFlip | None = None
         self.num_flipped = 0
+
+    @property
+    def num_open(self) -> int:
+        """connections that are not over in both directions"""
+        return len(self._tasks)
 
     async def start(self) -> str:
         """Listen; returns the address to dial instead of the target's."""

@@ -7,6 +7,8 @@ copy, no torch. See `tcp_pull` for decode's end and `tcp_session` for prefill's.
 import asyncio
 import logging
 import socket
+from collections.abc import Coroutine
+from typing import Any
 
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
@@ -86,12 +88,14 @@ class TcpTransport:
         await self._tasks.run(self._keep(request))
 
     async def close(self) -> None:
-        await self._tasks.close()
-        self._table.close()
-        self._digests.close()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        try:
+            await self._tasks.close()
+        finally:
+            self._table.close()
+            self._digests.close()
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
 
     async def _pull(self, request: PullRequest) -> Pulled:
         stream = self._stream(await self._dial(request.source))
@@ -101,7 +105,7 @@ class TcpTransport:
         except BaseException:
             stream.close()
             raise
-        self._tasks.start(_hang_up(stream))
+        self._start_over(stream, stream.finish_sending())
         return pulled
 
     async def _keep(self, request: PullRequest) -> None:
@@ -129,8 +133,8 @@ class TcpTransport:
                 found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
                 family, kind, protocol, _, address = found[0]
                 sock = socket.socket(family, kind, protocol)
-                sock.setblocking(False)
                 try:
+                    sock.setblocking(False)
                     await loop.sock_connect(sock, address)
                 except BaseException:
                     sock.close()
@@ -140,10 +144,14 @@ class TcpTransport:
         return sock
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        """Nothing is awaited between a socket and its session. The loop's `sock_accept` loses
+        the accepted socket when it is cancelled in the turn after the accept."""
         while True:
+            await _readable(listener)
             try:
-                sock, _ = await loop.sock_accept(listener)
+                sock, _ = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                continue
             except OSError as error:
                 logger.warning("cannot accept a reader: %s", error)
                 await asyncio.sleep(0.1)
@@ -155,17 +163,30 @@ class TcpTransport:
             self._serve(sock)
 
     def _serve(self, sock: socket.socket) -> None:
-        session = TcpSession(self._stream(sock), self._memory, self._inc, self._table, self._limits)
-        task = self._tasks.start(session.run())
+        stream = self._stream(sock)
+        session = TcpSession(stream, self._memory, self._inc, self._table, self._limits)
+        task = self._start_over(stream, session.run())
         self._sessions.add(task)
         task.add_done_callback(self._sessions.discard)
+
+    def _start_over(
+        self, stream: FrameStream, work: Coroutine[Any, Any, None]
+    ) -> "asyncio.Task[None]":
+        """The task owns the stream. A `finally` in `work` would not do: a task that is cancelled
+        before its first turn never enters it."""
+        task = self._tasks.start(work)
+        task.add_done_callback(lambda _: stream.close())
+        return task
 
     def _stream(self, sock: socket.socket) -> FrameStream:
         return FrameStream(sock, self._limits.progress_timeout_s)
 
 
-async def _hang_up(stream: FrameStream) -> None:
+async def _readable(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(listener, ready.set)
     try:
-        await stream.finish_sending()
+        await ready.wait()
     finally:
-        stream.close()
+        loop.remove_reader(listener)

@@ -23,8 +23,8 @@ from shared.transfer.frames import (
     Watermark,
 )
 from tests.e2e.cluster import Cluster, Stream, running
-from tests.e2e.wire import KVProxy, ProxyThread, SeenFrame, free_port
-from tests.proxy import BitFlip, Direction, PullPlan, WireBytes, predicted_wire_bytes
+from tests.e2e.wire import KVProxy, ProxyThread, free_port
+from tests.proxy import BitFlip, Direction, PullPlan, SeenFrame, WireBytes, predicted_wire_bytes
 
 CHUNK = 96
 BLOCK_SIZE = 16

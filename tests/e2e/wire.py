@@ -5,49 +5,14 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from services.cli.ports import reserve_port
 from shared.protocol import CODEC, Message
-from shared.transfer.frames import PREFIX_BYTES, Frame, decode_header, decode_prefix
-from tests.proxy import Direction, TcpProxy
+from tests.proxy import Direction, SeenFrame, TcpProxy, frames_of
 
 T = TypeVar("T")
 _LENGTH = struct.Struct(">I")
-
-
-@dataclass(frozen=True)
-class SeenFrame:
-    """One frame of a recorded pull and where it lies in its direction's bytes."""
-
-    frame: Frame
-    start: int
-    header_bytes: int
-    payload_bytes: int
-
-    @property
-    def payload_start(self) -> int:
-        return self.start + PREFIX_BYTES + self.header_bytes
-
-    @property
-    def end(self) -> int:
-        return self.payload_start + self.payload_bytes
-
-
-def frames_of(recorded: bytes | bytearray) -> list[SeenFrame]:
-    """The frames whose headers have passed; the last one's payload may be on its way."""
-    frames: list[SeenFrame] = []
-    start = 0
-    while start + PREFIX_BYTES <= len(recorded):
-        prefix = decode_prefix(recorded[start : start + PREFIX_BYTES])
-        header_end = start + PREFIX_BYTES + prefix.header_bytes
-        if header_end > len(recorded):
-            break
-        frame = decode_header(prefix, recorded[start + PREFIX_BYTES : header_end])
-        frames.append(SeenFrame(frame, start, prefix.header_bytes, prefix.payload_bytes))
-        start = frames[-1].end
-    return frames
 
 
 class KVProxy(TcpProxy):
