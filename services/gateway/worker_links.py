@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 PING_INTERVAL_S = 1.0
 MAX_UNANSWERED_PINGS = 5
 REDIAL_INTERVAL_S = 0.25
-SUSPECT_S = 4.0
+SUSPECT_S = 2.5
 """how long a lost worker is still shown, as suspect"""
 
 Dial = Callable[
@@ -127,7 +127,7 @@ class WorkerLinks:
             worker.send(Ping(self._ping_seq, self._user.num_backlogged(worker)))
 
     def status(self) -> list[dict[str, Any]]:
-        """The workers of `status --json`, by id; a lost one stays four seconds as suspect."""
+        """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
         self._drop_suspects()
         shown_since_s = self._clock.monotonic_s() - SUSPECT_S
         entries = [worker.status() for worker in self._workers.values()]
