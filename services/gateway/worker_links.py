@@ -19,6 +19,7 @@ from services.gateway.worker_link import OpenLink, WorkerLink
 from shared.clock import Clock
 from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
 from shared.link.link import Link
+from shared.process import worker_id_of
 from shared.protocol import VERSION, Hello, Message, Ping, Pong
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
 from shared.telemetry.worker_metrics import WorkerSample
@@ -222,9 +223,7 @@ class WorkerLinks:
         peer = link.peer
         if link.closed or self._closing or peer.pool != self._pool or peer.inc in self._workers:
             return None
-        worker = WorkerLink(
-            link, peer.inc.rpartition(".")[0], self._cost.token_s(peer.inc), self._clock
-        )
+        worker = WorkerLink(link, worker_id_of(peer.inc), self._cost.token_s(peer.inc), self._clock)
         former = self._suspects.pop(peer.inc, None)
         if former is not None:
             self._past_counters.subtract(former[1].counters)

@@ -14,7 +14,7 @@ What may be called twice: `withdraw` and `close`; `publish`, `seal` and `end` re
 turn change nothing. Nothing here blocks the engine's thread.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,4 +144,3 @@ OnRelease = Callable[[Attempt], None]
 """Prefill may free the attempt's blocks: decode released them, or the lease ran out. Called
 exactly once per sealed offer, always from the event loop, and never for an offer that was ended
 or withdrawn (who did that knows already) or after `close`."""
-Sleep = Callable[[float], Awaitable[None]]
