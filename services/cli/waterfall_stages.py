@@ -14,6 +14,8 @@ PATH_KEYS = {
     "decode": "decode",
 }
 """stage -> its key in the critical path"""
+WAY = ("read", "queue", "prefill", "kv_transfer", "kv_held", "decode")
+"""the stages of an attempt in the order a reader follows them; some overlap"""
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,13 @@ class Stage:
 
 
 def read_stages(receipt: Mapping[str, Any]) -> list[Stage]:
-    """In the order in which they began."""
+    """Attempt by attempt, and within one in the order of the request's way."""
     spans = [span for span in receipt.get("stages") or () if isinstance(span, Mapping)]
     spans = [span for span in spans if _is_measured(span)]
     if not spans:
         return []
-    spans.sort(key=lambda span: (span["start_ns"], span["end_ns"]))
-    begin_ns = spans[0]["start_ns"]
+    spans.sort(key=lambda span: (_epoch(span), _place(span), span["start_ns"], span["end_ns"]))
+    begin_ns = min(span["start_ns"] for span in spans)
     path = numbers(receipt.get("critical_path_ms"))
     last_epoch = max(_epoch(span) for span in spans)
     last = {span.get("name"): place for place, span in enumerate(spans)}
@@ -89,6 +91,12 @@ def numbers(values: object) -> dict[str, float]:
 def _is_measured(span: Mapping[str, Any]) -> bool:
     start_ns, end_ns = number(span.get("start_ns")), number(span.get("end_ns"))
     return start_ns is not None and end_ns is not None and end_ns >= start_ns
+
+
+def _place(span: Mapping[str, Any]) -> int:
+    """Where on the way a stage lies; one we do not know comes last."""
+    name = span.get("name")
+    return WAY.index(name) if name in WAY else len(WAY)
 
 
 def _epoch(span: Mapping[str, Any]) -> int:

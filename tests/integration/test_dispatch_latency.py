@@ -17,6 +17,7 @@ from shared.state.embedded import EmbeddedRedis
 from shared.state.redis_records import ADMIT, FINISH
 from tests.mock_cell import MockCell, mock_cell
 from tests.redis_server import ON_PATH, server_binary
+from tests.yardstick import slowness
 
 NUM_REQUESTS = 300
 NUM_RUNS = 3
@@ -51,14 +52,16 @@ def dispatch_us(cell: MockCell) -> list[float]:
 
 
 def test_body_read_to_first_chunk_scheduled(cell: Cell) -> None:
-    """The best of up to three runs: a bound on our work, not on what else the machine does."""
+    """The best of up to three runs, on the speed that the machine has then: a bound on our work,
+    not on what else the machine does."""
     runs = []
     for _ in range(NUM_RUNS):
         times_us = dispatch_us(cell.mock)
+        slow = slowness()
         p50, p99 = times_us[NUM_REQUESTS // 2], times_us[NUM_REQUESTS * 99 // 100]
-        sys.stdout.write(f"dispatch p50 {p50:.0f} us, p99 {p99:.0f} us, max {times_us[-1]:.0f}\n")
-        runs.append((p50, p99))
-        if p50 <= MAX_P50_US and p99 <= MAX_P99_US:
+        runs.append(f"p50 {p50:.0f} us, p99 {p99:.0f} us, machine slower by {slow:.2f}")
+        sys.stdout.write(f"dispatch {runs[-1]}\n")
+        if p50 <= MAX_P50_US * slow and p99 <= MAX_P99_US * slow:
             return
     raise AssertionError(f"no run within {MAX_P50_US}/{MAX_P99_US} us: {runs}")
 
