@@ -1,8 +1,7 @@
-"""A Hugging Face checkpoint as it lies on disk: where it is, what its config says, what it is.
+"""A Hugging Face checkpoint as it lies on disk: where it is, which files, what it is.
 
-Reads config.json in the form transformers 4 wrote (`rope_theta`, `rope_scaling`, `torch_dtype`)
-and in the form 5 writes (`rope_parameters`, `dtype`). Needs no torch, so a gateway may use it.
-Whatever we cannot serve exactly is one ModelError sentence, never a guess.
+Needs no torch, so a gateway may use it. Whatever we cannot serve exactly is one ModelError
+sentence, never a guess.
 """
 
 import hashlib
@@ -13,14 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import MissingError, ModelError, SettingsError
-from shared.kv_layout import DTYPE_BYTES, KVLayout
-
-ARCHITECTURES = {
-    "LlamaForCausalLM": "shared.engine.models.llama",
-    "Qwen3ForCausalLM": "shared.engine.models.qwen3",
-}
-"""architecture named by config.json -> the module that computes it; a new family is one line
-here and one file there"""
+from shared.kv_layout import KVLayout
+from shared.model_config import ModelConfig, parse_config
+from shared.rope import DynamicRope
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
@@ -29,44 +23,6 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SAMPLES_PER_FILE = 32
 SAMPLE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Llama3Rope:
-    """Llama 3.1's change to the rotary frequencies (arXiv 2407.21783, and its reference code)."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a decoder-only model, in one form whatever wrote the file."""
-
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    llama3_rope: Llama3Rope | None
-    tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    max_position_embeddings: int
-    dtype: str
-    """type the weights were saved for; float32 when the file does not say"""
-
-    @property
-    def group_size(self) -> int:
-        """Query heads that share one KV head."""
-        return self.num_heads // self.num_kv_heads
 
 
 @dataclass(frozen=True)
@@ -109,41 +65,6 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
     return _download(model)
 
 
-def parse_config(raw: dict[str, Any]) -> ModelConfig:
-    """A config.json's content; ModelError if it asks for what no file in models/ computes."""
-    architecture = _architecture(raw)
-    _refuse_variants(raw)
-    rope_theta, llama3_rope = _rope(raw)
-    num_heads = _count(raw, "num_attention_heads")
-    hidden_size = _count(raw, "hidden_size")
-    config = ModelConfig(
-        architecture=architecture,
-        vocab_size=_count(raw, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=_count(raw, "intermediate_size"),
-        num_layers=_count(raw, "num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=_count(raw, "num_key_value_heads", num_heads),
-        head_dim=_count(raw, "head_dim", hidden_size // num_heads),
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=rope_theta,
-        llama3_rope=llama3_rope,
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        max_position_embeddings=_count(raw, "max_position_embeddings", 2048),
-        dtype=_saved_dtype(raw),
-    )
-    if config.num_heads % config.num_kv_heads:
-        raise ModelError(
-            f"config.json: {config.num_heads} attention heads cannot share "
-            f"{config.num_kv_heads} KV heads evenly"
-        )
-    if config.head_dim % 2:
-        raise ModelError(f"config.json: head_dim {config.head_dim} is odd; rotary needs pairs")
-    return config
-
-
 def weight_files(path: Path) -> tuple[Path, ...]:
     """The safetensors files of a checkpoint; ModelError names the first that is missing."""
     index = path / WEIGHTS_INDEX
@@ -167,11 +88,17 @@ def resolve_dtype(wanted: str, config: ModelConfig, device_type: str) -> str:
     return "float32" if device_type == "cpu" else config.dtype
 
 
-def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int) -> KVLayout:
-    """What one KV block of this model's bytes means."""
+def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: int = 0) -> KVLayout:
+    """What one KV block of this model's bytes means. `wanted_len` is --max-model-len: with a
+    dynamic rope it changes the keys themselves, so it becomes part of the model's identity."""
     config = checkpoint.config
+    identity = checkpoint.identity
+    if config.rope is not None and isinstance(config.rope.scaling, DynamicRope):
+        length = max_model_len(config, wanted_len)
+        if length > config.rope.scaling.original_max_position_embeddings:
+            identity += f"-rope-{length}"
     return KVLayout(
-        model=checkpoint.identity,
+        model=identity,
         dtype=dtype,
         num_layers=config.num_layers,
         planes=2,
@@ -182,12 +109,11 @@ def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int) -> KVLayout:
 
 
 def max_model_len(config: ModelConfig, wanted: int) -> int:
-    """Longest sequence in tokens; `wanted` 0 is the model's own limit."""
-    if wanted > config.max_position_embeddings:
-        raise SettingsError(
-            f"--max-model-len {wanted} is above the model's {config.max_position_embeddings}"
-        )
-    return wanted or config.max_position_embeddings
+    """Longest sequence in tokens; `wanted` 0 is the model's own. shared.rope says how far a
+    scaled rope goes; learned positions end where they end."""
+    if wanted > config.longest_len:
+        raise SettingsError(f"--max-model-len {wanted} is above the model's {config.longest_len}")
+    return wanted or config.default_len
 
 
 def _demo_model(cache_dir: Path | None) -> Path:
@@ -214,72 +140,6 @@ def _download(hub_id: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{hub_id}: cannot fetch it from the hub: {reason[0]}") from error
-
-
-def _architecture(raw: dict[str, Any]) -> str:
-    names = raw.get("architectures") or []
-    for name in names:
-        if name in ARCHITECTURES:
-            return str(name)
-    found = ", ".join(map(str, names)) or "none"
-    raise ModelError(
-        f"config.json: architecture {found} is not supported (have {', '.join(ARCHITECTURES)})"
-    )
-
-
-def _refuse_variants(raw: dict[str, Any]) -> None:
-    """Fields that change the arithmetic in ways no model file here computes."""
-    expected: dict[str, tuple[Any, ...]] = {
-        "hidden_act": ("silu",),
-        "quantization_config": (None,),
-        "use_sliding_window": (False, None),
-        "partial_rotary_factor": (1, 1.0, None),
-    }
-    for name, allowed in expected.items():
-        if name in raw and raw[name] not in allowed:
-            shown = "given" if isinstance(raw[name], dict) else repr(raw[name])
-            raise ModelError(f"config.json: {name} {shown} is not supported")
-    layer_types = set(raw.get("layer_types") or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise ModelError(f"config.json: layer types {sorted(layer_types)} are not supported")
-
-
-def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Rope | None]:
-    """Base and scaling from v5's `rope_parameters` or v4's `rope_theta` and `rope_scaling`."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = scaling.get("rope_theta", raw.get("rope_theta", 10000.0))
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError("config.json: partial_rotary_factor is not supported")
-    if kind == "default":
-        return float(theta), None
-    if kind != "llama3":
-        raise ModelError(f"config.json: rope type {kind!r} is not supported (default, llama3)")
-    try:
-        return float(theta), Llama3Rope(
-            factor=float(scaling["factor"]),
-            low_freq_factor=float(scaling["low_freq_factor"]),
-            high_freq_factor=float(scaling["high_freq_factor"]),
-            original_max_position_embeddings=int(scaling["original_max_position_embeddings"]),
-        )
-    except KeyError as missing:
-        raise ModelError(f"config.json: rope type llama3 needs {missing.args[0]!r}") from None
-
-
-def _saved_dtype(raw: dict[str, Any]) -> str:
-    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
-    if name not in DTYPE_BYTES:
-        raise ModelError(f"config.json: dtype {name!r} is not supported ({', '.join(DTYPE_BYTES)})")
-    return name
-
-
-def _count(raw: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = raw.get(name)
-    if value is None:
-        value = default
-    if type(value) is not int or value < 1:
-        raise ModelError(f"config.json: {name} is {value!r}, needs a positive integer")
-    return value
 
 
 def _eos_token_ids(path: Path, raw: dict[str, Any]) -> tuple[int, ...]:

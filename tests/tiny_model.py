@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint
+from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, max_model_len
 from shared.engine.attention import TiledAttention
 from shared.engine.batch import BatchTensors, slot_range
 from shared.engine.build import load_model
@@ -40,6 +40,19 @@ TINY: Mapping[str, Any] = {
     "eos_token_id": 1,
 }
 
+TINY_GPT2: Mapping[str, Any] = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 131,
+    "n_embd": 96,
+    "n_layer": 2,
+    "n_head": 6,
+    "n_positions": 512,
+    "n_inner": None,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "eos_token_id": 1,
+}
+
 
 def write_checkpoint(path: Path, config: Mapping[str, Any], seed: int = 0) -> Checkpoint:
     """A checkpoint directory with random weights, as save_pretrained would leave it."""
@@ -50,7 +63,9 @@ def write_checkpoint(path: Path, config: Mapping[str, Any], seed: int = 0) -> Ch
 
 
 def random_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
-    """All tensors of a Llama or Qwen3 checkpoint, std 0.2, norms around one."""
+    """All tensors of a checkpoint, std 0.2, norms around one."""
+    if config["architectures"] == ["GPT2LMHeadModel"]:
+        return _random_gpt2_weights(config, seed)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -70,21 +85,47 @@ def random_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, torch.
         prefix = f"model.layers.{layer}."
         weights[prefix + "input_layernorm.weight"] = 1 + draw(hidden)
         weights[prefix + "post_attention_layernorm.weight"] = 1 + draw(hidden)
+        attention_bias, mlp_bias = config.get("attention_bias"), config.get("mlp_bias")
+        qkv_bias = attention_bias or config["architectures"] == ["Qwen2ForCausalLM"]
         for name, outputs, inputs, biased in (
-            ("self_attn.q_proj", q_width, hidden, "attention_bias"),
-            ("self_attn.k_proj", kv_width, hidden, "attention_bias"),
-            ("self_attn.v_proj", kv_width, hidden, "attention_bias"),
-            ("self_attn.o_proj", hidden, q_width, "attention_bias"),
-            ("mlp.gate_proj", wide, hidden, "mlp_bias"),
-            ("mlp.up_proj", wide, hidden, "mlp_bias"),
-            ("mlp.down_proj", hidden, wide, "mlp_bias"),
+            ("self_attn.q_proj", q_width, hidden, qkv_bias),
+            ("self_attn.k_proj", kv_width, hidden, qkv_bias),
+            ("self_attn.v_proj", kv_width, hidden, qkv_bias),
+            ("self_attn.o_proj", hidden, q_width, attention_bias),
+            ("mlp.gate_proj", wide, hidden, mlp_bias),
+            ("mlp.up_proj", wide, hidden, mlp_bias),
+            ("mlp.down_proj", hidden, wide, mlp_bias),
         ):
             weights[f"{prefix}{name}.weight"] = draw(outputs, inputs)
-            if config.get(biased):
+            if biased:
                 weights[f"{prefix}{name}.bias"] = draw(outputs)
         if config["architectures"] == ["Qwen3ForCausalLM"]:
             weights[prefix + "self_attn.q_norm.weight"] = 1 + draw(head_dim)
             weights[prefix + "self_attn.k_norm.weight"] = 1 + draw(head_dim)
+    return weights
+
+
+def _random_gpt2_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:
+    """Named as the bare model's; the head is tied."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = config["n_embd"]
+    wide = config["n_inner"] or 4 * hidden
+    norms, sizes = ["ln_f"], {"wte": [config["vocab_size"], hidden]}
+    sizes["wpe"] = [config["n_positions"], hidden]
+    for prefix in (f"h.{layer}." for layer in range(config["n_layer"])):
+        norms += [prefix + "ln_1", prefix + "ln_2"]
+        sizes[prefix + "attn.c_attn"] = [hidden, 3 * hidden]
+        sizes[prefix + "attn.c_proj"] = [hidden, hidden]
+        sizes[prefix + "mlp.c_fc"] = [hidden, wide]
+        sizes[prefix + "mlp.c_proj"] = [wide, hidden]
+    sizes |= {name: [hidden] for name in norms}
+    weights = {}
+    for name, size in sizes.items():
+        weights[name + ".weight"] = torch.randn(size, generator=generator) * STD
+        if not name.startswith("w"):
+            weights[name + ".bias"] = torch.randn(size[-1:], generator=generator) * STD
+    for name in norms:
+        weights[name + ".weight"] += 1
     return weights
 
 
@@ -117,7 +158,7 @@ class TinyRunner:
         self.pool = torch.full(
             pool_shape(self.layout, num_blocks), torch.nan, dtype=torch_dtype, device=torch_device
         )
-        length = checkpoint.config.max_position_embeddings
+        length = max_model_len(checkpoint.config, 0)
         model = load_model(checkpoint, torch_dtype, torch_device, length)
         self.runner = ModelRunner(model, self.pool, TiledAttention())
 

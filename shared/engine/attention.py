@@ -4,14 +4,15 @@ Keys are taken in tiles of TILE positions counted from the sequence's start. Eac
 scores against a tile, its weights and the weighted values come from matrix products of fixed
 inner size; a row's maximum is exact in any order; the tiles' parts are added from the first to
 the last. So a row's bits depend on its own position and keys only, not on chunk borders, blocks
-or batch mates, and a tile that is masked for a row adds exact zeros.
+or batch mates, and a tile that is masked for a row adds exact zeros. A sliding window hides the
+keys left of it. Tiles it hides from all rows of a product are left out, for those zeros are exact.
 
 Many tiles go through one batched product. All decoding sequences of a step share it: their
 tiles are laid out tile number first, longest sequence first, so that "tile t of all sequences
 that have one" is a contiguous run, and adding tile by tile is a loop over runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Protocol
@@ -41,10 +42,12 @@ class Attention(Protocol):
         layer: int,
         batch: BatchTensors,
         scale: float,
+        window: int = 0,
     ) -> torch.Tensor:
         """Causal attention of queries [T, num_heads, head_dim] over each row's own sequence,
-        whose K and V, this step's included, are in the pool. Rows past the last sequence's
-        give zeros. Returns [T, num_heads, head_dim]."""
+        whose K and V, this step's included, are in the pool: over all of it, or over the last
+        `window` positions up to the row's own. Rows past the last sequence's give zeros.
+        Returns [T, num_heads, head_dim]."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ class RowGroup:
 
     rows: torch.Tensor
     """i64[S * R], rows of the batch"""
-    num_tiles: int
-    """leading tiles of the gathered ones that these rows need"""
+    tiles: slice
+    """the num_tiles of the gathered ones that these rows need"""
     tile_sequence: torch.Tensor
     """i64[num_tiles], which of the S sequences a tile belongs to"""
     runs: tuple[int, ...]
@@ -80,11 +83,12 @@ class Gather:
 
 class TiledAttention:
     """The tiled form above for any device. Keeps the index tensors of the last batch, since
-    all layers of a step use the same, and a workspace."""
+    all layers of a step with the same window use the same, and a workspace."""
 
     def __init__(self) -> None:
         self._batch: BatchTensors | None = None
-        self._gathers: tuple[Gather, ...] = ()
+        self._gathers: dict[int, tuple[Gather, ...]] = {}
+        """per window"""
         self._workspace = torch.empty(0)
 
     def __call__(
@@ -94,13 +98,17 @@ class TiledAttention:
         layer: int,
         batch: BatchTensors,
         scale: float,
+        window: int = 0,
     ) -> torch.Tensor:
         if self._batch is not batch:
-            self._gathers = tuple(plan_gathers(batch, kv_pool.shape, queries.shape[1]))
+            self._gathers.clear()
             self._batch = batch
+        if window not in self._gathers:
+            planned = plan_gathers(batch, kv_pool.shape, queries.shape[1], window)
+            self._gathers[window] = tuple(planned)
         output = torch.zeros_like(queries)
         scaled = (queries * scale).float()
-        for gather in self._gathers:
+        for gather in self._gathers[window]:
             keys, values = self._gather_tiles(kv_pool, layer, gather)
             for group in gather.row_groups:
                 output[group.rows] = _attend(scaled[group.rows], keys, values, group).to(
@@ -136,100 +144,139 @@ class TiledAttention:
 
 
 def plan_gathers(
-    batch: BatchTensors, pool_shape: Sequence[int], num_heads: int
+    batch: BatchTensors, pool_shape: Sequence[int], num_heads: int, window: int
 ) -> Iterator[Gather]:
     """Index tensors of a batch: decoding sequences together, each prompt chunk alone."""
     starts = [0]
     for length in batch.query_lens:
         starts.append(starts[-1] + length)
-    decoding = [index for index, length in enumerate(batch.query_lens) if length == 1]
-    for members in _decode_groups(decoding, batch.context_lens_host, pool_shape):
-        yield _plan_decode(members, starts, batch, pool_shape)
+    spans = {
+        index: tile_span(batch.context_lens_host[index] - 1, window)
+        for index, length in enumerate(batch.query_lens)
+        if length == 1
+    }
+    for members in _decode_groups(spans, pool_shape):
+        yield _plan_decode(members, starts, batch, pool_shape, window)
     for index, length in enumerate(batch.query_lens):
         if length > 1:
-            yield _plan_chunk(index, starts[index], batch, pool_shape, num_heads)
+            yield _plan_chunk(index, starts[index], batch, pool_shape, num_heads, window)
+
+
+def tile_span(position: int, window: int) -> range:
+    """Numbers of the tiles that hold a key this position sees."""
+    first = max(0, position - window + 1) if window else 0
+    return range(first // TILE, position // TILE + 1)
 
 
 def _decode_groups(
-    decoding: list[int], context_lens: Sequence[int], pool_shape: Sequence[int]
-) -> Iterator[list[int]]:
-    """Longest sequence first, cut so that one group's KV stays under MAX_GATHERED elements."""
+    spans: Mapping[int, range], pool_shape: Sequence[int]
+) -> Iterator[dict[int, range]]:
+    """Most tiles first, cut so that one group's KV stays under MAX_GATHERED elements."""
     tile_elements = 2 * pool_shape[3] * TILE * pool_shape[5]
-    group: list[int] = []
+    group: dict[int, range] = {}
     num_elements = 0
-    for index in sorted(decoding, key=lambda index: -context_lens[index]):
-        wanted = _num_tiles(context_lens[index]) * tile_elements
+    for index, span in sorted(spans.items(), key=lambda item: -len(item[1])):
+        wanted = len(span) * tile_elements
         if group and num_elements + wanted > MAX_GATHERED:
             yield group
-            group, num_elements = [], 0
-        group.append(index)
+            group, num_elements = {}, 0
+        group[index] = span
         num_elements += wanted
     if group:
         yield group
 
 
 def _plan_decode(
-    members: list[int], starts: list[int], batch: BatchTensors, pool_shape: Sequence[int]
+    members: Mapping[int, range],
+    starts: Sequence[int],
+    batch: BatchTensors,
+    pool_shape: Sequence[int],
+    window: int,
 ) -> Gather:
-    """One row each of several sequences, longest first."""
+    """One row each of several sequences, most tiles first."""
     device = batch.input_ids.device
-    lengths = [batch.context_lens_host[index] for index in members]
-    tiles = [_num_tiles(length) for length in lengths]
-    runs = tuple(sum(count > number for count in tiles) for number in range(tiles[0]))
-    pairs = [(slot, number) for number, run in enumerate(runs) for slot in range(run)]
-    slots = _index([slot for slot, _ in pairs], device)
-    numbers = _index([number for _, number in pairs], device)
-    first_of_run = [sum(runs[:number]) for number in range(len(runs))]
-    last_tiles = [first_of_run[count - 1] + slot for slot, count in enumerate(tiles)]
-    length_of = _index(lengths, device)
-    last = _index(last_tiles, device)
-    positions = numbers[last, None] * TILE + torch.arange(TILE, device=device)
-    hidden = positions >= length_of[:, None]
+    counts = [len(span) for span in members.values()]
+    runs = tuple(sum(count > step for count in counts) for step in range(counts[0]))
+    slots = [slot for run in runs for slot in range(run)]
+    first_of_run = [sum(runs[:step]) for step in range(len(runs))]
+    last_tiles = [first_of_run[count - 1] + slot for slot, count in enumerate(counts)]
+    spans = list(members.values())
+    numbers = _index(
+        [spans[slot][step] for step, run in enumerate(runs) for slot in range(run)], device
+    )
+    slot_of = _index(slots, device)
+    own = _index([batch.context_lens_host[index] - 1 for index in members], device)
+    # A window's left edge lies in a sequence's first tile, its right one always in the last.
+    edges = sorted({*last_tiles, *(range(len(spans)) if window else ())})
+    masked, last = _index(edges, device), _index(last_tiles, device)
+    hidden = _hidden(numbers[masked], own[slot_of[masked], None], window)
     group = RowGroup(
         rows=_index([starts[index] for index in members], device),
-        num_tiles=len(pairs),
-        tile_sequence=slots,
+        tiles=slice(0, len(slots)),
+        tile_sequence=slot_of,
         runs=runs,
-        masked=last,
-        hidden=hidden[:, None],
+        masked=masked,
+        hidden=hidden,
     )
-    tables = batch.block_tables[_index(members, device)[slots]]
+    tables = batch.block_tables[_index(list(members), device)[slot_of]]
     granules = _granules(tables, numbers, pool_shape)
-    return Gather(granules, last, hidden, (group,))
+    return Gather(granules, last, _hidden(numbers[last], own[:, None])[:, 0], (group,))
 
 
 def _plan_chunk(
-    index: int, start: int, batch: BatchTensors, pool_shape: Sequence[int], num_heads: int
+    index: int,
+    start: int,
+    batch: BatchTensors,
+    pool_shape: Sequence[int],
+    num_heads: int,
+    window: int,
 ) -> Gather:
     """Several rows of one sequence, at most MAX_ROWS at a time."""
     device = batch.input_ids.device
     length, context = batch.query_lens[index], batch.context_lens_host[index]
-    num_tiles = _num_tiles(context)
-    offsets = torch.arange(TILE, device=device)
-    numbers = torch.arange(num_tiles, device=device)
-    step = max(1, min(MAX_ROWS, MAX_SCORES // (num_tiles * TILE * num_heads)))
+    before = context - length
+    gathered = range(tile_span(before, window)[0], _num_tiles(context))
+    numbers = torch.arange(gathered.start, gathered.stop, device=device)
+    step = max(1, min(MAX_ROWS, MAX_SCORES // (len(gathered) * TILE * num_heads)))
     groups = []
     for first in range(0, length, step):
         last = min(first + step, length)
-        before = context - length
-        needed = _num_tiles(before + last)
-        first_masked = (before + first) // TILE
-        keys = numbers[first_masked:needed, None] * TILE + offsets
+        seen = range(
+            tile_span(before + first, window)[0], tile_span(before + last - 1, window)[-1] + 1
+        )
+        first_masked = (before + first) // TILE - seen.start
+        masked: slice | torch.Tensor = slice(first_masked, len(seen))
+        if window:  # the tiles at its left edge too
+            left = max(0, (before + last - 1 - window) // TILE + 1 - seen.start)
+            edges = [*range(min(left, first_masked)), *range(first_masked, len(seen))]
+            masked = _index(edges, device)
+        tiles = slice(seen.start - gathered.start, seen.stop - gathered.start)
         own = torch.arange(before + first, before + last, device=device)
         groups.append(
             RowGroup(
                 rows=torch.arange(start + first, start + last, device=device),
-                num_tiles=needed,
-                tile_sequence=torch.zeros(needed, dtype=torch.int64, device=device),
-                runs=(1,) * needed,
-                masked=slice(first_masked, needed),
-                hidden=keys[:, None] > own[:, None],
+                tiles=tiles,
+                tile_sequence=torch.zeros(len(seen), dtype=torch.int64, device=device),
+                runs=(1,) * len(seen),
+                masked=masked,
+                hidden=_hidden(numbers[tiles][masked], own[None], window),
             )
         )
-    table = batch.block_tables[index].expand(num_tiles, -1)
-    unwritten = numbers[-1:, None] * TILE + offsets >= context
-    granules = _granules(table, numbers, pool_shape)
-    return Gather(granules, numbers[-1:], unwritten, tuple(groups))
+    table = batch.block_tables[index].expand(len(gathered), -1)
+    end = torch.full((1, 1), context - 1, device=device)
+    last_tile = numbers[-1:] - gathered.start
+    unwritten = _hidden(numbers[-1:], end)[:, 0]
+    return Gather(_granules(table, numbers, pool_shape), last_tile, unwritten, tuple(groups))
+
+
+def _hidden(numbers: torch.Tensor, own: torch.Tensor, window: int = 0) -> torch.Tensor:
+    """bool[N, R, TILE]: keys of tiles `numbers` i64[N] that positions `own`, i64[N or 1, R],
+    must not see, since they come later or lie left of the window."""
+    offsets = torch.arange(TILE, device=numbers.device)
+    keys = (numbers[:, None] * TILE + offsets)[:, None]
+    own = own[..., None]
+    hidden = keys > own
+    return hidden | (keys <= own - window) if window else hidden
 
 
 def _granules(
@@ -264,7 +311,7 @@ def _attend(
     per_sequence, group_size = num_rows // num_sequences, num_heads // num_kv_heads
     rows = _rows_per_kv_head(queries, num_sequences, num_kv_heads)
     width = rows.shape[2]
-    keys, values = keys[: group.num_tiles].flatten(0, 1), values[: group.num_tiles].flatten(0, 1)
+    keys, values = keys[group.tiles].flatten(0, 1), values[group.tiles].flatten(0, 1)
     by_tile = rows[group.tile_sequence].flatten(0, 1)
     scores = torch.bmm(by_tile, keys.transpose(1, 2)).view(-1, num_kv_heads, width, TILE)
     _mask(scores, group, per_sequence, group_size)

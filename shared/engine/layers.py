@@ -4,18 +4,15 @@ Bits of a row must not depend on what else is in the batch. On a CPU that holds 
 - every matrix product has at least MIN_ROWS rows (the model runner pads a step to that): below,
   BLAS takes kernels that add in another order. MKL with AVX-512 did so under 16 rows, and gave
   equal bits from 16 to 700; `row_invariant` asks this machine's BLAS;
-- SiLU, the only function whose vector and scalar code round differently, runs row by row, so
-  each column always meets the same code;
+- SiLU and GELU, the only functions whose vector and scalar code round differently, run row by
+  row, so each column always meets the same code;
 - everything else is per row or exact in any order.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-
-from shared.checkpoint import Llama3Rope, ModelConfig
 
 MIN_ROWS = 16
 
@@ -31,6 +28,18 @@ class Linear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         product = F.linear(rows, self.weight)
         return product if self.bias is None else product + self.bias
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Norm over the last dimension with its mean taken off (arXiv 1607.06450), row by row."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    eps: float
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(rows, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -49,26 +58,13 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
-class Rope:
-    """Rotary position embedding (arXiv 2104.09864), halves rotated as in Hugging Face."""
+def gelu_tanh(rows: torch.Tensor) -> torch.Tensor:
+    """GELU in its tanh form (arXiv 1606.08415), which Hugging Face calls gelu_new: [T, I].
 
-    def __init__(self, config: ModelConfig, max_positions: int, device: torch.device) -> None:
-        frequencies = _inverse_frequencies(config)
-        angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
-        self._cos = angles.cos().to(device)
-        self._sin = angles.sin().to(device)
-
-    def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin for the rows of a step, each [T, 1, head_dim / 2]."""
-        cos = self._cos.index_select(0, positions).unsqueeze(1)
-        sin = self._sin.index_select(0, positions).unsqueeze(1)
-        return cos.to(dtype), sin.to(dtype)
-
-
-def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (i, i + head_dim / 2) of [T, H, head_dim] by its position's angle."""
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    The copy with a column more makes the rows strided, for the reason above.
+    """
+    strided = F.pad(rows, (0, 1))[:, :-1]
+    return F.gelu(strided, approximate="tanh")
 
 
 def row_invariant(linear: Linear) -> bool:
@@ -80,21 +76,3 @@ def row_invariant(linear: Linear) -> bool:
         torch.equal(linear(rows[first : first + count]), together[first : first + count])
         for first, count in enumerate((MIN_ROWS, MIN_ROWS + 1, 31, 64, 129))
     )
-
-
-def _inverse_frequencies(config: ModelConfig) -> torch.Tensor:
-    """f32[head_dim / 2], radians per position."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    if config.llama3_rope is None:
-        return frequencies
-    return _llama3_frequencies(frequencies, config.llama3_rope)
-
-
-def _llama3_frequencies(frequencies: torch.Tensor, rope: Llama3Rope) -> torch.Tensor:
-    """Long waves are slowed by `factor`, short ones kept, those between are blended."""
-    wavelengths = 2 * math.pi / frequencies
-    turns = rope.original_max_position_embeddings / wavelengths
-    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    kept = kept.clamp(0.0, 1.0)
-    return (1 - kept) * frequencies / rope.factor + kept * frequencies

@@ -12,7 +12,7 @@ from shared.engine import layers
 from shared.engine.attention import Attention
 from shared.engine.batch import BatchTensors
 from shared.engine.kv_cache import copy_blocks
-from shared.engine.models.llama import Model
+from shared.engine.model import Model
 
 SKIP_SLOT = -1
 

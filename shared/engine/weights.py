@@ -52,6 +52,11 @@ class WeightReader:
     ) -> None:
         self._files.close()
 
+    @property
+    def device(self) -> torch.device:
+        """Where tensors go."""
+        return self._device
+
     def has(self, name: str) -> bool:
         return name in self._where
 
@@ -76,6 +81,19 @@ class WeightReader:
                 offset[start : start + width] = self._raw(name + ".bias", (width,))
             start += width
         return Linear(weight, offset)
+
+    def conv1d(self, name: str, outputs: int, inputs: int) -> Linear:
+        """The layer `name` whose weight is stored as [inputs, outputs], with its bias."""
+        weight = self._raw(name + ".weight", (inputs, outputs)).t()
+        wanted = weight.to(self._device, self._dtype, memory_format=torch.contiguous_format)
+        return Linear(wanted.contiguous(), self.tensor(name + ".bias", outputs))
+
+    def lm_head(self, embedding: torch.Tensor, *, tied: bool) -> Linear:
+        """The product with the vocabulary; with the embedding itself where the two are tied."""
+        if tied:
+            self.ignore("lm_head.weight")
+            return Linear(embedding)
+        return self.linear("lm_head", *embedding.shape)
 
     def ignore(self, name: str) -> None:
         """This tensor may be there and is not needed."""

@@ -1,6 +1,6 @@
 """The engine's own model on a GPU: float32 logits of the CPU, no waiting inside a step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from shared.engine.build import build_engine
 from shared.engine.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling
 from shared.settings import Settings
-from tests.tiny_model import TINY, Rows, TinyRunner, hand_made_batch, write_checkpoint
+from tests.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, hand_made_batch, write_checkpoint
 
-QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 64}
+QWEN3 = {**TINY, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64}
+MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": 30}
 PROMPTS = [[(7 * number + step * step) % 131 for step in range(number)] for number in (1, 17, 130)]
 NUM_TOKENS = 12
 MAX_ERROR = 2e-3
@@ -29,9 +30,11 @@ def full_float32() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("overrides", [{}, QWEN3], ids=["llama", "qwen3"])
-def test_logits_equal_the_cpus(overrides: dict[str, Any], tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path, {**TINY, **overrides})
+@pytest.mark.parametrize(
+    "config", [TINY, QWEN3, MISTRAL, TINY_GPT2], ids=["llama", "qwen3", "mistral", "gpt2"]
+)
+def test_logits_equal_the_cpus(config: Mapping[str, Any], tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, config)
     runners = [
         TinyRunner(checkpoint, num_blocks=30, block_size=16, device=device)
         for device in ("cpu", "cuda")
@@ -45,8 +48,9 @@ def test_logits_equal_the_cpus(overrides: dict[str, Any], tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_step_never_waits_for_the_gpu(tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path, TINY)
+@pytest.mark.parametrize("config", [TINY, MISTRAL, TINY_GPT2], ids=["llama", "mistral", "gpt2"])
+def test_a_step_never_waits_for_the_gpu(config: Mapping[str, Any], tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, config)
     tiny = TinyRunner(checkpoint, num_blocks=20, block_size=16, device="cuda")
     steps = [Rows(PROMPTS[2], 0, 100, range(9)), Rows(PROMPTS[1], 16, 17, range(10, 13))]
     batch = hand_made_batch(steps, 16, torch.device("cuda"), all_rows=False)

@@ -1,4 +1,4 @@
-"""Reading config.json in both forms, resolving a model, and one clear sentence for the rest."""
+"""Resolving a model, its identity, files and lengths, and one clear sentence for the rest."""
 
 import json
 import shutil
@@ -11,79 +11,20 @@ import pytest
 
 from shared.checkpoint import (
     Checkpoint,
-    Llama3Rope,
     kv_layout,
     load_checkpoint,
     max_model_len,
-    parse_config,
     resolve_dtype,
     resolve_model,
     weight_files,
 )
 from shared.errors import MissingError, ModelError, SettingsError
-from tests.tiny_model import TINY, write_checkpoint
-
-ROPE = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+from shared.model_config import parse_config
+from tests.tiny_model import TINY, TINY_GPT2, write_checkpoint
 
 
 def _raw(**changes: Any) -> dict[str, Any]:
     return {**TINY, **changes}
-
-
-def test_old_and_new_forms_are_one_config() -> None:
-    shared = {name: value for name, value in TINY.items() if name != "rope_theta"}
-    old = shared | {
-        "rope_theta": 5e5,
-        "rope_scaling": {"type": "llama3", **ROPE},
-        "torch_dtype": "bfloat16",
-    }
-    new = shared | {
-        "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **ROPE},
-        "dtype": "bfloat16",
-    }
-    assert parse_config(old) == parse_config(new)
-    assert parse_config(new).rope_theta == 5e5
-    assert parse_config(new).llama3_rope == Llama3Rope(8.0, 1.0, 4.0, 8192)
-    assert parse_config(new).dtype == "bfloat16"
-
-
-def test_absent_fields_take_llamas_defaults() -> None:
-    bare = _raw(num_attention_heads=4)
-    for name in ("num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps"):
-        bare.pop(name)
-    config = parse_config(bare)
-    assert (config.num_kv_heads, config.head_dim) == (4, 24)
-    assert (config.rope_theta, config.rms_norm_eps) == (10000.0, 1e-6)
-    assert (config.dtype, config.llama3_rope, config.group_size) == ("float32", None, 1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
-        ({"architectures": None}, "architecture none is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope type 'yarn'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 2}}, "needs 'low_freq_factor'"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config given"),
-        ({"use_sliding_window": True}, "use_sliding_window True"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer types"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"num_key_value_heads": 4}, "cannot share"),
-        ({"hidden_size": "96"}, "hidden_size is '96'"),
-        ({"head_dim": 15}, "head_dim 15 is odd"),
-        ({"dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
-    ],
-)
-def test_what_we_do_not_compute_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ModelError, match=sentence) as refusal:
-        parse_config(_raw(**changes))
-    assert "\n" not in str(refusal.value)
 
 
 def test_identity_tells_fine_tunes_apart_and_layouts_follow(tmp_path: Path) -> None:
@@ -145,6 +86,28 @@ def test_length_and_dtype_follow_the_settings(tmp_path: Path) -> None:
     assert resolve_dtype("auto", config, "cpu") == "float32"
     assert resolve_dtype("auto", config, "cuda") == "bfloat16"
     assert resolve_dtype("float16", config, "cpu") == "float16"
+
+
+def test_a_stretched_rope_may_be_asked_for_more_and_gpt2_may_not() -> None:
+    linear = parse_config(_raw(rope_scaling={"type": "linear", "factor": 4.0}))
+    assert (max_model_len(linear, 0), max_model_len(linear, 2048)) == (512, 2048)
+    with pytest.raises(SettingsError, match="max-model-len 2049 is above the model's 2048"):
+        max_model_len(linear, 2049)
+    yarn = parse_config(_raw(rope_scaling={"type": "yarn", "factor": 4.0}))
+    assert (max_model_len(yarn, 0), max_model_len(yarn, 100)) == (2048, 100)
+    with pytest.raises(SettingsError, match="max-model-len 513 is above the model's 512"):
+        max_model_len(parse_config(TINY_GPT2), 513)
+
+
+def test_a_dynamic_ropes_length_is_part_of_what_a_block_means(tmp_path: Path) -> None:
+    dynamic = {**TINY, "rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    stretched = write_checkpoint(tmp_path / "dynamic", dynamic)
+    plain = write_checkpoint(tmp_path / "plain", TINY)
+    lengths = (0, 100, 512, 1024, 2048)
+    names = [kv_layout(stretched, "float32", 16, length).model for length in lengths]
+    assert names[0] == names[1] == names[2] == stretched.identity
+    assert len(set(names)) == 3
+    assert kv_layout(plain, "float32", 16, 100).model == plain.identity
 
 
 def test_reading_a_checkpoint_imports_no_torch(tmp_path: Path) -> None:

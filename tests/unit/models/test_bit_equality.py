@@ -10,10 +10,10 @@ import torch
 
 from shared.engine import attention, layers
 from shared.kv_layout import num_blocks_for
-from tests.tiny_model import TINY, Rows, TinyRunner, write_checkpoint
+from tests.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, write_checkpoint
 
-NUM_SCHEDULES = 50
-"""per model; four models make 200"""
+NUM_SCHEDULES = 25
+"""per model; eight models make 200"""
 LENGTHS = (1, 2, 15, 17, 63, 64, 65, 90, 130, 200)
 NUM_BLOCKS = 200
 MODELS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
@@ -42,6 +42,31 @@ MODELS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         },
     ),
     "large-blocks-tied": (128, {"hidden_size": 300, "tie_word_embeddings": True}),
+    "mistral-narrow-window": (
+        16,
+        {"architectures": ["MistralForCausalLM"], "sliding_window": 30, "num_key_value_heads": 6},
+    ),
+    "qwen2-upper-layer-slides": (
+        24,
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "use_sliding_window": True,
+            "sliding_window": 75,
+            "max_window_layers": 1,
+            "rope_scaling": {"type": "yarn", "factor": 4.0},
+        },
+    ),
+    "qwen3-one-window": (
+        16,
+        {
+            "architectures": ["Qwen3ForCausalLM"],
+            "use_sliding_window": True,
+            "sliding_window": 1,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_scaling": {"type": "dynamic", "factor": 4.0},
+        },
+    ),
+    "gpt2": (16, {"n_inner": 203}),
 }
 
 
@@ -58,7 +83,8 @@ class Schedules:
 
     def __init__(self, name: str, path: Path) -> None:
         block_size, overrides = MODELS[name]
-        checkpoint = write_checkpoint(path, {**TINY, **overrides})
+        tiny = TINY_GPT2 if name.startswith("gpt2") else TINY
+        checkpoint = write_checkpoint(path, {**tiny, **overrides})
         self.pools = [
             TinyRunner(checkpoint, num_blocks=NUM_BLOCKS, block_size=block_size) for _ in range(2)
         ]

@@ -4,20 +4,22 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from shared.block_hash import chain_hashes
+from shared.engine import layers
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling
 from shared.settings import Settings
+from tests.transformers_oracle import VOCAB_SIZE, Answer, Case, oracle_answer, random_oracle
 
 BLOCK_SIZE = 16
 CHUNK = 80
@@ -26,56 +28,102 @@ MIN_GAP = 1e-4
 MAX_LOGPROB_ERROR = 1e-4
 MIN_DISTINCT = 20
 LENGTHS = (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 79, 80, 81, 127, 128, 129, 161, 200)
-"""around the borders of blocks (16), attention tiles (64) and chunks (80)"""
-VOCAB_SIZE = 512
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
+"""around the borders of blocks (16), attention tiles (64), chunks (80), windows (16, 33, 64, 80)
+and original rope lengths (64, 128)"""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One checkpoint to compare on."""
+def rope(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 500000.0, **fields}}
 
-    family: str
-    overrides: dict[str, Any]
-    old_form: bool = False
-    shards: bool = False
 
+LLAMA3 = rope(
+    "llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=128)
+YARN_TUNED = rope(
+    "yarn",
+    factor=8.0,
+    original_max_position_embeddings=64,
+    mscale=0.9,
+    mscale_all_dim=0.4,
+    beta_fast=20.0,
+    beta_slow=2.0,
+    truncate=False,
+)
+YARN_SHARP = rope("yarn", factor=8.0, original_max_position_embeddings=64, attention_factor=1.1)
+LINEAR = {**rope("linear", factor=4.0), "max_position_embeddings": 128}
+DYNAMIC = rope("dynamic", factor=4.0)
+STRETCHED = {**DYNAMIC, "max_position_embeddings": 128}
 
 CASES = {
     "llama-tied-old-form": Case("llama", {"tie_word_embeddings": True}, old_form=True),
-    "llama3-rope-sharded": Case("llama", {"rope_parameters": LLAMA3_ROPE}, shards=True),
-    "llama3-rope-old-form": Case(
-        "llama", {"rope_parameters": LLAMA3_ROPE, "num_key_value_heads": 1}, old_form=True
-    ),
+    "llama3-rope-sharded": Case("llama", LLAMA3, shards=True),
+    "llama3-rope-old-form": Case("llama", {**LLAMA3, "num_key_value_heads": 1}, old_form=True),
     "llama-biased-mha": Case(
         "llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}
     ),
-    "qwen3-tied": Case("qwen3", {"tie_word_embeddings": True, "head_dim": 32}),
+    "mistral-window-sharded": Case("mistral", {"sliding_window": 80}, shards=True),
+    "mistral-narrow-old-form": Case(
+        "mistral", {"sliding_window": 16, "head_dim": 32}, old_form=True
+    ),
+    "mistral-without-window": Case(
+        "mistral", {**LINEAR, "sliding_window": None}, max_model_len=512
+    ),
+    "qwen2-tied-old-form": Case(
+        "qwen2",
+        {"tie_word_embeddings": True, "sliding_window": 8, "max_window_layers": 0},
+        old_form=True,
+    ),
+    "qwen2-upper-layers-slide": Case(
+        "qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 64,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+        },
+        old_form=True,
+        shards=True,
+    ),
+    "qwen3-tied": Case("qwen3", {"tie_word_embeddings": True, "head_dim": 32}, seed=3),
     "qwen3-old-form-sharded": Case("qwen3", {}, old_form=True, shards=True),
+    "qwen3-lower-layer-slides": Case(
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 33,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "gpt2": Case("gpt2", seed=1),
+    "gpt2-old-form": Case("gpt2", {"n_inner": 100}, old_form=True, seed=10),
+    "gpt2-untied-sharded": Case(
+        "gpt2",
+        {"tie_word_embeddings": False, "scale_attn_by_inverse_layer_idx": True},
+        shards=True,
+        seed=2,
+    ),
+    "linear-rope-old-form": Case("llama", LINEAR, old_form=True, max_model_len=512),
+    "dynamic-rope-within": Case("qwen2", DYNAMIC),
+    "dynamic-rope-beyond": Case("llama", STRETCHED, max_model_len=512, our_frequencies=True),
+    "dynamic-rope-beyond-old-form": Case(
+        "qwen3", STRETCHED, old_form=True, max_model_len=512, our_frequencies=True
+    ),
+    "yarn-rope-sharded": Case("qwen2", {**YARN, "max_position_embeddings": 128}, shards=True),
+    "yarn-rope-old-form": Case("llama", YARN_TUNED, old_form=True),
+    "yarn-rope-sharp": Case("qwen3", YARN_SHARP, seed=1),
 }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What greedy decoding gave."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    smallest_gap: float = 0.0
-    """between the two best logits, over all positions"""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A saved checkpoint and what transformers answers on it."""
 
+    case: Case
     path: Path
     prompts: list[list[int]]
     answers: list[Answer]
@@ -83,14 +131,16 @@ class Prepared:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Prepared]]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found = {}
     for name, case in CASES.items():
         path = tmp_path_factory.mktemp(name)
-        oracle = _oracle_model(case, path)
-        found[name] = Prepared(path, *_clear_prompts(oracle))
-    return found
+        oracle = random_oracle(case, path)
+        found[name] = Prepared(case, path, *_clear_prompts(oracle))
+    yield found
+    torch.set_num_threads(threads)
 
 
 def test_few_prompts_were_replaced(prepared: dict[str, Prepared]) -> None:
@@ -104,9 +154,9 @@ def test_few_prompts_were_replaced(prepared: dict[str, Prepared]) -> None:
 def test_greedy_tokens_and_logprobs_equal_transformers(
     name: str, prepared: dict[str, Prepared]
 ) -> None:
-    case = prepared[name]
-    ours = _engine_answers(_engine(case.path), case.prompts)
-    for prompt, expected, found in zip(case.prompts, case.answers, ours, strict=True):
+    item = prepared[name]
+    ours = _engine_answers(_engine(item.path, item.case.max_model_len), item.prompts)
+    for prompt, expected, found in zip(item.prompts, item.answers, ours, strict=True):
         assert len(set(expected.token_ids)) >= MIN_DISTINCT
         assert found.token_ids == expected.token_ids, f"prompt of {len(prompt)} tokens"
         worst = max(
@@ -116,68 +166,66 @@ def test_greedy_tokens_and_logprobs_equal_transformers(
         assert worst <= MAX_LOGPROB_ERROR, f"prompt of {len(prompt)} tokens"
 
 
-def test_another_rotary_base_is_noticed(prepared: dict[str, Prepared], tmp_path: Path) -> None:
-    case = prepared["llama-tied-old-form"]
-    shutil.copytree(case.path, tmp_path, dirs_exist_ok=True)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama-tied-old-form", {"rope_theta": 11000.0}),
+        ("mistral-window-sharded", {"sliding_window": 81}),
+        ("mistral-window-sharded", {"sliding_window": 79}),
+        ("qwen2-upper-layers-slide", {"max_window_layers": 2}),
+        ("qwen3-lower-layer-slides", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("gpt2-untied-sharded", {"scale_attn_by_inverse_layer_idx": False}),
+        ("gpt2", {"layer_norm_epsilon": 1e-2}),
+        ("yarn-rope-sharp", {"rope_parameters": YARN_TUNED["rope_parameters"]}),
+    ],
+)
+def test_another_config_is_noticed(
+    name: str, changes: dict[str, Any], prepared: dict[str, Prepared], tmp_path: Path
+) -> None:
+    item = prepared[name]
+    shutil.copytree(item.path, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    config["rope_theta"] *= 1.1
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    ours = _engine_answers(_engine(tmp_path), case.prompts)
-    assert [item.token_ids for item in ours] != [item.token_ids for item in case.answers]
+    assert config != config | changes
+    (tmp_path / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    assert _differs(item, _engine(tmp_path))
 
 
-def _engine(path: Path) -> Engine:
+@pytest.mark.parametrize("name", ["qwen2-tied-old-form", "gpt2", "llama-biased-mha"])
+def test_dropped_biases_are_noticed(
+    name: str, prepared: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        layers.Linear, "__call__", lambda self, rows: torch.nn.functional.linear(rows, self.weight)
+    )
+    assert _differs(prepared[name], _engine(prepared[name].path))
+
+
+def test_a_dynamic_base_for_another_length_is_noticed(prepared: dict[str, Prepared]) -> None:
+    item = prepared["dynamic-rope-beyond"]
+    assert _differs(item, _engine(item.path, 400))
+
+
+def _differs(item: Prepared, engine: Engine) -> bool:
+    """Whether any of the shorter prompts is answered otherwise; lengths to 81 cross all."""
+    num_asked = LENGTHS.index(81) + 1
+    ours = _engine_answers(engine, item.prompts[:num_asked])
+    return any(
+        mine.token_ids != theirs.token_ids
+        for mine, theirs in zip(ours, item.answers[:num_asked], strict=True)
+    )
+
+
+def _engine(path: Path, max_model_len: int = 0) -> Engine:
     settings = Settings(
         model=str(path),
         device="cpu",
         block_size=BLOCK_SIZE,
         kv_blocks=200,
+        max_model_len=max_model_len,
         max_num_batched_tokens=CHUNK,
         max_num_seqs=8,
     )
     return build_engine(settings, "decode")
-
-
-def _oracle_model(case: Case, path: Path) -> Any:
-    """A random model, saved to `path` in the wanted form."""
-    config_type, model_type = {
-        "llama": (LlamaConfig, LlamaForCausalLM),
-        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    }[case.family]
-    arguments: dict[str, Any] = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 64,
-        "intermediate_size": 136,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.2,
-        "tie_word_embeddings": False,
-        "head_dim": 16,
-    }
-    config = config_type(**arguments | case.overrides)
-    config._attn_implementation = "eager"
-    torch.manual_seed(0)
-    model = model_type(config).eval()
-    for parameter_name, parameter in model.named_parameters():
-        if "norm" in parameter_name or "bias" in parameter_name:
-            torch.nn.init.normal_(parameter, mean=float("norm" in parameter_name), std=0.2)
-    model.save_pretrained(path, max_shard_size="150KB" if case.shards else "1GB")
-    assert (path / "model.safetensors.index.json").exists() == case.shards
-    if case.old_form:
-        _rewrite_in_old_form(path / "config.json")
-    return model
-
-
-def _rewrite_in_old_form(path: Path) -> None:
-    """config.json as transformers 4 wrote it."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    rope = config.pop("rope_parameters")
-    config["rope_theta"] = rope.pop("rope_theta")
-    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
-    config["torch_dtype"] = config.pop("dtype")
-    path.write_text(json.dumps(config), encoding="utf-8")
 
 
 def _clear_prompts(oracle: Any) -> tuple[list[list[int]], list[Answer], int]:
@@ -187,30 +235,13 @@ def _clear_prompts(oracle: Any) -> tuple[list[list[int]], list[Answer], int]:
         for seed in range(100):
             numbers = random.Random(1000 * length + seed)  # noqa: S311
             prompt = [numbers.randrange(VOCAB_SIZE) for _ in range(length)]
-            answer = _oracle_answer(oracle, prompt)
+            answer = oracle_answer(oracle, prompt, NUM_TOKENS)
             if answer.smallest_gap >= MIN_GAP:
                 break
             num_replaced += 1
         prompts.append(prompt)
         answers.append(answer)
     return prompts, answers, num_replaced
-
-
-@torch.inference_mode()
-def _oracle_answer(oracle: Any, prompt: list[int]) -> Answer:
-    token_ids, logprobs, gaps = [], [], []
-    ids, cache = torch.tensor([prompt]), None
-    for _ in range(NUM_TOKENS):
-        output = oracle(input_ids=ids, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        logits = output.logits[0, -1]
-        best = logits.topk(2)
-        gaps.append(float(best.values[0] - best.values[1]))
-        token = int(best.indices[0])
-        token_ids.append(token)
-        logprobs.append(float(logits.log_softmax(-1)[token]))
-        ids = torch.tensor([[token]])
-    return Answer(token_ids, logprobs, min(gaps))
 
 
 def _engine_answers(engine: Engine, prompts: list[list[int]]) -> list[Answer]:
