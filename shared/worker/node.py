@@ -25,6 +25,7 @@ from shared.worker.engine_client import EngineClient
 from shared.worker.engine_sender import EngineSender
 from shared.worker.identity import Identity
 from shared.worker.outbox import Outbox
+from shared.worker.probe_server import ProbeServer
 from shared.worker.registration import Registration
 from shared.worker.state import WorkerState
 
@@ -107,6 +108,7 @@ class Node:
             )
         )
         self._registration: Registration | None = None
+        self._probes = ProbeServer(self._is_ready)
         engine.on_event = self._on_event
 
     async def open(self) -> None:
@@ -116,6 +118,8 @@ class Node:
         entry = self._identity.entry(self._ready, self._pool, port)
         registry = RedisWorkerRegistry(self._redis, self._keys)
         self._registration = Registration(registry, entry, self._publisher)
+        if self._settings.probe_port:
+            await self._probes.start(self._settings.host, self._settings.probe_port)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs as tasks while the node serves: it is registered from now on."""
@@ -136,6 +140,7 @@ class Node:
 
     async def close(self) -> None:
         """Hang up first: gateways retry elsewhere what still runs here."""
+        await self._probes.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANG_UP_LIMIT_S):
                 await self._links.close()
@@ -144,6 +149,10 @@ class Node:
             await self._registration.withdraw()
         self._sink.close()
         await self._redis.close()
+
+    def _is_ready(self) -> bool:
+        listed = self._registration is not None and self._registration.is_listed
+        return listed and not self._state.draining
 
     def _hello(self) -> Hello:
         address = self._service.transfer_address

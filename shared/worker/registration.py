@@ -27,9 +27,15 @@ class Registration:
         self._entry = entry
         self._publisher = publisher
         self._reachable = True
+        self._listed = False
         self._withdrawn = False
         self._writing = asyncio.Lock()
         """a refresh that is on its way must not overtake the withdrawal"""
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether gateways can find this worker, as far as the last refresh knows."""
+        return self._listed and not self._withdrawn
 
     async def keep(self) -> None:
         """Refresh until `withdraw`; run it as a task."""
@@ -69,8 +75,8 @@ class Registration:
         except StateUnavailableError as error:
             if self._reachable:
                 logger.warning("redis does not answer, serving goes on: %s", error)
-            self._reachable = False
+            self._reachable = self._listed = False
             return
         if not self._reachable:
             logger.info("redis answers again")
-        self._reachable = True
+        self._reachable = self._listed = True

@@ -1,0 +1,276 @@
+{{/* What the pods of gateway, prefill and decode have in common. All take {root, role}. */}}
+
+{{- define "baton.replicas" -}}
+{{- $block := get .root.Values .role -}}
+{{- if eq $block.autoscaling.mode "none" }}
+replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}1{{ end }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.podMetadata" -}}
+{{- $block := get .root.Values .role -}}
+{{- $secrets := list (include "baton.redisPassword" .root) -}}
+{{- if eq .role "gateway" }}{{ $secrets = append $secrets (include "baton.kvSalt" .root) }}{{ end -}}
+labels:
+  {{- include "baton.podLabels" . | nindent 2 }}
+  {{- with $block.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  checksum/secrets: {{ join "\n" $secrets | sha256sum }}
+  {{- with $block.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if dig "rdma" "enabled" false $block }}
+  {{- with $block.rdma.annotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- end -}}
+
+{{- define "baton.placement" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- $block := get .root.Values .role -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
+{{- with get $block $key }}
+{{ $key }}:
+  {{- if kindIs "string" . }} {{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if dig "topologySpread" "enabled" false $block }}
+topologySpreadConstraints:
+  - maxSkew: {{ $block.topologySpread.maxSkew }}
+    topologyKey: {{ $block.topologySpread.topologyKey }}
+    whenUnsatisfiable: {{ $block.topologySpread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "baton.selector" . | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.podSecurity" -}}
+{{- $security := .root.Values.security -}}
+runAsNonRoot: true
+{{- range $key := list "runAsUser" "runAsGroup" "fsGroup" }}
+{{- with get $security $key }}
+{{ $key }}: {{ int . }}
+{{- end }}
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "baton.containerSecurity" -}}
+{{- $rdma := dig "rdma" dict (get .root.Values .role | default dict) -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+  {{- if and $rdma.enabled $rdma.ipcLock }}
+  add: [IPC_LOCK]
+  {{- end }}
+{{- end -}}
+
+{{/* Only paths and the pod's own name and address: no secret is in an environment. */}}
+{{- define "baton.env" -}}
+{{- $block := get .root.Values .role -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: HOME
+  value: /cache
+- name: HF_HOME
+  value: /cache/huggingface
+{{- if .root.Values.hub.tokenSecret }}
+- name: HF_TOKEN_PATH
+  value: /etc/baton/hub/token
+{{- end }}
+{{- if include "baton.redisSecret" .root }}
+- name: BATON_REDIS_FILE
+  value: /etc/baton/redis/url
+{{- end }}
+{{- if eq .role "gateway" }}
+- name: BATON_KV_SECRET_FILE
+  value: /etc/baton/kv/kv-secret
+{{- end }}
+{{- if dig "rdma" "enabled" false $block }}
+{{- with $block.rdma.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- with $block.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.volumeMounts" -}}
+- name: tmp
+  mountPath: /tmp
+- name: cache
+  mountPath: /cache
+{{- if ne .role "gateway" }}
+- name: shm
+  mountPath: /dev/shm
+{{- end }}
+{{- if .root.Values.modelVolume.existingClaim }}
+- name: models
+  mountPath: {{ .root.Values.modelVolume.mountPath }}
+  readOnly: true
+{{- end }}
+{{- if .root.Values.hub.tokenSecret }}
+- name: hub-token
+  mountPath: /etc/baton/hub
+  readOnly: true
+{{- end }}
+{{- if include "baton.redisSecret" .root }}
+- name: redis-url
+  mountPath: /etc/baton/redis
+  readOnly: true
+{{- end }}
+{{- if eq .role "gateway" }}
+- name: kv-secret
+  mountPath: /etc/baton/kv
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "baton.volumes" -}}
+- name: tmp
+  emptyDir: {sizeLimit: 1Gi}
+- name: cache
+  {{- if .root.Values.hub.cache.claim }}
+  persistentVolumeClaim:
+    claimName: {{ include "baton.fullname" .root }}-hub-cache
+  {{- else }}
+  emptyDir: {sizeLimit: {{ .root.Values.hub.cache.size }}}
+  {{- end }}
+{{- if ne .role "gateway" }}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ (get .root.Values .role).shmSize }}}
+{{- end }}
+{{- with .root.Values.modelVolume.existingClaim }}
+- name: models
+  persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
+{{- end }}
+{{- with .root.Values.hub.tokenSecret }}
+- name: hub-token
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items: [{key: {{ $.root.Values.hub.tokenKey }}, path: token}]
+{{- end }}
+{{- with include "baton.redisSecret" .root }}
+- name: redis-url
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items: [{key: url, path: url}]
+{{- end }}
+{{- if eq .role "gateway" }}
+- name: kv-secret
+  secret:
+    secretName: {{ include "baton.kvSecret" .root }}
+    defaultMode: 0440
+    items: [{key: {{ .root.Values.kvSecret.key }}, path: kv-secret}]
+{{- end }}
+{{- end -}}
+
+{{/* Takes {root, role, port}. A pod is started and ready by /ready, and alive by /health. */}}
+{{- define "baton.probes" -}}
+{{- $block := get .root.Values .role -}}
+{{- $port := .port -}}
+{{- range $probe, $path := dict "startup" (ternary "/health" "/ready" (eq .role "gateway")) "readiness" "/ready" "liveness" "/health" }}
+{{ $probe }}Probe:
+  httpGet: {path: {{ $path }}, port: {{ $port }}}
+  {{- toYaml (get $block.probes $probe) | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.lifecycle" -}}
+{{- with int (get .root.Values .role).preStopS }}
+lifecycle:
+  preStop:
+    {{- if semverCompare ">=1.30.0-0" $.root.Capabilities.KubeVersion.Version }}
+    sleep: {seconds: {{ . }}}
+    {{- else }}
+    exec: {command: [sleep, {{ . | quote }}]}
+    {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Limits and requests; devices are equal in both, as the API wants, and quoted. */}}
+{{- define "baton.resources" -}}
+{{- $block := get .root.Values .role -}}
+{{- $devices := dict -}}
+{{- if gt (int (dig "gpu" "count" 0 $block)) 0 }}{{ $_ := set $devices $block.gpu.resource (toString (int $block.gpu.count)) }}{{ end -}}
+{{- if dig "rdma" "enabled" false $block }}{{ $_ := set $devices $block.rdma.resource (toString (int $block.rdma.count)) }}{{ end -}}
+{{- $requests := deepCopy ($block.resources.requests | default dict) -}}
+{{- $limits := deepCopy ($block.resources.limits | default dict) -}}
+{{- range $name, $count := $devices }}{{ $_ := set $requests $name $count }}{{ $_ := set $limits $name $count }}{{ end -}}
+{{- $all := dict -}}
+{{- if $requests }}{{ $_ := set $all "requests" $requests }}{{ end -}}
+{{- if $limits }}{{ $_ := set $all "limits" $limits }}{{ end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{/* A whole Deployment. Takes {root, role, image, ports: {name: number}, probePort}. */}}
+{{- define "baton.deployment" -}}
+{{- $name := printf "%s-%s" (include "baton.fullname" .root) .role -}}
+{{- $block := get .root.Values .role -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "baton.labels" . | nindent 4 }}
+spec:
+  {{- include "baton.replicas" . | nindent 2 }}
+  strategy:
+    {{- $strategy := $block.strategy }}
+    {{- if eq $strategy.type "Recreate" }}{{ $strategy = pick $strategy "type" }}{{ end }}
+    {{- toYaml $strategy | nindent 4 }}
+  selector:
+    matchLabels:
+      {{- include "baton.selector" . | nindent 6 }}
+  template:
+    metadata:
+      {{- include "baton.podMetadata" . | nindent 6 }}
+    spec:
+      serviceAccountName: {{ $name }}
+      automountServiceAccountToken: false
+      enableServiceLinks: false # their BATON_... variables would name no setting
+      terminationGracePeriodSeconds: {{ include "baton.grace" . }}
+      securityContext:
+        {{- include "baton.podSecurity" . | nindent 8 }}
+      {{- include "baton.placement" . | nindent 6 }}
+      containers:
+        - name: {{ .role }}
+          image: {{ include "baton.image" . }}
+          imagePullPolicy: {{ .image.pullPolicy }}
+          command: [baton]
+          args:
+            {{- include "baton.args" . | nindent 12 }}
+          env:
+            {{- include "baton.env" . | nindent 12 }}
+          ports:
+            {{- range $port, $number := .ports }}
+            - {name: {{ $port }}, containerPort: {{ int $number }}, protocol: TCP}
+            {{- end }}
+          {{- include "baton.probes" (dict "root" .root "role" .role "port" .probePort) | nindent 10 }}
+          {{- include "baton.lifecycle" . | nindent 10 }}
+          resources:
+            {{- include "baton.resources" . | nindent 12 }}
+          securityContext:
+            {{- include "baton.containerSecurity" . | nindent 12 }}
+          volumeMounts:
+            {{- include "baton.volumeMounts" . | nindent 12 }}
+      volumes:
+        {{- include "baton.volumes" . | nindent 8 }}
+{{- end -}}

@@ -1,0 +1,71 @@
+{{/* From values to the command line. */}}
+
+{{/* YAML of one role's settings: the common ones, its own over them, then what the chart knows
+better: the role's ports, its device, its pod's address. Takes {root, role}. */}}
+{{- define "baton.settings" -}}
+{{- $values := .root.Values -}}
+{{- $settings := dict -}}
+{{- range $name, $value := $values.settings }}{{ $_ := set $settings $name $value }}{{ end -}}
+{{- range $name, $value := (get $values .role).settings }}{{ $_ := set $settings $name $value }}{{ end -}}
+{{- $unused := list "port" "topology" -}}
+{{- $block := get $values .role -}}
+{{- if eq .role "gateway" -}}
+{{- $unused = list "workerPort" "transferPort" "probePort" "workerId" "workerAdvertise" "transferAdvertise" -}}
+{{- $block = $values.decode -}}
+{{- if not $settings.topology }}{{ $_ := set $settings "topology" (ternary "pd" "agg" $values.prefill.enabled) }}{{ end -}}
+{{- else -}}
+{{- if not $settings.workerId }}{{ $_ := set $settings "workerId" "$(POD_NAME)" }}{{ end -}}
+{{- if not $settings.workerAdvertise }}{{ $_ := set $settings "workerAdvertise" (printf "$(POD_IP):%v" $settings.workerPort) }}{{ end -}}
+{{- if eq .role "decode" -}}
+{{- $unused = concat $unused (list "transferPort" "transferAdvertise") -}}
+{{- else if not $settings.transferAdvertise -}}
+{{- $_ := set $settings "transferAdvertise" (printf "$(POD_IP):%v" $settings.transferPort) -}}
+{{- end -}}
+{{- end -}}
+{{- if not $settings.device }}{{ $_ := set $settings "device" (ternary "cuda" "cpu" (gt (int $block.gpu.count) 0)) }}{{ end -}}
+{{- if and $values.redis.existingUrl (not $values.redis.existingSecret) }}{{ $_ := set $settings "redis" $values.redis.existingUrl }}{{ end -}}
+{{- range $unused }}{{ $_ := unset $settings . }}{{ end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/* The container's args. Takes {root, role}. */}}
+{{- define "baton.args" -}}
+{{- $args := list "serve" .role -}}
+{{- range $name, $value := include "baton.settings" . | fromYaml -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $text := ternary $value (toJson $value) (kindIs "string" $value) -}}
+{{- $args = append $args (printf "--%s=%s" (kebabcase $name) $text) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (concat $args (get .root.Values .role).extraArgs) -}}
+{{- end -}}
+
+{{/* Whether a role fetches its model from the hub: owner/name. Takes settings. */}}
+{{- define "baton.usesHub" -}}
+{{- if regexMatch "^[\\w][\\w.-]*/[\\w][\\w.-]*$" (.model | default "demo") }}true{{ end -}}
+{{- end -}}
+
+{{/* Port of the OTLP endpoint. Takes settings. */}}
+{{- define "baton.otlpPort" -}}
+{{- $url := urlParse .otlpEndpoint -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
+{{- end -}}
+
+{{/* Port of a Redis that is not ours: its URL's, unless only a Secret knows the URL. */}}
+{{- define "baton.redisPort" -}}
+{{- $named := dict -}}
+{{- if and .Values.redis.existingUrl (not .Values.redis.existingSecret) }}{{ $named = urlParse .Values.redis.existingUrl }}{{ end -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" ($named.host | default "")) | default (int .Values.networkPolicy.redisPort) -}}
+{{- end -}}
+
+{{/* Seconds a pod needs to end: wait, drain, last words (the gateway's 5 s, a worker's 2 s). */}}
+{{- define "baton.grace" -}}
+{{- $block := get .root.Values .role -}}
+{{- $settings := include "baton.settings" . | fromYaml -}}
+{{- $needed := add (int $block.preStopS) (ceil ($settings.drainS | default 30) | int) 10 -}}
+{{- $given := int $block.terminationGracePeriodSeconds -}}
+{{- if and $given (lt $given (int $needed)) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds is %d: stopping takes up to %d s (preStopS + drainS + 10)" .role $given $needed) -}}
+{{- end -}}
+{{- $given | default $needed -}}
+{{- end -}}

@@ -1,0 +1,65 @@
+"""`GET /health` and `GET /ready` of a worker, for whoever starts and restarts it.
+
+It answers these two and nothing else: no keep-alive, no body, no word about the work. /health
+says that the event loop turns; a worker whose engine ends ends itself. /ready says that the model
+is loaded, gateways can find this worker, and it is not draining.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+LIMIT_S = 2.0
+"""a caller that has not asked by then is hung up on"""
+MAX_REQUEST_BYTES = 4096
+MAX_CALLERS = 32
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+
+
+class ProbeServer:
+    """Listens between `start` and `close`."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+        self._server: asyncio.Server | None = None
+        self._num_callers = 0
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (0 picks one). OSError when it is taken."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._num_callers += 1
+        try:
+            if self._num_callers <= MAX_CALLERS:
+                async with asyncio.timeout(LIMIT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(_answer(self._status(head)))
+                    await writer.drain()
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._num_callers -= 1
+            writer.close()
+
+    def _status(self, head: bytes) -> int:
+        method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
+        path = rest.partition(b" ")[0]
+        if method != b"GET":
+            return 400
+        if path == b"/health":
+            return 200
+        if path == b"/ready":
+            return 200 if self._is_ready() else 503
+        return 404
+
+
+def _answer(status: int) -> bytes:
+    return (
+        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    ).encode()

@@ -1,0 +1,202 @@
+"""What must hold of every rendering, beyond what Kubernetes itself checks. Each rule yields
+sentences; none means it holds. `process_rules`, `references` and `reachability`
+hold the other rules."""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.chart.release import Object, Release, component
+
+Rule = Callable[[Release], Iterator[str]]
+SAFE_VOLUMES = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+ORDINARY = {"cpu", "memory", "ephemeral-storage"}
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector of ours, matchLabels only, selects these labels."""
+    assert set(selector) <= {"matchLabels"}, "this evaluation knows matchLabels only"
+    wanted = selector.get("matchLabels", {})
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def selectors_match_labels(release: Release) -> Iterator[str]:
+    pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
+    for item in release.of_kind("Deployment", "StatefulSet"):
+        if not matches(item["spec"]["selector"], pods[component(item)]):
+            yield f"{_name(item)} does not select its own pods"
+    for item in release.of_kind("Service", "PodDisruptionBudget"):
+        selector = item["spec"]["selector"]
+        wanted = selector if item["kind"] == "PodDisruptionBudget" else {"matchLabels": selector}
+        if [role for role, labels in pods.items() if matches(wanted, labels)] != [component(item)]:
+            yield f"{_name(item)} does not select the pods of {component(item)} alone"
+
+
+def monitors_and_spreads_match_labels(release: Release) -> Iterator[str]:
+    pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
+    services = [item["metadata"]["labels"] for item in release.of_kind("Service")]
+    for item in release.of_kind("ServiceMonitor"):
+        if not any(_selects(item, labels) for labels in services):
+            yield f"{_name(item)} selects no Service"
+    for item in release.of_kind("PodMonitor"):
+        if not _selects(item, pods["gateway"]):
+            yield f"{_name(item)} does not select the gateway"
+    for role, pod in release.pods():
+        for spread in pod["spec"].get("topologySpreadConstraints", []):
+            if not matches(spread["labelSelector"], pods[role]):
+                yield f"{role} spreads over pods that are not its own"
+
+
+def _selects(item: Object, labels: Mapping[str, str]) -> bool:
+    return matches(item["spec"]["selector"], labels)
+
+
+def ports_exist(release: Release) -> Iterator[str]:
+    """The ports that Services, probes and monitors name are ports of their pods."""
+    ports = {role: _port_names(pod) for role, pod in release.pods()}
+    for service in release.of_kind("Service"):
+        for port in service["spec"]["ports"]:
+            if port["targetPort"] not in ports[component(service)]:
+                yield f"{_name(service)} leads to no port {port['targetPort']}"
+    for role, container in release.containers():
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            name = container.get(probe, {}).get("httpGet", {}).get("port")
+            if name is not None and name not in ports[role]:
+                yield f"{role} has no port {name} to probe"
+    for item in release.of_kind("ServiceMonitor", "PodMonitor"):
+        for end in item["spec"].get("endpoints") or item["spec"]["podMetricsEndpoints"]:
+            if end["port"] not in ports["gateway"]:
+                yield f"{_name(item)} scrapes no port"
+
+
+def services_exist(release: Release) -> Iterator[str]:
+    """What StatefulSet, Ingress and `helm test` call by name is there, with that port."""
+    services = {o["metadata"]["name"]: o["spec"]["ports"] for o in release.of_kind("Service")}
+    for item in release.of_kind("StatefulSet"):
+        if item["spec"]["serviceName"] not in services:
+            yield f"{_name(item)} has no Service"
+    for item in release.of_kind("Ingress"):
+        for path in item["spec"]["rules"][0]["http"]["paths"]:
+            backend = path["backend"]["service"]
+            names = [port["name"] for port in services.get(backend["name"], [])]
+            if backend["port"]["name"] not in names:
+                yield f"{_name(item)} leads nowhere"
+    url = dict(release.pods())["test"]["spec"]["containers"][0]["args"][1]
+    if url not in [f"http://{name}:{ports[0]['port']}" for name, ports in services.items()]:
+        yield f"helm test asks {url}, which is no Service"
+
+
+def _port_names(pod: Object) -> set[str]:
+    return {port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", [])}
+
+
+def autoscaled_have_no_replicas(release: Release) -> Iterator[str]:
+    scalers = release.of_kind("HorizontalPodAutoscaler", "ScaledObject")
+    targets = [item["spec"]["scaleTargetRef"]["name"] for item in scalers]
+    deployments = {o["metadata"]["name"]: o for o in release.of_kind("Deployment")}
+    for target in targets:
+        if target not in deployments:
+            yield f"an autoscaler looks for {target}"
+    for name, item in deployments.items():
+        if (name in targets) == ("replicas" in item["spec"]):
+            yield f"{name} is scaled by two, or by none"
+
+
+def devices_are_guaranteed(release: Release) -> Iterator[str]:
+    for role, container in release.containers():
+        resources = container["resources"]
+        limits, requests = resources.get("limits", {}), resources.get("requests", {})
+        for name in (set(limits) | set(requests)) - ORDINARY:
+            if limits.get(name) != requests.get(name):
+                yield f"{role}: {name} differs in limits and requests"
+            if not isinstance(limits.get(name), str):
+                yield f"{role}: {name} is not quoted"
+        if "memory" not in limits:
+            yield f"{role}: memory has no limit"
+
+
+def every_container_is_restricted(release: Release) -> Iterator[str]:
+    for role, pod in release.pods():
+        spec = pod["spec"]
+        security = spec["securityContext"]
+        if security.get("runAsNonRoot") is not True or security.get("runAsUser") == 0:
+            yield f"{role} may run as root"
+        if security.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield f"{role} has no seccomp profile"
+        if {"hostNetwork", "hostPID", "hostIPC"} & set(spec):
+            yield f"{role} shares a namespace of its node"
+        for volume in spec.get("volumes", []):
+            if set(volume) - SAFE_VOLUMES:
+                yield f"{role}: volume {volume['name']} is not allowed"
+            if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
+                yield f"{role}: volume {volume['name']} has no size limit"
+        for container in spec["containers"]:
+            yield from _container_problems(role, container)
+
+
+def _container_problems(role: str, container: Object) -> Iterator[str]:
+    security = container["securityContext"]
+    if security.get("allowPrivilegeEscalation") is not False or security.get("privileged"):
+        yield f"{role} may gain privileges"
+    if security.get("readOnlyRootFilesystem") is not True:
+        yield f"{role} may write to its image"
+    capabilities = security.get("capabilities", {})
+    if capabilities.get("drop") != ["ALL"]:
+        yield f"{role} keeps capabilities"
+    rdma = any("rdma" in name for name in container["resources"].get("limits", {}))
+    if capabilities.get("add") not in (None, ["IPC_LOCK"] if rdma else None):
+        yield f"{role} adds capabilities"
+    if any("hostPort" in port for port in container.get("ports", [])):
+        yield f"{role} takes a port of its node"
+
+
+def no_pod_has_a_token(release: Release) -> Iterator[str]:
+    accounts = {o["metadata"]["name"]: o for o in release.of_kind("ServiceAccount")}
+    for account in accounts.values():
+        if account.get("automountServiceAccountToken") is not False:
+            yield f"{_name(account)} hands out its token"
+    for role, pod in release.pods():
+        if pod["spec"].get("automountServiceAccountToken") is not False:
+            yield f"{role} gets a token"
+        if pod["spec"].get("serviceAccountName") not in accounts:
+            yield f"{role} has no ServiceAccount of ours"
+        if pod["spec"].get("enableServiceLinks") is not False:
+            yield f"{role} gets variables of Services, which name no setting"
+    for item in release.of_kind("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"):
+        yield f"{_name(item)} grants what nothing here needs"
+
+
+def secret_texts(release: Release) -> list[str]:
+    """Every text that our own Secrets hold."""
+    return [
+        base64.b64decode(value).decode()
+        for item in release.of_kind("Secret")
+        for value in item["data"].values()
+    ]
+
+
+def secrets_are_files(release: Release) -> Iterator[str]:
+    hidden = secret_texts(release)
+    for item in release.objects:
+        if item["kind"] != "Secret" and any(text in str(item) for text in hidden):
+            yield f"{_name(item)} shows a secret"
+    for role, container in release.containers():
+        if "secretKeyRef" in str(container) or "secretRef" in str(container):
+            yield f"{role} has a secret in its environment"
+
+
+def _name(item: Object) -> str:
+    return f"{item['kind']} {item['metadata']['name']}"
+
+
+RULES: tuple[Rule, ...] = (
+    selectors_match_labels,
+    monitors_and_spreads_match_labels,
+    ports_exist,
+    services_exist,
+    autoscaled_have_no_replicas,
+    devices_are_guaranteed,
+    every_container_is_restricted,
+    no_pod_has_a_token,
+    secrets_are_files,
+)

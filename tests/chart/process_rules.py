@@ -1,0 +1,122 @@
+"""The command lines of a release, read by the parser and the settings that will read them."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from services.cli import serve
+from services.cli.__main__ import Parser
+from services.cli.flags import given_settings
+from services.gateway.http_server import LAST_WORDS_S
+from services.gateway.main import device_type
+from shared.errors import SettingsError
+from shared.settings import FILE_SUFFIX, PREFIX, SECRETS, Settings, environment_name, load_settings
+from shared.worker.node import HANG_UP_LIMIT_S
+from tests.chart.release import Object, Release
+
+POD = {"$(POD_IP)": "10.1.2.3", "$(POD_NAME)": "pod-0"}
+PROBED = {"/health", "/ready"}
+FILE_VARIABLES = {environment_name(name) + FILE_SUFFIX for name in SECRETS}
+
+
+def settings_of(container: Object) -> Settings:
+    """What the process will run with. SettingsError where it would not start."""
+    args = container["args"]
+    for reference, text in POD.items():
+        args = [arg.replace(reference, text) for arg in args]
+    command, *rest = args
+    if command != "serve":
+        raise SettingsError(f"{command!r} is not the command of a pod")
+    parser = Parser(prog="baton serve")
+    serve.add_arguments(parser)
+    environ = {
+        item["name"]: item.get("value", "")
+        for item in container["env"]
+        if item["name"].startswith(PREFIX) and item["name"] not in FILE_VARIABLES
+    }
+    return load_settings(given_settings(parser.parse_args(rest)), environ)
+
+
+def processes(release: Release) -> Iterator[tuple[str, Object, Object]]:
+    """(role, pod, container) of Baton's own processes."""
+    for role, pod in release.pods():
+        if role in serve.SERVICES:
+            yield role, pod, pod["spec"]["containers"][0]
+
+
+def processes_start(release: Release) -> Iterator[str]:
+    """Arguments parse, name the role, and agree with what the pod declares."""
+    for role, _, container in processes(release):
+        try:
+            settings = settings_of(container)
+        except SettingsError as error:
+            yield f"{role}: {error}"
+            continue
+        if container["command"] != ["baton"] or container["args"][1] != role:
+            yield f"{role} runs something else"
+        yield from _port_problems(role, container, settings)
+        variables = {item["name"] for item in container["env"]}
+        if settings.embedded_redis and environment_name("redis") + FILE_SUFFIX not in variables:
+            yield f"{role} has no Redis"
+        if settings.host not in ("0.0.0.0", "::"):  # noqa: S104 nothing is bound here
+            yield f"{role} listens where no other pod reaches it"
+
+
+def _port_problems(role: str, container: Object, settings: Settings) -> Iterator[str]:
+    declared = {port["name"]: port["containerPort"] for port in container["ports"]}
+    if role == "gateway":
+        used = {"http": settings.port}
+    else:
+        used = {"link": settings.worker_port, "probe": settings.probe_port}
+        if settings.worker_advertise != f"10.1.2.3:{settings.worker_port}":
+            yield f"{role}: gateways would dial {settings.worker_advertise!r}"
+    if role == "prefill":
+        used["transfer"] = settings.transfer_port
+        if settings.transfer_advertise != f"10.1.2.3:{settings.transfer_port}":
+            yield f"{role}: decode would dial {settings.transfer_advertise!r}"
+    if declared != used:
+        yield f"{role} declares {declared} and listens on {used}"
+
+
+def one_pool(release: Release) -> Iterator[str]:
+    """What decides whether a gateway and a worker may talk to each other is the same."""
+    pools = {role: _pool(settings_of(container)) for role, _, container in processes(release)}
+    if len(set(pools.values())) != 1:
+        yield f"processes of different pools: {pools}"
+
+
+def _pool(settings: Settings) -> tuple[Any, ...]:
+    facts = asdict(settings)
+    shared = ("model", "served_model_name", "dtype", "block_size")
+    return (device_type(settings.device), *(facts[name] for name in shared))
+
+
+def pods_have_time_to_stop(release: Release) -> Iterator[str]:
+    for role, pod, container in processes(release):
+        hook = container.get("lifecycle", {}).get("preStop", {})
+        wait_s = float(hook.get("sleep", {}).get("seconds", 0))
+        if "exec" in hook:
+            wait_s = float(hook["exec"]["command"][-1])
+        last_s = LAST_WORDS_S if role == "gateway" else 2 * HANG_UP_LIMIT_S
+        needed_s = wait_s + settings_of(container).drain_s + last_s
+        if pod["spec"]["terminationGracePeriodSeconds"] < needed_s:
+            yield f"{role} is killed before it has drained ({needed_s:g} s)"
+        if role == "gateway" and not wait_s:
+            yield "the gateway stops while Services still lead to it"
+
+
+def probes_ask_what_is_answered(release: Release) -> Iterator[str]:
+    for role, _, container in processes(release):
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = container.get(probe, {}).get("httpGet", {})
+            if asked.get("path") not in PROBED or asked.get("port") not in ports & {
+                "http",
+                "probe",
+            }:
+                yield f"{role}: {probe} asks what nobody answers"
+        if container["livenessProbe"]["httpGet"]["path"] != "/health":
+            yield f"{role} is killed for not being ready"
+
+
+RULES = (processes_start, one_pool, pods_have_time_to_stop, probes_ask_what_is_answered)

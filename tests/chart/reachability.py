@@ -1,0 +1,102 @@
+"""Which connections the NetworkPolicies of a release admit, computed as a network plugin would."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.chart.invariants import matches
+from tests.chart.process_rules import processes, settings_of
+from tests.chart.release import Object, Release
+
+OUTSIDE = "outside"
+"""a pod of somebody else, in this namespace"""
+Edge = tuple[str, str, int]
+"""(from, to, port)"""
+
+
+def needed(release: Release) -> set[Edge]:
+    """Every connection Baton makes inside a release."""
+    settings = {role: settings_of(container) for role, _, container in processes(release)}
+    workers = [role for role in ("prefill", "decode") if role in settings]
+    edges: set[Edge] = {("gateway", role, settings[role].worker_port) for role in workers}
+    edges.add(("test", "gateway", settings["gateway"].port))
+    if "prefill" in settings:
+        edges.add(("decode", "prefill", settings["prefill"].transfer_port))
+    for role, pod in release.pods():
+        if role == "redis":
+            port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+            edges |= {(client, "redis", port) for client in settings}
+    return edges
+
+
+def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[Edge]:
+    """Of all connections from these labelled pods to a port that a pod of ours listens on."""
+    policies = release.of_kind("NetworkPolicy")
+    pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
+    ports = {port["containerPort"] for _, c in release.containers() for port in c.get("ports", [])}
+    return {
+        (source, target, port)
+        for source, source_labels in sources.items()
+        for target, target_labels in pods.items()
+        for port in ports
+        if source != target
+        and _passes(policies, "egress", source_labels, target_labels, port)
+        and _passes(policies, "ingress", target_labels, source_labels, port)
+    }
+
+
+def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
+    """Exactly the connections needed, and from outside the gateway at most."""
+    if not release.of_kind("NetworkPolicy"):
+        return
+    pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
+    wanted, found = needed(release), admitted(release, pods)
+    # Whoever may call the gateway is up to the values: anyone by default, pods of ours too.
+    public = {edge for edge in found if edge[1] == "gateway" and edge[0] != "test"}
+    for edge in wanted - found:
+        yield f"{edge} is needed and refused"
+    for edge in found - wanted - public:
+        yield f"{edge} is admitted and not needed"
+    for edge in admitted(release, {OUTSIDE: {"app": "other"}}):
+        if edge[1] != "gateway":
+            yield f"{edge} is open to strangers"
+
+
+def outward_ports(release: Release, role: str) -> set[int]:
+    """Ports a role may dial anywhere."""
+    labels = release.workload(role)["spec"]["template"]["metadata"]["labels"]
+    return {
+        port["port"]
+        for policy in release.of_kind("NetworkPolicy")
+        if matches(policy["spec"]["podSelector"], labels)
+        for rule in policy["spec"].get("egress", [])
+        if "to" not in rule
+        for port in rule["ports"]
+    }
+
+
+def _passes(
+    policies: list[Object],
+    direction: str,
+    own: Mapping[str, str],
+    other: Mapping[str, str],
+    port: int,
+) -> bool:
+    """Whether `own` may exchange this traffic: no policy, or one that allows it."""
+    binding = [
+        policy["spec"]
+        for policy in policies
+        if matches(policy["spec"]["podSelector"], own)
+        and direction.capitalize() in policy["spec"]["policyTypes"]
+    ]
+    rules = [rule for spec in binding for rule in spec.get(direction, [])]
+    return not binding or any(_allows(rule, direction, other, port) for rule in rules)
+
+
+def _allows(rule: Object, direction: str, other: Mapping[str, str], port: int) -> bool:
+    peers: list[dict[str, Any]] = rule.get("from" if direction == "ingress" else "to", [])
+    reached = not peers or any(
+        set(peer) == {"podSelector"} and matches(peer["podSelector"], other) for peer in peers
+    )
+    return reached and any(
+        item["port"] == port and item["protocol"] == "TCP" for item in rule["ports"]
+    )

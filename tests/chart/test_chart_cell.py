@@ -1,0 +1,148 @@
+"""The release without a cluster: its three command lines as processes of this machine, asked what
+a kubelet and `helm test` would ask."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.chart.process_rules import processes
+from tests.chart.release import Object, Release, render
+from tests.redis_server import RedisServers
+
+HOST = "127.0.0.1"
+READY_LIMIT_S = 60.0
+SECRET = "salt-nobody-sees"  # noqa: S105 a made-up one, searched for below
+
+
+def free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def release_on(ports: list[int]) -> Release:
+    """A release whose pods would share this machine's loopback interface."""
+    http, *workers = ports
+    names = ("workerPort", "probePort", "transferPort")
+    roles: dict[str, Any] = {
+        role: {"settings": dict(zip(names, workers[start : start + 3], strict=True))}
+        for role, start in (("prefill", 0), ("decode", 3))
+    }
+    settings = {"host": HOST, "port": http, "drainS": 1, "kvMemoryMib": 32}
+    service = {"service": {"port": http}}
+    existing = {"redis": {"existingSecret": "r"}, "kvSecret": {"existingSecret": "k"}}
+    return render({"settings": settings, "gateway": service, **roles, **existing})
+
+
+class Pod:
+    """One container as a process; its mounts are folders under `folder`."""
+
+    def __init__(self, role: str, container: Object, folder: Path) -> None:
+        self.container = container
+        known = {"$(POD_IP)": HOST, "$(POD_NAME)": f"{role}-0"}
+        args = container["args"]
+        for reference, text in known.items():
+            args = [arg.replace(reference, text) for arg in args]
+        environment = {
+            item["name"]: item["value"]
+            .replace("/etc/baton", str(folder))
+            .replace("/cache", str(folder))
+            for item in container["env"]
+            if "value" in item
+        }
+        with (folder / f"{role}.log").open("wb") as log:
+            self.process = subprocess.Popen(  # noqa: S603 the chart's own command
+                [sys.executable, "-m", "services.cli", *args],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+            )
+
+    def status(self, probe: str) -> int:
+        """What the kubelet would be told; 0 when nothing listens."""
+        asked = self.container[probe]["httpGet"]
+        (port,) = (
+            p["containerPort"] for p in self.container["ports"] if p["name"] == asked["port"]
+        )
+        try:
+            with urllib.request.urlopen(
+                f"http://{HOST}:{port}{asked['path']}", timeout=5
+            ) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+
+@pytest.fixture
+def cell(tmp_path: Path, redis_url: str) -> Iterator[tuple[Release, dict[str, Pod]]]:
+    for name, text in (("redis/url", redis_url), ("kv/kv-secret", SECRET)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    release = release_on(free_ports(7))
+    pods: dict[str, Pod] = {}
+    try:
+        for role, _, container in processes(release):
+            pods[role] = Pod(role, container, tmp_path)
+        yield release, pods
+    finally:
+        for pod in pods.values():
+            pod.process.kill()
+            pod.process.wait()
+        shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    servers = RedisServers()
+    yield servers.url()
+    servers.close()
+
+
+def test_the_command_lines_serve_a_completion_and_drain(
+    cell: tuple[Release, dict[str, Pod]], redis_url: str
+) -> None:
+    release, pods = cell
+    wait_until_ready(pods)
+    for pod in pods.values():
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert pod.status(probe) == 200
+        shown = str(psutil.Process(pod.process.pid).environ()) + str(pod.process.args)
+        assert SECRET not in shown
+        assert redis_url not in shown
+    (test,) = dict(release.pods())["test"]["spec"]["containers"]
+    script, url, prompt, timeout = test["args"]
+    url = url.replace("rel-baton-gateway", HOST)
+    answered = subprocess.run(  # noqa: S603 the chart's own command
+        [sys.executable, "-c", script, url, prompt, timeout], check=True, capture_output=True
+    )
+    assert answered.stdout.startswith(b"demo: ")
+    for pod in pods.values():
+        pod.process.send_signal(signal.SIGTERM)
+    grace_s = release.workload("decode")["spec"]["template"]["spec"][
+        "terminationGracePeriodSeconds"
+    ]
+    assert [pod.process.wait(grace_s) for pod in pods.values()] == [0, 0, 0]
+
+
+def wait_until_ready(pods: dict[str, Pod]) -> None:
+    deadline_s = time.monotonic() + READY_LIMIT_S
+    while any(pod.status("readinessProbe") != 200 for pod in pods.values()):
+        assert time.monotonic() < deadline_s, "not ready"
+        assert all(pod.process.poll() is None for pod in pods.values())
+        time.sleep(0.05)

@@ -1,0 +1,141 @@
+"""What only a pod would run, run here: the probes' paths, `helm test`, and the chart's Redis."""
+
+import base64
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import psutil
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.chart.process_rules import PROBED
+from tests.chart.release import Release, render
+from tests.redis_server import ON_PATH, server_binary
+from tests.served_app import ServedApp, serve_app
+from tests.text_models import byte_level_tokenizer, write_text_model
+
+HOST = "127.0.0.1"
+START_LIMIT_S = 10.0
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedApp]:
+    tokenizer = byte_level_tokenizer()
+    async with serve_app(write_text_model(tmp_path, tokenizer), tokenizer) as served:
+        served.answer("hello world")
+        yield served
+
+
+async def run_helm_test(url: str, timeout_s: float) -> "subprocess.CompletedProcess[bytes]":
+    """The test pod's own command, on another gateway."""
+    (container,) = dict(render({}).pods())["test"]["spec"]["containers"]
+    script, _, prompt, _ = container["args"]
+    assert container["command"] == ["python3", "-c"]
+    command = [sys.executable, "-c", script, url, prompt, str(timeout_s)]
+    return await anyio.run_process(command, check=False)
+
+
+@pytest.mark.anyio
+async def test_helm_test_needs_a_ready_gateway_and_an_answer(gateway: ServedApp) -> None:
+    passed = await run_helm_test(gateway.url, 20)
+    assert (passed.returncode, passed.stderr) == (0, b"")
+    assert b"tokens" in passed.stdout
+    gateway.dispatcher.is_ready = False
+    failed = await run_helm_test(gateway.url, 0)
+    assert failed.returncode == 1
+    assert b"is not ready" in failed.stderr
+
+
+@pytest.mark.anyio
+async def test_the_gateway_answers_what_its_probes_ask(gateway: ServedApp) -> None:
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        assert {(await client.get(path)).status_code for path in PROBED} == {200}
+
+
+@dataclass
+class RedisPod:
+    """The chart's Redis container as a process, in a folder instead of an image."""
+
+    release: Release
+    container: dict[str, Any]
+    process: psutil.Process
+    port: int
+
+    def secret(self, key: str) -> str:
+        return base64.b64decode(
+            self.release.named("Secret", "rel-baton-redis")["data"][key]
+        ).decode()
+
+    def client(self, password: str | None) -> redis.Redis:
+        return redis.Redis(HOST, self.port, password=password, retry=Retry(NoBackoff(), 0))
+
+
+@pytest.fixture
+def redis_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisPod]:
+    monkeypatch.setenv("PATH", str(server_binary(ON_PATH).parent), prepend=":")
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+    release = render({"redis": {"port": port}})
+    (container,) = dict(release.pods())["redis"]["spec"]["containers"]
+    config = release.named("ConfigMap", "rel-baton-redis")["data"]["redis.conf"]
+    config = config.replace("bind * -::*", f"bind {HOST}").replace("/run/", f"{tmp_path}/run/")
+    for folder in ("run/redis", "etc/redis", "etc/redis-secret"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "etc/redis/redis.conf").write_text(config)
+    (script,) = container["args"]
+    script = script.replace("/etc/", f"{tmp_path}/etc/").replace("/run/", f"{tmp_path}/run/")
+    pod = RedisPod(release, container, psutil.Process(), port)
+    (tmp_path / "etc/redis-secret/password").write_text(pod.secret("password"))
+    with subprocess.Popen(  # noqa: S603 the chart's own command
+        [*container["command"], script], stdout=subprocess.DEVNULL
+    ) as process:
+        pod.process = psutil.Process(process.pid)
+        try:
+            _wait_until_open(port)
+            yield pod
+        finally:
+            process.terminate()
+
+
+def _wait_until_open(port: int) -> None:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline_s, "Redis did not start"
+        else:
+            return
+
+
+def test_redis_asks_for_a_password_nobody_can_see(redis_pod: RedisPod, tmp_path: Path) -> None:
+    password = redis_pod.secret("password")
+    with redis_pod.client(None) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    with redis_pod.client(password) as client:
+        assert client.ping()
+        limits = client.config_get("maxmemory*")
+        assert (limits["maxmemory-policy"], limits["maxmemory"]) == ("noeviction", str(200 * 2**20))
+    shown = str(redis_pod.process.environ()) + str(redis_pod.process.cmdline())
+    assert password not in shown
+    assert (tmp_path / "run/redis/redis.conf").stat().st_mode & 0o077 == 0
+    expected = f"redis://:{password}@rel-baton-redis:{redis_pod.port}/0"
+    assert redis_pod.secret("url") == expected
+
+
+def test_redis_ends_at_sigterm_and_its_probe_needs_no_password(redis_pod: RedisPod) -> None:
+    probe = redis_pod.container["livenessProbe"]["exec"]["command"]
+    assert subprocess.run(probe, check=False, capture_output=True).returncode == 0  # noqa: S603
+    redis_pod.process.terminate()
+    redis_pod.process.wait(5)
+    assert subprocess.run(probe, check=False, capture_output=True).returncode == 1  # noqa: S603

@@ -1,0 +1,124 @@
+"""values.schema.json: what it takes, what it refuses, and that each is refused for its reason."""
+
+import json
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from shared.settings import SECRETS, Settings, helm_name, load_settings
+from tests.chart.generate import readme_with_table, schema_with_settings
+from tests.chart.release import CHART, render
+from tests.chart.value_sets import VALUE_SETS
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+README = (CHART / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_lint_is_clean(name: str) -> None:
+    for version in ("1.29.0", "1.37.0"):
+        report = helm_python.lint(CHART, VALUE_SETS[name], strict=True, kube_version=version)
+        found = [item["error"] for item in report["messages"] if item["severity"] > 1]
+        assert (found, report["errors"]) == ([], [])
+
+
+def put(path: str, value: Any) -> dict[str, Any]:
+    """Values with one entry, at a dotted path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    result: dict[str, Any] = value
+    return result
+
+
+SCALED = {"mode": "keda", "prometheus": {"serverAddress": "http://p"}}
+BAD = [
+    (put("gatway", {}), "'gatway'"),
+    (put("prefill.replica", 2), "'replica'"),
+    (put("settings.maxModelLength", 4), "'maxModelLength'"),
+    (put("decode.settings.kvblocks", 4), "'kvblocks'"),
+    (put("settings.redis", "redis://x"), "'redis'"),
+    (put("settings.kvSecret", "s"), "'kvSecret'"),
+    (put("settings.blockSize", 512), "/settings/blockSize"),
+    (put("settings.dtype", "int8"), "/settings/dtype"),
+    (put("settings.port", 80), "/settings/port"),
+    (put("settings.maxModelLen", "4096"), "/settings/maxModelLen"),
+    (put("settings.port", None), "missing property 'port'"),
+    (put("prefill.gpu.count", "1"), "/prefill/gpu/count"),
+    (put("prefill.gpu.count", -1), "/prefill/gpu/count"),
+    (put("decode.autoscaling.mode", "builtin"), "/decode/autoscaling/mode"),
+    (put("decode.autoscaling.mode", "keda"), "/decode/autoscaling/prometheus/serverAddress"),
+    (put("decode", {"replicas": 2, "autoscaling": SCALED}), "'/decode': 'not' failed"),
+    (put("gateway", {"replicas": 2, "autoscaling": {"mode": "hpa"}}), "'/gateway': 'not' failed"),
+    (put("redis.enabled", False), "/redis/existingSecret': minLength"),
+    (put("redis.existingUrl", "redis://r"), "/redis/existingUrl': value must be ''"),
+    (put("redis", {"enabled": False, "existingUrl": "redis://:pw@r"}), "/redis/existingUrl"),
+    (put("redis.maxmemory", "lots"), "/redis/maxmemory"),
+    (put("image.engine.digest", "latest"), "/image/engine/digest"),
+    (put("image.engine.pullPolicy", "always"), "/image/engine/pullPolicy"),
+    (put("ingress.enabled", True), "/ingress/host"),
+    (put("decode.extraEnv", [{"name": "BATON_MODEL", "value": "x"}]), "/decode/extraEnv/0/name"),
+    (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "/decode/resources/limits"),
+    (put("security.runAsUser", 0), "/security/runAsUser"),
+    (put("hub.cache.size", "big"), "/hub/cache/size"),
+]
+
+
+@pytest.mark.parametrize(("values", "reason"), BAD, ids=[str(bad[0]) for bad in BAD])
+def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError) as refused:
+        render(values)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (put("gateway.terminationGracePeriodSeconds", 30), "stopping takes up to 50 s"),
+        (
+            put("decode", {"settings": {"drainS": 0.5}, "terminationGracePeriodSeconds": 5}),
+            "stopping takes up to 11 s",
+        ),
+        (put("prefill.gpu.count", 1), "prefill and decode would use other KV types"),
+    ],
+)
+def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError) as refused:
+        render(values)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        put("global", {"anything": 1}),
+        put("decode.replicas", 0),
+        put("decode.autoscaling", SCALED),
+        put("security.runAsUser", None),
+        put("gateway.pdb.maxUnavailable", "50%"),
+    ],
+)
+def test_good_values_are_taken(values: dict[str, Any]) -> None:
+    render(values)
+
+
+def test_every_setting_is_a_value_with_its_own_limits() -> None:
+    assert schema_with_settings(SCHEMA) == SCHEMA, "run `python -m tests.chart.generate`"
+    known = {helm_name(name) for name in vars(load_settings({}, {})) if name not in SECRETS}
+    assert set(SCHEMA["definitions"]["settings"]["properties"]) == known
+    assert {helm_name(name) for name in SECRETS} <= set(SCHEMA["properties"])
+    assert Settings.block_size == 16
+
+
+def test_readme_tells_every_value() -> None:
+    assert readme_with_table(README, SCHEMA, VALUES) == README, (
+        "run `python -m tests.chart.generate`"
+    )
+
+
+def test_every_value_has_a_default_and_a_place_in_the_schema() -> None:
+    assert set(VALUES) == set(SCHEMA["properties"]) - {"global"}
+    for role in ("gateway", "prefill", "decode"):
+        assert set(VALUES[role]) == set(SCHEMA["properties"][role]["properties"]) - {"replicas"}

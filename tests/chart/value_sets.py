@@ -1,0 +1,153 @@
+"""Values the chart is rendered with: each a way it is meant to be used."""
+
+from typing import Any
+
+Values = dict[str, Any]
+
+DEFAULT: Values = {}
+
+CPU_MINIMAL: Values = {
+    "prefill": {"enabled": False},
+    "settings": {"topology": "agg", "maxModelLen": 1024, "kvMemoryMib": 64},
+    "networkPolicy": {"enabled": False},
+    "gateway": {"pdb": {"enabled": False}, "topologySpread": {"enabled": False}},
+    "decode": {"pdb": {"enabled": False}, "resources": {"requests": {"cpu": "500m"}}},
+}
+
+PD_RDMA: Values = {
+    "settings": {"model": "/models/llama", "dtype": "bfloat16", "maxBodyBytes": 8388608},
+    "modelVolume": {"existingClaim": "checkpoints"},
+    "prefill": {
+        "replicas": 2,
+        "settings": {"maxNumBatchedTokens": 8192, "prefixCache": False, "transferPort": 9100},
+        "gpu": {"count": 4},
+        "rdma": {
+            "enabled": True,
+            "annotations": {"k8s.v1.cni.cncf.io/networks": "roce"},
+            "env": [{"name": "UCX_TLS", "value": "rc,cuda_copy"}],
+        },
+        "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "runtimeClassName": "nvidia",
+        "priorityClassName": "serving",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "nodeSelector": {"gpu": "h200"},
+    },
+    "decode": {
+        "replicas": 4,
+        "gpu": {"count": 1},
+        "rdma": {"enabled": True, "resource": "rdma/roce_gdr", "ipcLock": False},
+        "extraArgs": ["--max-pulls=8"],
+        "affinity": {"podAntiAffinity": {}},
+    },
+}
+
+KEDA: Values = {
+    "gateway": {"replicas": 3},
+    "prefill": {
+        "autoscaling": {
+            "mode": "keda",
+            "maxReplicas": 8,
+            "prometheus": {"serverAddress": "http://prometheus:9090", "threshold": "30000"},
+        }
+    },
+    "decode": {
+        "autoscaling": {"mode": "keda", "prometheus": {"serverAddress": "http://prometheus:9090"}}
+    },
+}
+
+HPA: Values = {
+    "gateway": {"autoscaling": {"mode": "hpa", "minReplicas": 2}},
+    "decode": {
+        "autoscaling": {
+            "mode": "hpa",
+            "metrics": [
+                {
+                    "type": "Pods",
+                    "pods": {
+                        "metric": {"name": "baton_kv_cache_usage_perc"},
+                        "target": {"type": "AverageValue", "averageValue": "800m"},
+                    },
+                }
+            ],
+        }
+    },
+}
+
+EXTERNAL_REDIS: Values = {
+    "redis": {"enabled": False, "existingUrl": "rediss://redis.example:6380/0"},
+    "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
+}
+
+EXISTING_SECRET: Values = {
+    "redis": {"existingSecret": "our-redis"},
+    "kvSecret": {"existingSecret": "our-salt", "key": "salt"},
+    "hub": {"tokenSecret": "our-hub", "tokenKey": "hub-token", "cache": {"claim": True}},
+    "settings": {"model": "owner/name"},
+    "fullnameOverride": "llm",
+}
+
+EXTERNAL_REDIS_SECRET: Values = {
+    "redis": {"enabled": False, "existingSecret": "our-redis"},
+    "networkPolicy": {"redisPort": 6390},
+    "decode": {"strategy": {"type": "Recreate"}},
+}
+
+EVERYTHING: Values = {
+    "image": {
+        "control": {"digest": "sha256:" + "a" * 64},
+        "engine": {"repository": "mirror/baton-engine", "tag": "dev"},
+        "pullSecrets": ["pull"],
+    },
+    "settings": {
+        "servedModelName": "m",
+        "drainS": 12.5,
+        "otlpEndpoint": "http://collector.tracing:4318",
+        "port": 8080,
+        "logLevel": "warning",
+    },
+    "gateway": {
+        "preStopS": 20,
+        "terminationGracePeriodSeconds": 120,
+        "settings": {"maxLiveRequests": 2000000},
+        "service": {"type": "LoadBalancer", "port": 80, "annotations": {"lb": "internal"}},
+        "podAnnotations": {"note": "x"},
+        "podLabels": {"team": "llm"},
+        "serviceAccountAnnotations": {"role": "none"},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "autoscaling": {"mode": "hpa"},
+    },
+    "prefill": {"preStopS": 5, "gpu": {"count": 1}, "settings": {"workerPort": 9500}},
+    "decode": {
+        "gpu": {"count": 1},
+        "autoscaling": {"mode": "keda", "prometheus": {"serverAddress": "https://p"}},
+    },
+    "hub": {"cache": {"claim": True, "storageClass": "fast"}},
+    "networkPolicy": {
+        "clients": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+        "extraEgress": [{"ports": [{"port": 5353, "protocol": "UDP"}]}],
+    },
+    "ingress": {
+        "enabled": True,
+        "className": "nginx",
+        "host": "llm.example",
+        "tlsSecret": "tls",
+        "annotations": {"nginx.ingress.kubernetes.io/proxy-buffering": "off"},
+    },
+    "monitoring": {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True},
+    },
+    "redis": {"port": 6400, "priorityClassName": "serving"},
+}
+
+VALUE_SETS = {
+    "default": DEFAULT,
+    "cpu-minimal": CPU_MINIMAL,
+    "pd-rdma": PD_RDMA,
+    "keda": KEDA,
+    "hpa": HPA,
+    "external-redis": EXTERNAL_REDIS,
+    "external-redis-secret": EXTERNAL_REDIS_SECRET,
+    "existing-secret": EXISTING_SECRET,
+    "everything": EVERYTHING,
+}
