@@ -1,0 +1,200 @@
+"""Load for a gateway as its users make it: chat turns, long documents, bursts of code.
+
+    locust -f loadtest/locustfile.py -H http://127.0.0.1:8000          # then open locust's page
+    locust -f loadtest/locustfile.py -H URL --headless -u 32 -r 4 -t 2m --csv out
+
+Besides each request as a whole (POST), locust's tables, charts and CSV files show under TTFT the
+time to the first token and under GAP each wait between two tokens. The model and its context are
+asked of the server. Any OpenAI-compatible server will do; a Baton gateway's own histograms of the
+same run are printed beside the result.
+"""
+
+import itertools
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import requests
+from locust import User, between, events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.exception import StopUser
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # locust knows this folder only
+
+from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
+from loadtest.gateway_view import GAP, TTFT, Total, read_totals
+from loadtest.prompts import Message, PromptWriter, trimmed
+
+log = logging.getLogger(__name__)
+
+CHAT_PATH = "/v1/chat/completions"
+DEFAULT_CONTEXT = 4096
+TIMEOUT_S = 600.0
+_user_numbers = itertools.count()
+_before: dict[str, Total] = {}
+
+
+@events.init_command_line_parser.add_listener
+def add_arguments(parser: LocustArgumentParser) -> None:
+    group = parser.add_argument_group("what the users ask")
+    group.add_argument("--model-name", default="", help="default: the first that /v1/models lists")
+    group.add_argument("--answer-tokens", type=int, default=128, help="longest answer")
+    group.add_argument("--system-tokens", type=int, default=0, help="shared; 0 = context / 8")
+    group.add_argument("--document-tokens", type=int, default=0, help="0 = context / 2")
+    group.add_argument("--load-seed", type=int, default=1, help="same seed, same questions")
+
+
+class Asking(User):
+    """A user of the chat endpoint."""
+
+    abstract = True
+
+    def on_start(self) -> None:
+        options = self.environment.parsed_options
+        number = next(_user_numbers)
+        self.url = (self.host or "").rstrip("/")
+        self.session = requests.Session()
+        self.prompts = PromptWriter(options.load_seed * 1_000_003 + number)
+        self.model, self.model_len = self._ask_model(options.model_name)
+        self.answer_tokens = min(options.answer_tokens, self.model_len // 4)
+        self.system_tokens = options.system_tokens or self.model_len // 8
+        self.document_tokens = options.document_tokens or self.model_len // 2
+
+    def ask(self, name: str, messages: list[Message]) -> AnswerTimes | None:
+        """One streamed answer, reported under `name`; None if it failed."""
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "max_tokens": self.answer_tokens,
+            "seed": self.prompts.seed(),
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        sent_s = time.perf_counter()
+        times, failure = self._stream(body, sent_s)
+        whole_ms = (time.perf_counter() - sent_s) * 1000
+        self._report("POST", name, whole_ms, len(times.text.encode()) if times else 0, failure)
+        if times is None or times.first_token_ms is None:
+            return None
+        self._report("TTFT", name, times.first_token_ms)
+        for gap_ms in times.gaps_ms:
+            self._report("GAP", name, gap_ms)
+        return times
+
+    def _stream(
+        self, body: dict[str, Any], sent_s: float
+    ) -> tuple[AnswerTimes | None, Exception | None]:
+        url = self.url + CHAT_PATH
+        try:
+            with self.session.post(url, json=body, stream=True, timeout=TIMEOUT_S) as response:
+                if response.status_code != requests.codes.ok:
+                    return None, AnswerError(f"HTTP {response.status_code}: {_reason(response)}")
+                return read_answer(response.iter_content(chunk_size=None), sent_s), None
+        except (requests.RequestException, AnswerError, ValueError) as error:
+            return None, error
+
+    def _report(
+        self, kind: str, name: str, ms: float, length: int = 0, failure: Exception | None = None
+    ) -> None:
+        self.environment.events.request.fire(
+            request_type=kind,
+            name=name,
+            response_time=ms,
+            response_length=length,
+            exception=failure,
+            context={},
+        )
+
+    def _ask_model(self, wanted: str) -> tuple[str, int]:
+        """Name and context length of the model to load."""
+        try:
+            response = self.session.get(f"{self.url}/v1/models", timeout=TIMEOUT_S)
+            response.raise_for_status()
+            models = response.json()["data"]
+        except (requests.RequestException, ValueError, KeyError) as error:
+            log.error("no models at %s/v1/models: %s", self.url, error)
+            raise StopUser from error
+        for model in models:
+            if wanted in ("", model["id"]):
+                return model["id"], int(model.get("max_model_len") or DEFAULT_CONTEXT)
+        log.error("the server has no model %r: %s", wanted, [model["id"] for model in models])
+        raise StopUser
+
+
+class Chatting(Asking):
+    """Several turns over a system prompt that many share; reads and thinks between them."""
+
+    weight = 6
+    wait_time = between(0.5, 3.0)
+
+    @task
+    def converse(self) -> None:
+        messages = [self.prompts.system_prompt(self.system_tokens)]
+        for _ in range(self.prompts.num_turns()):
+            messages.append(self.prompts.question())
+            times = self.ask("chat turn", messages)
+            if times is None:
+                return
+            messages.append({"role": "assistant", "content": times.text})
+            limit = self.model_len - 2 * self.answer_tokens
+            messages = trimmed(messages, times.num_total_tokens, limit)
+            self.wait()
+
+
+class Summarising(Asking):
+    """One long document after the other; nothing of it is shared."""
+
+    weight = 1
+    wait_time = between(2.0, 6.0)
+
+    @task
+    def summarise(self) -> None:
+        self.ask("summary", [self.prompts.document(self.document_tokens)])
+
+
+class Coding(Asking):
+    """An editor's requests: several at once in quick succession, then none for a while."""
+
+    weight = 3
+    wait_time = between(3.0, 8.0)
+
+    @task
+    def burst(self) -> None:
+        system = self.prompts.system_prompt(self.system_tokens)
+        for _ in range(self.prompts.burst_size()):
+            self.ask("code", [system, self.prompts.code_task()])
+
+
+def _reason(response: requests.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:200]
+
+
+@events.test_start.add_listener
+def note_start(environment: Environment, **_: Any) -> None:
+    _before.clear()
+    _before.update(read_totals(environment.host or ""))
+
+
+@events.test_stop.add_listener
+def show_gateway(environment: Environment, **_: Any) -> None:
+    """Both sides' means of the run, for whoever wonders which of them to believe."""
+    after = read_totals(environment.host or "")
+    for kind, name in (("TTFT", TTFT), ("GAP", GAP)):
+        own_ms = _mean_ms(environment, kind)
+        gateway_ms = (
+            after[name].since(_before.get(name, Total())).mean_ms if name in after else None
+        )
+        if own_ms is not None and gateway_ms is not None:
+            log.info("%s mean: %.2f ms here, %.2f ms at the gateway", kind, own_ms, gateway_ms)
+
+
+def _mean_ms(environment: Environment, kind: str) -> float | None:
+    entries = [entry for entry in environment.stats.entries.values() if entry.method == kind]
+    count = sum(entry.num_requests for entry in entries)
+    return sum(entry.total_response_time for entry in entries) / count if count else None

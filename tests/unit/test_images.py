@@ -1,0 +1,113 @@
+"""What docker/ says is what this repository has: files, extras, settings, ports.
+
+No engine builds images here; these checks catch what would break a build or a start.
+"""
+
+import argparse
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from services.cli.flags import given_settings
+from services.cli.serve import add_arguments
+from shared.settings import Settings, load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(INSTRUCTION, rest), continued lines joined, comments left out."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
+
+
+def compose() -> dict[str, Any]:
+    text = (DOCKER / "compose.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(DEFAULT.sub(r"\1", text))
+    return content
+
+
+def baton_services() -> dict[str, dict[str, Any]]:
+    services = compose()["services"].items()
+    return {name: service for name, service in services if service["image"].startswith("baton-")}
+
+
+def settings_of(service: dict[str, Any]) -> Settings:
+    """As the container's process loads them."""
+    parser = argparse.ArgumentParser()
+    command, *rest = service["command"]
+    assert command == "serve"
+    add_arguments(parser)
+    return load_settings(given_settings(parser.parse_args(rest)), service["environment"])
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_copies_what_exists_and_installs_known_extras(path: Path) -> None:
+    steps = instructions(path)
+    for instruction, rest in steps:
+        if instruction == "COPY" and "--from" not in rest:
+            *sources, _ = rest.split()
+            assert all((ROOT / source).exists() for source in sources), rest
+    installed = re.findall(r"'\.\[([\w,]+)\]'", " ".join(rest for _, rest in steps))
+    assert len(installed) == 1
+    assert set(installed[0].split(",")) <= set(PROJECT["optional-dependencies"])
+    copied = [rest.split()[0] for name, rest in steps if name == "COPY"]
+    assert {"services", "shared", "kernels"} <= set(copied)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_baton_itself_as_nobody_special(path: Path) -> None:
+    """No shell stands between SIGTERM and the process; the base is pinned to a version."""
+    last = dict(instructions(path))
+    assert last["ENTRYPOINT"] == '["baton"]'
+    assert re.fullmatch(r"\d{4,}:\d{4,}", last["USER"])
+    bases = [rest.split()[0] for name, rest in instructions(path) if name == "FROM"]
+    assert all(re.fullmatch(r"python:3\.\d+-slim", base) for base in bases)
+
+
+def test_the_control_image_has_no_torch() -> None:
+    text = (DOCKER / "control.Dockerfile").read_text(encoding="utf-8")
+    extras = re.findall(r"'\.\[([\w,]+)\]'", text)[0].split(",")
+    wanted = [*PROJECT["dependencies"]]
+    for extra in extras:
+        wanted += PROJECT["optional-dependencies"][extra]
+    assert not [name for name in wanted if re.match(r"torch|triton|transformers", name)]
+
+
+def test_compose_starts_every_part_with_settings_that_load() -> None:
+    services = baton_services()
+    roles = {service["command"][1]: settings_of(service) for service in services.values()}
+    assert set(roles) == {"gateway", "prefill", "decode"}
+    assert len({(s.model, s.redis, s.block_size, s.kv_secret) for s in roles.values()}) == 1
+    assert urlsplit(roles["gateway"].redis).hostname in compose()["services"]
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_workers_are_found_where_they_listen(name: str) -> None:
+    service = baton_services()[name]
+    settings = settings_of(service)
+    assert settings.worker_advertise == f"{name}:{settings.worker_port}"
+    assert settings.transfer_advertise == f"{name}:{settings.transfer_port}"
+    assert f"127.0.0.1:{settings.probe_port}/ready" in shlex.join(service["healthcheck"]["test"])
+
+
+def test_containers_are_confined_and_have_time_to_drain() -> None:
+    for name, service in compose()["services"].items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"]
+        assert set(service.get("depends_on", ())) <= set(compose()["services"])
+    for service in baton_services().values():
+        assert int(service["stop_grace_period"].removesuffix("s")) > settings_of(service).drain_s
+    published = [port for s in compose()["services"].values() for port in s.get("ports", ())]
+    assert all(port.startswith("127.0.0.1:") for port in published)
