@@ -8,6 +8,7 @@ BatonError
  +- RequestError           the client's request is wrong (HTTP 4xx)
  +- OverloadedError        no room now; carries Retry-After (HTTP 429 or 503)
  +- AttemptError           one attempt failed; the gateway may retry the request
+ +- GrammarError           a grammar is wrong, needs too much, or was left by an output
  +- ProtocolError          a peer sent what the wire format does not allow
  +- OutOfBlocksError       the KV pool has no free block
  +- StateUnavailableError  Redis does not answer
@@ -78,6 +79,10 @@ class AttemptError(BatonError):
         self.message = message
         self.code = code
         self.status = status
+
+
+class GrammarError(BatonError):
+    pass
 
 
 class ProtocolError(BatonError):

@@ -52,6 +52,18 @@ class Sampling:
     eos_token_ids: tuple[int, ...] = ()
     logprobs: int = -1
     """-1 none; 0 the chosen token's; k also the k most likely"""
+    min_p: float = 0.0
+    """tokens less likely than this share of the likeliest one's probability are left out"""
+    presence_penalty: float = 0.0
+    """taken from the logit of each token that the output has already"""
+    frequency_penalty: float = 0.0
+    """taken from it once for each time that the output has it"""
+    repetition_penalty: float = 1.0
+    """divides the logit, if positive, of each token of prompt or output, else multiplies it"""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit)"""
+    grammar: str = ""
+    """what the output must match, as `shared.grammar` reads it; empty is anything"""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 
 from shared.checkpoint import (
-    ARCHITECTURES,
     Checkpoint,
     kv_layout,
     load_checkpoint,
@@ -17,17 +16,20 @@ from shared.checkpoint import (
 from shared.engine.attention import TiledAttention
 from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
+from shared.engine.grammars import Grammars
 from shared.engine.kv_cache import TORCH_DTYPES, device_pool, pool_of
-from shared.engine.layers import Rope, row_invariant
+from shared.engine.layers import row_invariant
+from shared.engine.model import Model
 from shared.engine.model_runner import ModelRunner
-from shared.engine.models.llama import Model
 from shared.engine.sampler import Sampler
 from shared.engine.scheduler import Scheduler
 from shared.engine.staging import HostStaging
 from shared.engine.weights import WeightReader
-from shared.errors import MissingError, SettingsError
+from shared.errors import GrammarError, MissingError, SettingsError
+from shared.grammar.matcher import TOKENIZER_FILE, GrammarVocabulary, grammars_available
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory
+from shared.model_config import ARCHITECTURES
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
     set_threads(settings.threads, device)
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device.type)
     length = max_model_len(checkpoint.config, settings.max_model_len)
-    layout = kv_layout(checkpoint, dtype, settings.block_size)
+    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len)
     model = load_model(checkpoint, TORCH_DTYPES[dtype], device, length)
     if device.type == "cpu":
         check_arithmetic(model)
@@ -59,7 +61,24 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
         max_model_len=min(length, num_blocks * settings.block_size),
     )
     runner = ModelRunner(model, kv_pool, TiledAttention())
-    return Engine(runner, scheduler, Sampler(), memory, role, staging)
+    return Engine(runner, scheduler, Sampler(), memory, role, staging, load_grammars(checkpoint))
+
+
+def load_grammars(checkpoint: Checkpoint) -> Grammars:
+    """What follows grammars; where that cannot be, a request with one fails and others do not.
+
+    Loaded before anything is served: it would stop the step loop for as long as it takes.
+    """
+    if not grammars_available() or not (checkpoint.path / TOKENIZER_FILE).is_file():
+        return Grammars(None)
+    try:
+        vocabulary = GrammarVocabulary.load(
+            checkpoint.path, checkpoint.config.vocab_size, checkpoint.eos_token_ids
+        )
+    except GrammarError as error:
+        log.warning("no grammars: %s", error)
+        return Grammars(None)
+    return Grammars(vocabulary)
 
 
 def load_model(
@@ -67,9 +86,9 @@ def load_model(
 ) -> Model:
     """The checkpoint's model with its weights, for sequences of up to `length` tokens."""
     config = checkpoint.config
-    family = importlib.import_module(ARCHITECTURES[config.architecture])
+    family = importlib.import_module(ARCHITECTURES[config.architecture].module)
     with WeightReader(checkpoint, dtype, device) as reader:
-        model: Model = family.Model(config, reader, Rope(config, length, device))
+        model: Model = family.Model(config, reader, length)
         reader.check_all_read()
     return model
 

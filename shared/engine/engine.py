@@ -5,6 +5,9 @@ Modes of a sequence
     prefill  add -> WRITING -> HELD -> release, or ended at token 1  KV is handed over
     decode   reserve -> RESERVED -> adopt -> VERIFIED -> DECODE -> finished, or handed back
 
+A sequence with a grammar is COMPILING before it is queued; in mode decode the grammar compiles
+while the KV arrives.
+
 Everything is called from one thread. Who reads the blocks of a HELD sequence, or writes those of
 a RESERVED one, is not the engine's business: it frees them on release() or abort() only, and a
 caller aborts a RESERVED sequence once the transfer into it has stopped (R7, R18).
@@ -22,14 +25,16 @@ from shared.engine.batch import BatchTensors, ScheduledSequence, build_batch
 from shared.engine.block_pool import BlockPool
 from shared.engine.block_table import commit_blocks
 from shared.engine.counters import EngineCounters
+from shared.engine.grammars import Grammars, allowed_tokens
 from shared.engine.integrity import check_engine
 from shared.engine.output import StepOutput
 from shared.engine.pieces import next_pieces
-from shared.engine.sampler import SampledToken, Sampler, SampleRow
+from shared.engine.sample_row import SampleRow
+from shared.engine.sampler import SampledToken, Sampler
 from shared.engine.scheduler import ScheduledBatch, Scheduler
 from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.staging import HostStaging
-from shared.errors import ProtocolError, RequestError
+from shared.errors import GrammarError, ProtocolError, RequestError
 from shared.kv_layout import num_blocks_for
 from shared.kv_memory import KVMemory
 from shared.protocol import Attempt, Load, TokenRun
@@ -61,11 +66,14 @@ class Engine:
         memory: KVMemory,
         role: Literal["prefill", "decode"],
         staging: HostStaging | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """`staging`: where the runner's pool is not `memory` itself."""
+        """`staging`: where the runner's pool is not `memory` itself. Without `grammars` a
+        sequence that has one fails."""
         self.memory = memory
         self.role = role
         self._staging = staging
+        self.grammars = grammars or Grammars(None)
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
@@ -104,20 +112,15 @@ class Engine:
         run is not the one token that continues it.
         """
         sequence = self.sequences.get(attempt)
-        if sequence is None or sequence.state is not SequenceState.RESERVED:
+        if sequence is None or sequence.state is not SequenceState.RESERVED or sequence.repeat:
             return False
         if len(run.token_ids) != 1 or run.index != sequence.num_output_tokens:
             raise ProtocolError(f"token 1 has index {run.index}, not {sequence.num_output_tokens}")
-        if self._staging is not None:
-            num_present = sequence.num_cached_tokens // self._pool.block_size
-            self._staging.adopt(sequence.block_table[num_present:])
-        sequence.num_computed_tokens = len(sequence.token_ids)
-        commit_blocks(self._pool, sequence)
-        sequence.token_ids += run.token_ids
         sequence.repeat = run
-        sequence.state = SequenceState.VERIFIED
-        self._scheduler.adopt(sequence)
-        self._stirred = True
+        if sequence.spec.sampling.grammar:
+            self.grammars.hold(sequence)
+        else:
+            self._adopt(sequence, run)
         return True
 
     def release(self, attempt: Attempt) -> None:
@@ -140,11 +143,12 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """False: step() would do nothing until one of the calls above."""
-        return bool(self._scheduler.running) or self._stirred
+        return bool(self._scheduler.running) or self._stirred or self.grammars.any_ready
 
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do."""
         output = StepOutput()
+        self._go_on(output)
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next
         self._report(scheduled, output)
@@ -194,12 +198,53 @@ class Engine:
         sequence = Sequence(spec, self._num_arrived)
         self._num_arrived += 1
         self.sequences[spec.attempt] = sequence
-        self._scheduler.add(sequence)
-        self._stirred = True
+        if spec.sampling.grammar:
+            self.grammars.start(sequence)
+        if spec.sampling.grammar and spec.mode != "decode":
+            sequence.state = SequenceState.COMPILING
+            self.grammars.hold(sequence)
+        else:
+            self._scheduler.add(sequence)
+            self._stirred = True
         return True
+
+    def _adopt(self, sequence: Sequence, run: TokenRun) -> None:
+        """GrammarError if token 1 is not in the sequence's grammar."""
+        if self._staging is not None:
+            num_present = sequence.num_cached_tokens // self._pool.block_size
+            self._staging.adopt(sequence.block_table[num_present:])
+        sequence.num_computed_tokens = len(sequence.token_ids)
+        commit_blocks(self._pool, sequence)
+        sequence.append(run.token_ids[0])
+        sequence.state = SequenceState.VERIFIED
+        self._scheduler.adopt(sequence)
+        self._stirred = True
+
+    def _go_on(self, output: StepOutput) -> None:
+        """Queue, or adopt, every sequence whose grammar is ready. It arrives only now, so that
+        nobody waits behind it for its grammar."""
+        for sequence, error in self.grammars.ready():
+            try:
+                if error is not None:
+                    raise error
+                if sequence.repeat is not None:
+                    self._adopt(sequence, sequence.repeat)
+                else:
+                    sequence.state = SequenceState.WAITING
+                    sequence.arrival = self._num_arrived
+                    self._num_arrived += 1
+                    self._scheduler.add(sequence)
+            except GrammarError as problem:
+                self._fail(sequence, problem, output)
+
+    def _fail(self, sequence: Sequence, error: GrammarError, output: StepOutput) -> None:
+        """This sequence ends, the engine does not."""
+        output.failed.append((sequence.attempt, str(error)))
+        self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         table, in_transfer = sequence.block_table, sequence.in_transfer
+        self.grammars.forget(sequence.attempt)
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
         self._stirred = True
@@ -263,7 +308,11 @@ class Engine:
     def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
         """Add a sampled token and end, seal or continue the sequence."""
         index = sequence.num_output_tokens
-        sequence.token_ids.append(token.token_id)
+        try:
+            sequence.append(token.token_id)
+        except GrammarError as error:
+            self._fail(sequence, error, output)
+            return
         reason = sequence.finish_reason(self._scheduler.max_model_len)
         self.counters.generated_tokens += 1
         logprobs = () if token.logprobs is None else (token.logprobs,)
@@ -296,7 +345,14 @@ def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:
     return [
-        SampleRow(sequence.spec.sampling, len(sequence.token_ids), sequence.num_output_tokens)
+        SampleRow(
+            sequence.spec.sampling,
+            len(sequence.token_ids),
+            sequence.num_output_tokens,
+            sequence.bias,
+            sequence.counts,
+            allowed_tokens(sequence),
+        )
         for sequence, _, _, samples, _ in items
         if samples
     ]

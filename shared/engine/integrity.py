@@ -11,6 +11,7 @@ from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Sequence as EngineSequence
 from shared.engine.sequence import SequenceState
 
+_WITHOUT_BLOCKS = (SequenceState.COMPILING, SequenceState.WAITING)
 _RUNNING = (SequenceState.WRITING, SequenceState.VERIFIED, SequenceState.DECODE)
 
 
@@ -150,7 +151,7 @@ def _check_members(
 
 def _check_sequence(pool: BlockPool, sequence: EngineSequence) -> None:
     table, computed = sequence.block_table, sequence.num_computed_tokens
-    if (sequence.state is SequenceState.WAITING) != (not table):
+    if (sequence.state in _WITHOUT_BLOCKS) != (not table):
         _fail(f"{len(table)} blocks in state {sequence.state.value}", sequence.attempt)
     if computed > len(table) * pool.block_size or computed > len(sequence.token_ids):
         _fail(f"{computed} computed tokens in {len(table)} blocks", sequence.attempt)

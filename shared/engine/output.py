@@ -10,8 +10,8 @@ from shared.protocol import Attempt, TokenRun
 class StepOutput:
     """Facts of one step, in the order they happened within each list.
 
-    An attempt that appears in `ended`, `finished` or `handed_back` is forgotten by the engine:
-    its blocks are free or prefix-cached and no later step names it.
+    An attempt that appears in `ended`, `finished`, `handed_back` or `failed` is forgotten by the
+    engine: its blocks are free or prefix-cached and no later step names it.
     """
 
     started: list[tuple[Attempt, int]] = field(default_factory=list)
@@ -32,6 +32,8 @@ class StepOutput:
     """modes full and decode: the run in `tokens` was the last"""
     handed_back: list[Attempt] = field(default_factory=list)
     """mode decode: given up for lack of blocks; another attempt may resume it"""
+    failed: list[tuple[Attempt, str]] = field(default_factory=list)
+    """cannot be served here, and why: its grammar cannot be followed"""
     stored: list[tuple[bytes, int]] = field(default_factory=list)
     """block hashes that entered the prefix cache; depth counts blocks from the root, from 1"""
     removed: list[bytes] = field(default_factory=list)

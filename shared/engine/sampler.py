@@ -1,17 +1,27 @@
 """Chooses the next token of each row on the device; ids reach the host once per step.
 
-A row's token depends on its logits, its sampling parameters and its position only, never on
-what shares the batch: the draw is counter-based, and probabilities become integer weights, so
-that sums over the vocabulary are exact in any order and on any device.
+In this order: logit_bias is added; repetition penalty over prompt and output; frequency and
+presence penalty over the output; endings before min_tokens and what a grammar does not allow are
+masked. A greedy row takes the likeliest of what is left. Any other row goes on: temperature,
+top-k, top-p of what top-k left, and min-p, a share of the likeliest token's probability after
+temperature. Logprobs are of the raw logits, before all of it.
+
+A row's token depends on its logits, its sampling parameters, its own tokens so far and its
+position only, never on what shares the batch: the draw is counter-based, and probabilities become
+integer weights, so that sums over the vocabulary are exact in any order and on any device.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from shared.engine.penalties import add_bias_, penalise_
 from shared.engine.random_draw import as_int64, uniform
-from shared.protocol import Sampling, TokenLogprobs
+from shared.engine.sample_row import SampleRow
+from shared.engine.token_masks import is_restricted, mask_
+from shared.protocol import TokenLogprobs
 
 GREEDY_BELOW = 1e-3
 """temperatures under this are greedy: logits / T overflows or leaves no second candidate"""
@@ -24,16 +34,6 @@ MAX_ID = 2**ID_BITS - 1
 """largest token id; weight and id fit into one int64"""
 
 
-class SampleRow(NamedTuple):
-    """One row of logits to choose from."""
-
-    sampling: Sampling
-    position: int
-    """index the new token will have in its sequence"""
-    num_output_tokens: int
-    """output tokens before it, for min_tokens"""
-
-
 class SampledToken(NamedTuple):
     """A chosen token, on the host."""
 
@@ -42,19 +42,19 @@ class SampledToken(NamedTuple):
 
 
 class Sampler:
-    """Greedy, temperature, top-k, top-p, seed, min_tokens and logprobs."""
+    """Every way of choosing that a `Sampling` can name."""
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
         """One token per row of logits, f32[R, V]; logits stay as they are."""
         if not rows:
             return []
-        allowed = _mask_endings(logits, rows)
-        token_ids = allowed.argmax(dim=-1)
+        adjusted = _adjust(logits, rows)
+        token_ids = adjusted.argmax(dim=-1)
         for num_ordered, indexes in _random_rows(rows, logits.shape[-1]).items():
             drawing = [rows[index] for index in indexes]
             at = torch.tensor(indexes, device=logits.device)
-            token_ids[at] = _draw_tokens(allowed[at], drawing, num_ordered)
+            token_ids[at] = _draw_tokens(adjusted[at], drawing, num_ordered)
         logprobs = _logprobs(logits, token_ids, rows)
         return [
             SampledToken(token_id, logprobs.get(index))
@@ -62,38 +62,24 @@ class Sampler:
         ]
 
 
-def _mask_endings(logits: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
-    """Logits with EOS and stop ids at -inf where min_tokens are not reached.
-
-    A row whose every token would be masked is left as it is.
-    """
-    at_rows: list[int] = []
-    at_ids: list[int] = []
-    vocab_size = logits.shape[-1]
-    for index, (sampling, _, num_output_tokens) in enumerate(rows):
-        if num_output_tokens >= sampling.min_tokens:
-            continue
-        endings = set(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            endings.update(sampling.eos_token_ids)
-        masked = [token_id for token_id in endings if 0 <= token_id < vocab_size]
-        if len(masked) < vocab_size:
-            at_rows += [index] * len(masked)
-            at_ids += masked
-    if not at_rows:
+def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
+    """Logits as each row wants them before the choice, f32[R, V]; the same tensor where no row
+    wants anything."""
+    if not any(row.bias or row.counts or is_restricted(row) for row in rows):
         return logits
-    masked_logits = logits.clone()
-    masked_logits[
-        torch.tensor(at_rows, device=logits.device), torch.tensor(at_ids, device=logits.device)
-    ] = float("-inf")
-    return masked_logits
+    adjusted = logits.clone(memory_format=torch.contiguous_format)
+    add_bias_(adjusted, rows)
+    penalise_(adjusted, rows)
+    mask_(adjusted, rows)
+    return adjusted
 
 
 def _random_rows(rows: Sequence[SampleRow], vocab_size: int) -> dict[int, list[int]]:
     """Rows to draw for, by how many candidates they need in order: a whole vocabulary for top-p,
     none at all where neither top-k nor top-p cuts."""
     groups: dict[int, list[int]] = {}
-    for index, (sampling, _, _) in enumerate(rows):
+    for index, row in enumerate(rows):
+        sampling = row.sampling
         if sampling.temperature < GREEDY_BELOW:
             continue
         num_ordered = min(sampling.top_k, vocab_size)
@@ -111,6 +97,8 @@ def _draw_tokens(logits: torch.Tensor, rows: Sequence[SampleRow], num_ordered: i
     if num_ordered:
         weights, token_ids = _likeliest(weights, num_ordered)
         weights = _cut_top_p(weights, [row.sampling.top_p for row in rows])
+    if any(row.sampling.min_p > 0 for row in rows):
+        weights = _cut_min_p(weights, [row.sampling.min_p for row in rows])
     seeds = torch.tensor([as_int64(row.sampling.seed) for row in rows], device=device)
     positions = torch.tensor([row.position for row in rows], device=device)
     sums = weights.cumsum(dim=-1)
@@ -146,6 +134,13 @@ def _cut_top_p(weights: torch.Tensor, top_p: list[float]) -> torch.Tensor:
     sums = weights.cumsum(dim=-1)
     wanted = shares * sums[:, -1:].double()
     return weights.masked_fill((sums - weights).double() >= wanted, 0)
+
+
+def _cut_min_p(weights: torch.Tensor, min_p: list[float]) -> torch.Tensor:
+    """Weights with all below this share of the likeliest token's at 0. The likeliest is at
+    WEIGHT_ONE and stays for any share up to 1."""
+    least = torch.tensor([math.ceil(share * WEIGHT_ONE) for share in min_p], device=weights.device)
+    return weights.masked_fill(weights < least[:, None], 0)
 
 
 def _logprobs(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from shared.engine.logit_bias import bias_for
+from shared.engine.token_counts import counts_for
+from shared.grammar.matcher import Matcher
 from shared.kv_layout import num_blocks_for
 from shared.protocol import Attempt, FinishReason, Sampling, TokenRun
 
@@ -38,6 +41,8 @@ class SequenceSpec:
 class SequenceState(Enum):
     """Life of a sequence, which is also the state of its blocks."""
 
+    COMPILING = "compiling"
+    """holds no block; queued once its grammar is ready"""
     WAITING = "waiting"
     """holds no block; queued for them"""
     WRITING = "writing"
@@ -60,8 +65,11 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "bias",
         "block_hashes",
         "block_table",
+        "counts",
+        "grammar",
         "num_cached_tokens",
         "num_committed_blocks",
         "num_computed_tokens",
@@ -81,6 +89,12 @@ class Sequence:
         """order of arrival in this engine; the youngest gives way first"""
         self.state = SequenceState.WAITING
         self.token_ids = list(spec.token_ids)
+        """grows by `append` only"""
+        self.bias = bias_for(spec.sampling)
+        self.counts = counts_for(spec.sampling, spec.token_ids, spec.num_prompt_tokens)
+        """of token_ids, where the sampling has a penalty"""
+        self.grammar: Matcher | None = None
+        """where the output is in the sampling's grammar; there before the sequence is sampled"""
         self.block_hashes = list(spec.block_hashes)
         self.block_table: array[int] = array("i")
         self.num_computed_tokens = 0
@@ -98,6 +112,16 @@ class Sequence:
         """holds every block it can ever need and is not preempted any more"""
         self.repeat: TokenRun | None = None
         """token 1 as prefill sampled it; the first frame of decode says it again"""
+
+    def append(self, token_id: int) -> None:
+        """The output has one more token, sampled here or by the worker before.
+
+        GrammarError if its grammar does not allow it."""
+        self.token_ids.append(token_id)
+        if self.grammar is not None:
+            self.grammar.accept(token_id)
+        if self.counts is not None:
+            self.counts.append(token_id)
 
     @property
     def attempt(self) -> Attempt:
@@ -122,11 +146,16 @@ class Sequence:
         """Its blocks may be read for, or filled by, another worker."""
         return self.spec.mode == "prefill" or self.state is SequenceState.RESERVED
 
+    @property
+    def _grammar_ended(self) -> bool:
+        """The output is complete and nothing can follow it."""
+        return self.grammar is not None and self.grammar.is_stopped
+
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the last token ends the sequence, or None if it goes on."""
         sampling = self.spec.sampling
         token_id = self.token_ids[-1]
-        if token_id in sampling.stop_token_ids:
+        if token_id in sampling.stop_token_ids or self._grammar_ended:
             return "stop"
         if token_id in sampling.eos_token_ids and not sampling.ignore_eos:
             return "stop"

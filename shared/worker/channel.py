@@ -5,6 +5,7 @@ step that changed anything. Token ids cross here, KV bytes never do: both proces
 same KVMemory, whose file descriptor precedes the first frame.
 """
 
+import os
 import select
 import socket
 import struct
@@ -143,6 +144,11 @@ class EngineChannel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._buffer = bytearray()
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def wake(self) -> None:
+        """Let a `receive` that waits, or the next one, return with nothing. From any thread."""
+        os.eventfd_write(self._woken, 1)
 
     def pass_memory(self, fd: int) -> None:
         """Give the io process the file descriptor of the host-visible KV memory."""
@@ -158,13 +164,18 @@ class EngineChannel:
         self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, *, block: bool) -> list[Command]:
-        """Commands that have arrived; waits for at least one if asked to.
+        """Commands that have arrived; waits for at least one, or for `wake`, if asked to.
 
         EOFError once the io process is gone.
         """
+        sources: list[socket.socket | int] = [self._socket, self._woken]
         commands = self._split()
         while not commands:
-            if not block and not select.select([self._socket], [], [], 0)[0]:
+            readable, _, _ = select.select(sources, [], [], None if block else 0)
+            if self._woken in readable:
+                os.eventfd_read(self._woken)
+                block = False
+            if self._socket not in readable:
                 break
             received = self._socket.recv(2**20)
             if not received:

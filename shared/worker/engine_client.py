@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from shared.errors import BatonError
 from shared.kv_memory import KVMemory
@@ -81,7 +82,9 @@ class EngineClient:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }
-        environment.update(to_environment(self._settings))
+        # The engine needs neither secret, and an environment can be read in /proc.
+        public = replace(self._settings, redis="embedded", kv_secret="")
+        environment.update(to_environment(public))
         threads = str(self._settings.threads)
         environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         command = [sys.executable, "-m", "shared.worker.engine_process"]

@@ -69,6 +69,9 @@ class EngineLoop:
         start_ns = time.time_ns()
         output = self._engine.step()
         self._delay_first_decode(output)
+        for attempt, problem in output.failed:
+            self._computing.discard(attempt)
+            self._channel.send(Refused(attempt, problem))
         self._channel.send(self._report(output, start_ns, time.time_ns()))
 
     def _apply(self, command: Command) -> None:
@@ -125,6 +128,7 @@ class EngineLoop:
         decoding = told & self._adopted
         self._adopted = (self._adopted - decoding) | (told & self._computing)
         self._adopted -= {*output.finished, *output.ended, *(item[0] for item in output.sealed)}
+        self._adopted.difference_update(attempt for attempt, _ in output.failed)
         self._computing -= told
         if decoding and self._decode_delay_s:
             time.sleep(self._decode_delay_s)
@@ -161,6 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, RuntimeError) as error:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
+    engine.grammars.on_ready = channel.wake
     channel.pass_memory(engine.memory.fd)
     channel.send(
         Ready(

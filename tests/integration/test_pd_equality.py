@@ -11,29 +11,33 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from shared.block_hash import chain_hashes
 from shared.checkpoint import Checkpoint, kv_layout
+from shared.engine import sequence
 from shared.engine.attention import TiledAttention
 from shared.engine.block_pool import BlockPool
 from shared.engine.build import load_model
 from shared.engine.engine import Engine
 from shared.engine.kv_cache import pool_of
+from shared.engine.model import Model
 from shared.engine.model_runner import ModelRunner
-from shared.engine.models.llama import Model
-from shared.engine.sampler import SampledToken, Sampler, SampleRow
+from shared.engine.sample_row import SampleRow
+from shared.engine.sampler import SampledToken, Sampler
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import SequenceSpec
+from shared.engine.token_counts import TokenCounts, counts_for
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory
 from shared.protocol import Attempt, Sampling, TokenLogprobs, Tokens
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.tcp import TcpTransport
-from shared.transfer.transport import KVTransport, OnRelease, Pulled, PullRequest
+from shared.transfer.transport import KVTransport, OnRelease
+from tests.one_ulp_off import OneUlpOff
 from tests.tiny_model import TINY, write_checkpoint
 from tests.worker_pair import ROOT, PairGateway, PairRequest, StepWorker, drive
 
@@ -123,7 +127,8 @@ class Answers:
 
 def make_requests(num_prompts: int, first: int = 0) -> list[PairRequest]:
     """Prompts around block and tile borders, half of them behind a shared prefix; greedy and
-    seeded sampling; some answers of one token, some that may end at EOS."""
+    seeded sampling, a part of it penalised and biased; some answers of one token, some that may
+    end at EOS."""
     numbers = random.Random(5)  # noqa: S311
     shared = [[numbers.randrange(2, 131) for _ in range(150)] for _ in range(6)]
     requests = []
@@ -145,9 +150,23 @@ def make_requests(num_prompts: int, first: int = 0) -> list[PairRequest]:
             ignore_eos=grows,
             eos_token_ids=(EOS, 7, 11),
             logprobs=numbers.choice((-1, 0, 3)),
+            **(penalties(numbers) if numbers.random() < 0.4 else {}),
         )
         requests.append(PairRequest(f"r{index}", tuple(prompt), sampling))
     return requests
+
+
+def penalties(numbers: random.Random) -> dict[str, Any]:
+    """What looks back at the tokens so far, and two ways of leaning towards some of them."""
+    return {
+        "min_p": numbers.choice((0.0, 0.1)),
+        "presence_penalty": numbers.choice((0.0, 0.8, -0.5)),
+        "frequency_penalty": numbers.choice((0.0, 0.4)),
+        "repetition_penalty": numbers.choice((1.0, 1.3)),
+        "logit_bias": tuple(
+            (token_id, numbers.uniform(-2, 2)) for token_id in numbers.sample(range(2, 131), 12)
+        ),
+    }
 
 
 def answer_alone(tiny: TinyModel, requests: Sequence[PairRequest]) -> Answers:
@@ -248,33 +267,6 @@ class Pair:
         return StepWorker(role, role, engine, build_transport, self.stirred)
 
 
-class OneUlpOff:
-    """A transport that, once, moves every value of one pulled block to its neighbour."""
-
-    def __init__(self, transport: KVTransport, memory: KVMemory) -> None:
-        self._transport = transport
-        self._memory = memory
-        self._damaged = False
-        self.start, self.close, self.offer = transport.start, transport.close, transport.offer
-        self.keep = transport.keep
-
-    @property
-    def name(self) -> str:
-        return self._transport.name
-
-    @property
-    def address(self) -> str:
-        return self._transport.address
-
-    async def pull(self, request: PullRequest) -> Pulled:
-        pulled = await self._transport.pull(request)
-        if pulled.run is not None and pulled.num_blocks and not self._damaged:
-            self._damaged = True
-            block = self._memory.block(request.block_ids[request.num_present_blocks])
-            torch.frombuffer(block, dtype=torch.int32).add_(1)
-        return pulled
-
-
 @pytest.fixture(scope="module")
 def alone(tiny: TinyModel) -> Answers:
     """The reference for every test here."""
@@ -328,6 +320,23 @@ async def test_pd_over_tcp_equals_each_prompt_alone(tiny: TinyModel, alone: Answ
     assert_equal(await pair.serve(make_requests(80)), alone)
     assert pair.decode.engine.counters.handed_back > 0
     assert pair.decode.state.counters["kv_transfer_bytes:tcp"] > 0
+
+
+async def test_penalties_that_count_from_the_resumed_prompt_are_seen(
+    tiny: TinyModel, alone: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handed-back request's output began before its second attempt did."""
+
+    def count(sampling: Sampling, token_ids: tuple[int, ...], _: int) -> TokenCounts | None:
+        return counts_for(sampling, token_ids, len(token_ids))
+
+    monkeypatch.setattr(sequence, "counts_for", count)
+    pair = Pair(tiny, "memory", num_blocks=(36, 18))
+    requests = [r for r in make_requests(NUM_PROMPTS) if r.sampling.presence_penalty][:24]
+    answers = await pair.serve(requests)
+    assert pair.decode.engine.counters.handed_back > 0
+    with pytest.raises(AssertionError):
+        assert_equal(answers, alone)
 
 
 async def test_one_ulp_in_one_transferred_block_is_seen(tiny: TinyModel, alone: Answers) -> None:

@@ -13,12 +13,14 @@ from shared.engine.batch import BatchTensors
 from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
-from shared.engine.sampler import Sampler, SampleRow
+from shared.engine.sample_row import SampleRow
+from shared.engine.sampler import Sampler
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Mode, SequenceSpec
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory
 from shared.protocol import Attempt, Sampling
+from tests.unit.engine.plain_sampling import plain_logits, without_penalties
 
 VOCAB_SIZE = 48
 BLOCK_SIZE = 4
@@ -79,12 +81,15 @@ def answer_alone(
 ) -> list[int]:
     """Tokens after token_ids in an undisturbed run, by the definition."""
     tokens = list(token_ids)
+    neutral = without_penalties(sampling)
     endings = set(sampling.stop_token_ids)
     if not sampling.ignore_eos:
         endings |= set(sampling.eos_token_ids)
     while True:
-        row = SampleRow(sampling, len(tokens), len(tokens) - num_prompt_tokens)
+        row = SampleRow(neutral, len(tokens), len(tokens) - num_prompt_tokens)
         logits = logits_of([(token, index) for index, token in enumerate(tokens)])
+        if neutral != sampling:
+            logits = plain_logits(logits, sampling, tuple(tokens), num_prompt_tokens)
         tokens.append(Sampler().sample(logits[None], [row])[0].token_id)
         full = len(tokens) - num_prompt_tokens >= sampling.max_tokens
         if full or len(tokens) >= max_model_len or tokens[-1] in endings:

@@ -62,6 +62,10 @@ samplings = st.builds(
     min_tokens=st.integers(0, 3),
     eos_token_ids=st.sampled_from([(), (3,), (4, 5, 6)]),
     stop_token_ids=st.sampled_from([(), (7,)]),
+    min_p=st.sampled_from([0.0, 0.3]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 1.5]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.5]),
+    logit_bias=st.sampled_from([(), ((2, 3.0), (9, -100.0))]),
 )
 
 

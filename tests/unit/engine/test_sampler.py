@@ -3,12 +3,16 @@
 import math
 import random
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
 
 from shared.engine.random_draw import as_int64, draw, uniform
-from shared.engine.sampler import SampledToken, Sampler, SampleRow
+from shared.engine.sample_row import SampleRow
+from shared.engine.sampler import SampledToken, Sampler
 from shared.protocol import Sampling
+from tests.unit.engine.plain_sampling import plain_candidates, row_of
 
 torch.set_num_threads(1)
 
@@ -93,9 +97,45 @@ def test_top_p_works_on_what_top_k_left() -> None:
     assert set(sample(logits, Sampling(1, top_k=2, top_p=0.58), range(2000))) == {0, 1}
 
 
+def test_min_p_keeps_what_has_this_share_of_the_likeliest() -> None:
+    logits = [math.log(p) for p in (0.1, 0.4, 0.2, 0.3)]
+    cases = {0.0: {0, 1, 2, 3}, 0.24: {0, 1, 2, 3}, 0.26: {1, 2, 3}, 0.6: {1, 3}, 1.0: {1}}
+    for min_p, kept in cases.items():
+        assert set(sample(logits, Sampling(1, min_p=min_p, seed=2), range(2000))) == kept
+    assert set(sample([2.0, 2.0, 1.0], Sampling(1, min_p=1.0), range(200))) == {0, 1}
+
+
+def test_min_p_is_of_the_probabilities_after_temperature() -> None:
+    tokens = sample(LOGITS, Sampling(1, temperature=2.0, min_p=0.5, seed=4), range(20000))
+    weights = [w if w >= 0.5 else 0 for w in (math.exp((x - 2.0) / 2.0) for x in LOGITS)]
+    assert_distribution(tokens, [w / sum(weights) for w in weights])
+    assert sum(w > 0 for w in weights) == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    logits=st.lists(st.integers(-12, 12).map(lambda n: n / 4), min_size=2, max_size=9),
+    sampling=st.builds(
+        Sampling,
+        max_tokens=st.just(1),
+        temperature=st.sampled_from([0.7, 1.0, 1.6]),
+        top_k=st.sampled_from([0, 1, 3]),
+        top_p=st.sampled_from([1.0, 0.83, 0.41]),
+        min_p=st.sampled_from([0.0, 0.07, 0.33]),
+    ),
+)
+def test_nothing_is_drawn_that_a_cut_leaves_out(logits: list[float], sampling: Sampling) -> None:
+    candidates = plain_candidates(logits, sampling)
+    drawn = set(sample(logits, sampling, range(300)))
+    assert drawn <= candidates
+    weights = {token: math.exp(logits[token] / sampling.temperature) for token in candidates}
+    likely = {t for t, weight in weights.items() if weight > 0.1 * sum(weights.values())}
+    assert likely <= drawn
+
+
 def random_rows(count: int, rng: random.Random) -> list[SampleRow]:
     return [
-        SampleRow(
+        row_of(
             Sampling(
                 8,
                 temperature=rng.choice([0.0, 0.3, 1.0, 1.7]),
@@ -106,9 +146,14 @@ def random_rows(count: int, rng: random.Random) -> list[SampleRow]:
                 eos_token_ids=(3,),
                 stop_token_ids=(5, 99999, -1),
                 logprobs=rng.choice([-1, 0, 3]),
+                min_p=rng.choice([0.0, 0.2]),
+                presence_penalty=rng.choice([0.0, 0.5]),
+                frequency_penalty=rng.choice([0.0, -0.3]),
+                repetition_penalty=rng.choice([1.0, 1.2]),
+                logit_bias=rng.choice([(), ((2, 3.0), (6, -100.0))]),
             ),
-            rng.randrange(4096),
-            rng.randrange(8),
+            tuple(rng.randrange(7) for _ in range(rng.randrange(9, 90))),
+            rng.randrange(1, 9),
         )
         for _ in range(count)
     ]

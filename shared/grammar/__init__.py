@@ -1,0 +1,1 @@
+"""What an output must match: grammars as text, their check and their matching. Knows no torch."""

@@ -1,0 +1,97 @@
+"""An idle engine process waits for commands and for grammars; a failed attempt is refused."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from shared.engine.grammars import Grammars
+from shared.protocol import Attempt, Sampling
+from shared.settings import Settings
+from shared.worker.channel import (
+    CHANNEL_CODEC,
+    Abort,
+    Command,
+    EngineChannel,
+    Event,
+    Refused,
+    StepReport,
+)
+from shared.worker.engine_process import EngineLoop
+from tests.structured_model import StructuredModel, spec_of, structured_model
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[EngineChannel, socket.socket]]:
+    engine, io = socket.socketpair()
+    with engine, io:
+        yield EngineChannel(engine), io
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> StructuredModel:
+    torch.set_num_threads(1)
+    return structured_model(tmp_path_factory.mktemp("structured"))
+
+
+class RecordingChannel:
+    """Keeps what the loop reports."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def send(self, event: Event) -> None:
+        self.events.append(event)
+
+    def receive(self, *, block: bool) -> list[Command]:
+        assert not block
+        return []
+
+
+def test_wake_ends_one_wait(ends: tuple[EngineChannel, socket.socket]) -> None:
+    """From another thread, before the wait or during it; several are one."""
+    channel, io = ends
+    channel.wake()
+    channel.wake()
+    assert channel.receive(block=True) == []
+    waker = threading.Timer(0.05, channel.wake)
+    waker.start()
+    assert channel.receive(block=True) == []
+    waker.join(WAIT_S)
+    assert channel.receive(block=False) == []
+    body = CHANNEL_CODEC.encode(Abort(Attempt("r", 0)))
+    io.sendall(len(body).to_bytes(4, "big") + body)
+    channel.wake()
+    assert channel.receive(block=True) == [Abort(Attempt("r", 0))]
+
+
+def test_a_half_sent_command_does_not_swallow_a_wake(
+    ends: tuple[EngineChannel, socket.socket],
+) -> None:
+    channel, io = ends
+    body = CHANNEL_CODEC.encode(Abort(Attempt("r", 0)))
+    frame = len(body).to_bytes(4, "big") + body
+    io.sendall(frame[:7])
+    channel.wake()
+    assert channel.receive(block=True) == []
+    io.sendall(frame[7:])
+    assert channel.receive(block=True) == [Abort(Attempt("r", 0))]
+
+
+def test_an_attempt_whose_grammar_fails_is_refused(model: StructuredModel) -> None:
+    engine = model.engine(grammars=Grammars(None))
+    channel = RecordingChannel()
+    loop = EngineLoop(engine, channel, Settings())
+    ready = threading.Event()
+    engine.grammars.on_ready = ready.set
+    sampling = Sampling(max_tokens=5, grammar='start: "a"', eos_token_ids=model.eos_token_ids)
+    engine.add(spec_of("r", (5, 6, 7), sampling))
+    assert ready.wait(WAIT_S)
+    loop.turn()
+    refused, report = channel.events
+    assert refused == Refused(Attempt("r", 0), "this worker cannot follow grammars")
+    assert isinstance(report, StepReport) and not report.tokens
