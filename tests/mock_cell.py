@@ -44,7 +44,9 @@ class MockCell:
     def complete(self, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
         """One whole answer on the connection that is kept open."""
         body = {"prompt": list(prompt), "temperature": 0, "ignore_eos": True, **fields}
-        self._connection.request("POST", "/v1/completions", json.dumps({"model": "demo", **body}))
+        content = json.dumps({"model": "demo", **body})
+        headers = {"content-type": "application/json"}
+        self._connection.request("POST", "/v1/completions", content, headers)
         response = self._connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
         assert response.status == 200, answer

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from services.gateway.app import create_app
 from services.gateway.generation import Delta, GenerateRequest, Generation
+from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import http_server
 from services.gateway.text_pool import TextPool
 from shared.block_hash import root_hash
@@ -25,6 +26,10 @@ Step = Delta | BatonError | asyncio.Event | None
 Script = Callable[[GenerateRequest], Sequence[Step]]
 
 
+def _always(_: GenerateRequest) -> bool:
+    return True
+
+
 @dataclass
 class ScriptedDispatcher:
     """Answers every request by the script of the moment and remembers what was asked."""
@@ -32,6 +37,8 @@ class ScriptedDispatcher:
     script: Script
     is_ready: bool = True
     refusal: BatonError | None = None
+    accepts: Callable[[GenerateRequest], bool] = _always
+    """whether it is recorded and placed at once; a token accepts it anyway"""
     cached_tokens: int = 0
     requests: list[GenerateRequest] = field(default_factory=list)
     generations: list[Generation] = field(default_factory=list)
@@ -47,6 +54,8 @@ class ScriptedDispatcher:
         self.requests.append(request)
         generation = Generation(request.rid, self)
         generation.cached_tokens = self.cached_tokens
+        if self.accepts(request):
+            generation.accept()
         self.generations.append(generation)
         task = asyncio.ensure_future(self._play(generation, self.script(request)))
         self._playing.add(task)
@@ -62,6 +71,9 @@ class ScriptedDispatcher:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         return self.receipts.get(rid)
 
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        return self.receipts.get(rid)
+
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         self.finished.append((rid, reason, num_tokens))
 
@@ -75,6 +87,7 @@ class ScriptedDispatcher:
             task.cancel()
         await asyncio.gather(*self._playing, return_exceptions=True)
         self.is_ready, self.refusal, self.cached_tokens = True, None, 0
+        self.accepts = _always
         for seen in (self.requests, self.generations, self.finished, self.cancelled):
             seen.clear()
         self.receipts.clear()
@@ -140,7 +153,10 @@ def delta(
 
 @contextlib.asynccontextmanager
 async def serve_app(
-    directory: Path, tokenizer: Tokenizer, settings: Settings | None = None
+    directory: Path,
+    tokenizer: Tokenizer,
+    settings: Settings | None = None,
+    limits: HttpLimits | None = None,
 ) -> AsyncIterator[ServedApp]:
     """A gateway on a free port of the loopback interface."""
     settings = settings or Settings()
@@ -149,7 +165,7 @@ async def serve_app(
     pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
     metrics = b"# TYPE baton_requests_total counter\nbaton_requests_total 0\n"
     app = create_app(settings, model, dispatcher, pool, lambda: metrics, "1.2.3")
-    server = http_server(app, settings)
+    server = http_server(app, settings, limits)
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))
     address = sock.getsockname()

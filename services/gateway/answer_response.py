@@ -1,11 +1,12 @@
-"""One generation as an HTTP answer: streamed as server-sent events, or whole.
+"""The choices of one request as an HTTP answer: streamed as server-sent events, or whole.
 
 Both run under a ClientConnection: when the client leaves, stops reading, or a stop string ends
-the text, the generation is told at once. A failure before the first byte gets its own status;
+a text, its generation is told at once. A failure before the first byte gets its own status;
 afterwards it is the stream's last event, without `[DONE]`.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +14,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.answer_choice import (
+    ChoiceText,
+    StreamedChoice,
+    StreamedParts,
+    streamed_choice,
+    whole_choice,
+)
+from services.gateway.answer_receipt import answer_receipt
 from services.gateway.answer_shape import AnswerIdentity, AnswerShape, answer_object
-from services.gateway.answer_text import AnswerText
+from services.gateway.choice_group import ChoiceGroup
 from services.gateway.client_connection import ClientConnection, ClientGoneError
 from services.gateway.errors import error_body, error_response, json_response
-from services.gateway.generation import Delta, Generation
 from services.gateway.http_protocol import drop_connection, mark_event_stream
+from services.gateway.parted_text import PartedText
 from services.gateway.prompt_reader import PreparedRequest
 from services.gateway.request_id import request_id
 from services.gateway.sse import DONE, ChunkWriter, error_event
 from services.gateway.usage import usage
-from shared.errors import AttemptError, BatonError
+from shared.errors import BatonError
 
 log = logging.getLogger(__name__)
 
@@ -33,26 +42,47 @@ class Answer:
     """Everything an answer is made of."""
 
     prepared: PreparedRequest
-    generation: Generation
-    text: AnswerText
+    group: ChoiceGroup
+    texts: tuple[ChoiceText, ...]
+    """of the choices, in order"""
     shape: AnswerShape
     identity: AnswerIdentity
+    final_receipt: Callable[[str], Awaitable[dict[str, Any] | None]] | None = None
+    """of an id; only where the client asked for a receipt"""
+
+    @property
+    def with_logprobs(self) -> bool:
+        return self.prepared.sampling.logprobs >= 0
 
     def usage(self) -> dict[str, Any]:
-        """What the request cost so far."""
-        cached = self.generation.cached_tokens
-        return usage(len(self.prepared.prompt_ids), self.text.num_tokens, cached)
+        """What the request cost so far: each prompt once, the tokens of all choices."""
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prepared.prompts)
+        num_tokens = sum(text.num_tokens for text in self.texts)
+        num_cached_tokens = self.group.cached_tokens()
+        return usage(num_prompt_tokens, num_tokens, num_cached_tokens, self._reasoning_tokens())
 
-    async def push(self, delta: Delta) -> str:
-        """Text to show; ends the generation when it reached a stop string."""
-        text = self.text.push(delta)
-        if self.text.stopped:
-            await self.generation.finish("stop", self.text.num_tokens)
-        return text
+    def _reasoning_tokens(self) -> int | None:
+        if self.prepared.form.reasoning == "none":
+            return None
+        return sum(text.num_reasoning_tokens for text in self.texts if isinstance(text, PartedText))
+
+    async def close(self, index: int) -> None:
+        """The choice's text has ended; so does its generation, if a stop string ended it."""
+        text = self.texts[index]
+        if text.stopped:
+            await self.group.finish(index, "stop", text.num_tokens)
+        self.group.close(index)
+
+    async def receipt(self) -> dict[str, Any] | None:
+        """Where the time went, if that was asked for; the choices have ended."""
+        if self.final_receipt is None:
+            return None
+        body = await self.final_receipt(self.identity.rid)
+        return None if body is None else answer_receipt(body)
 
 
 class AnswerResponse(Response):
-    """Sends one answer; cancels its generation on every way out but the end of the text."""
+    """Sends one answer; cancels its choices on every way out but the end of their texts."""
 
     def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
         super().__init__()
@@ -73,10 +103,10 @@ class AnswerResponse(Response):
         try:
             await self._send_answer(scope, client)
         except BatonError as error:
+            await self._answer.group.cancel()
             await self._send_failure(error, scope, client)
         finally:
-            if self._answer.text.finish_reason is None:
-                await self._answer.generation.cancel()
+            await self._answer.group.cancel()
 
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
         raise NotImplementedError
@@ -94,68 +124,80 @@ class WholeResponse(AnswerResponse):
 
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
         answer = self._answer
-        parts: list[str] = []
-        async for delta in answer.generation:
-            parts.append(await answer.push(delta))
-            if answer.text.finish_reason is not None:
-                break
-        _check_ended(answer)
-        body = self._body("".join(parts))
+        choices = [
+            whole_choice(text, answer.shape, with_logprobs=answer.with_logprobs)
+            for text in answer.texts
+        ]
+        async for arrived in answer.group:
+            for index, delta in arrived:
+                choice = choices[index]
+                choice.add(choice.text.push(delta))
+                if choice.text.finish_reason is not None:
+                    await answer.close(index)
+        bodies = [choice.body() for choice in choices]
+        body = answer_object(answer.shape, answer.identity, bodies, answer.usage())
+        receipt = await answer.receipt()
+        if receipt is not None:
+            body["baton"] = receipt
         await json_response(self._request, body)(scope, _nothing, client.send)
-
-    def _body(self, text: str) -> dict[str, Any]:
-        answer = self._answer
-        assert answer.text.finish_reason is not None
-        entries = answer.text.take_entries() if answer.prepared.sampling.logprobs >= 0 else None
-        choice = answer.shape.choice(text, entries, answer.text.finish_reason)
-        return answer_object(answer.shape, answer.identity, choice, answer.usage())
 
 
 class StreamResponse(AnswerResponse):
-    """The answer as server-sent events."""
+    """The answer as server-sent events; chunks of different choices come as they come."""
 
     def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
         super().__init__(request, answer, slow_reader_s)
         prepared = answer.prepared
-        self._chunks = ChunkWriter(answer.shape, answer.identity, with_usage=prepared.include_usage)
-        self._plain = prepared.sampling.logprobs < 0 and not prepared.continuous_usage
+        shape, identity = answer.shape, answer.identity
+        self._chunks = [
+            ChunkWriter(shape, identity, with_usage=prepared.include_usage, index=index)
+            for index in range(len(answer.texts))
+        ]
+        self._choices = [
+            streamed_choice(text, chunks, with_logprobs=answer.with_logprobs)
+            for text, chunks in zip(answer.texts, self._chunks, strict=True)
+        ]
+        self._plain = not answer.with_logprobs and not prepared.continuous_usage
+        self._num_ended = 0
 
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
         answer = self._answer
-        async for delta in answer.generation:
-            text = await answer.push(delta)
-            body = self._events(text)
+        async for arrived in answer.group:
+            body = b""
+            for index, delta in arrived:
+                choice = self._choices[index]
+                shown = choice.text.push(delta)
+                if choice.text.finish_reason is not None:
+                    body += await self._last_events(index, shown)
+                elif self._plain:
+                    body += choice.plain(shown)
+                else:
+                    body += choice.events(shown, self._so_far())
             if not self._started:
                 await self._start(scope, client)
-                body = self._chunks.first(self._running_usage()) + body
             if body:
                 await client.send({"type": "http.response.body", "body": body, "more_body": True})
-            if answer.text.finish_reason is not None:
-                break
-        _check_ended(answer)
         await client.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _events(self, text: str) -> bytes:
-        """The events one delta causes; none if its text is held back."""
-        if self._plain and self._answer.text.finish_reason is None:
-            return self._chunks.text(text) if text else b""
-        entries = self._answer.text.take_entries()
-        events = b""
-        if text or entries:
-            wanted = entries if self._answer.prepared.sampling.logprobs >= 0 else None
-            events = self._chunks.text_with(text, wanted, self._running_usage())
-        return events + self._ending()
+    async def _last_events(self, index: int, shown: str) -> bytes:
+        """The events that the last text of a choice causes."""
+        await self._answer.close(index)
+        choice = self._choices[index]
+        events = choice.events(shown, self._so_far())
+        self._num_ended += 1
+        if self._num_ended < len(self._choices):
+            return events + choice.end(self._so_far())
+        return events + await self._ending(choice)
 
-    def _ending(self) -> bytes:
+    async def _ending(self, choice: StreamedChoice | StreamedParts) -> bytes:
+        """The end of the last choice, and of the stream. A receipt is in the last chunk."""
         answer = self._answer
-        if answer.text.finish_reason is None:
-            return b""
-        events = self._chunks.last(answer.text.finish_reason, self._running_usage())
-        if answer.prepared.include_usage:
-            events += self._chunks.usage(answer.usage())
-        return events + DONE
+        receipt = await answer.receipt()
+        if not answer.prepared.include_usage:
+            return choice.end(self._so_far(), receipt) + DONE
+        return choice.end(self._so_far()) + self._chunks[0].usage(answer.usage(), receipt) + DONE
 
-    def _running_usage(self) -> dict[str, Any] | None:
+    def _so_far(self) -> dict[str, Any] | None:
         return self._answer.usage() if self._answer.prepared.continuous_usage else None
 
     async def _start(self, scope: Scope, client: ClientConnection) -> None:
@@ -178,12 +220,6 @@ class StreamResponse(AnswerResponse):
         log.warning("%s: %s", self._answer.identity.rid, error)
         body = error_event(error_body(error))
         await client.send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _check_ended(answer: Answer) -> None:
-    """A generation that just stops is a failure, never an answer cut short."""
-    if answer.text.finish_reason is None:
-        raise AttemptError("the answer ended early", code="internal_error")
 
 
 async def _nothing() -> Any:

@@ -1,16 +1,19 @@
 """The JSON around an answer: chat completions and completions, whole and in chunks.
 
 Both shapes say the same through different fields. For streams each gives the JSON before and
-after the text, made once per request, so that a token costs one `join`.
+after the text, made once per choice, so that a token costs one `join`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from services.gateway.logprobs import TokenEntry, chat_logprobs, text_logprobs
 from services.gateway.tokenizer import TextTokenizer
 from shared.protocol import FinishReason
+
+AnswerReason = FinishReason | Literal["tool_calls"]
+"""why an answer ended, as the API says it"""
 
 
 @dataclass(frozen=True)
@@ -29,20 +32,21 @@ class AnswerShape(Protocol):
     object_name: str
     chunk_object_name: str
     first_choice: str
-    """JSON of the choice that opens a stream; empty if none does"""
+    """JSON of a chunk's choice after its index, as all of these: the one that opens a choice's
+    stream; empty if none does"""
     text_head: str
     text_tail: str
-    """JSON of a chunk's choice: head, text, tail, logprobs, then finish_reason null"""
+    """text: head, text, tail, logprobs, then finish_reason null"""
     last_head: str
-    """JSON of the choice that ends a stream, up to its finish_reason"""
+    """the end of a choice, up to its finish_reason"""
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
         """The `logprobs` object of these tokens."""
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: FinishReason
+        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
     ) -> dict[str, Any]:
-        """The one choice of a whole answer; `entries` None where none were asked for."""
+        """A choice of a whole answer, but its index; `entries` None where none were asked for."""
 
 
 class ChatShape:
@@ -51,12 +55,10 @@ class ChatShape:
     id_prefix = "chatcmpl-"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
-    first_choice = (
-        '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-    )
-    text_head = '{"index":0,"delta":{"content":'
+    first_choice = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+    text_head = '"delta":{"content":'
     text_tail = '},"logprobs":'
-    last_head = '{"index":0,"delta":{},"logprobs":null,"finish_reason":'
+    last_head = '"delta":{},"logprobs":null,"finish_reason":'
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -65,10 +67,9 @@ class ChatShape:
         return chat_logprobs(self._tokenizer, entries)
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: FinishReason
+        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
     ) -> dict[str, Any]:
         return {
-            "index": 0,
             "message": {"role": "assistant", "content": text, "refusal": None},
             "logprobs": None if entries is None else self.logprobs(entries),
             "finish_reason": reason,
@@ -82,9 +83,9 @@ class TextShape:
     object_name = "text_completion"
     chunk_object_name = "text_completion"
     first_choice = ""
-    text_head = '{"index":0,"text":'
+    text_head = '"text":'
     text_tail = ',"logprobs":'
-    last_head = '{"index":0,"text":"","logprobs":null,"finish_reason":'
+    last_head = '"text":"","logprobs":null,"finish_reason":'
 
     def __init__(self, tokenizer: TextTokenizer, num_top: int) -> None:
         self._tokenizer = tokenizer
@@ -94,10 +95,9 @@ class TextShape:
         return text_logprobs(self._tokenizer, entries, self._num_top)
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: FinishReason
+        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
     ) -> dict[str, Any]:
         return {
-            "index": 0,
             "text": text,
             "logprobs": None if entries is None else self.logprobs(entries),
             "finish_reason": reason,
@@ -105,15 +105,18 @@ class TextShape:
 
 
 def answer_object(
-    shape: AnswerShape, identity: AnswerIdentity, choice: dict[str, Any], usage: dict[str, Any]
+    shape: AnswerShape,
+    identity: AnswerIdentity,
+    choices: Sequence[dict[str, Any]],
+    usage: dict[str, Any],
 ) -> dict[str, Any]:
-    """The body of a whole answer."""
+    """The body of a whole answer; `choices` in the order of their indexes."""
     return {
         "id": shape.id_prefix + identity.rid,
         "object": shape.object_name,
         "created": identity.created_s,
         "model": identity.model,
         "system_fingerprint": None,
-        "choices": [choice],
+        "choices": [{"index": index, **choice} for index, choice in enumerate(choices)],
         "usage": usage,
     }

@@ -13,9 +13,14 @@ class AnswerText:
     """Feed it deltas; it returns the text that may be shown, and knows when to stop."""
 
     def __init__(
-        self, tokenizer: TextTokenizer, sampling: Sampling, stop: tuple[str, ...] = ()
+        self,
+        tokenizer: TextTokenizer,
+        sampling: Sampling,
+        stop: tuple[str, ...] = (),
+        visible_ids: tuple[int, ...] = (),
     ) -> None:
-        self._detokenizer = tokenizer.detokenizer()
+        """`visible_ids`: special tokens that stay in the text."""
+        self._detokenizer = tokenizer.detokenizer(visible_ids)
         self._stops = StopStrings(stop) if stop else None
         self._min_tokens = sampling.min_tokens
         self._with_logprobs = sampling.logprobs >= 0

@@ -62,7 +62,7 @@ def create_app(
         "/v1/baton/status": status.status,
         "/v1/baton/requests/{rid}": status.receipt,
     }.items():
-        app.add_api_route(path, get, methods=["GET"], response_model=None)
+        app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
     app.add_exception_handler(BatonError, _baton_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(ClientGoneError, _client_gone)

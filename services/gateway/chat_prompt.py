@@ -1,14 +1,15 @@
 """Messages to prompt ids such that nothing a client writes can become a special token.
 
-Names of special tokens inside the messages get a mark, a private-use character found nowhere
+Names of special tokens inside messages and tools get a mark, a private-use character found nowhere
 else, after their first character. In the rendered text the unmarked names are then exactly the
 template's own: they become ids, and the text between them is encoded as plain text once the
 marks are out. Special tokens split text before anything else does, so for messages without such
 names this is the ordinary encoding, and the ordinary call is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.gateway.chat_template import ChatTemplate
 from services.gateway.messages import Message
@@ -35,15 +36,20 @@ class ChatPrompt:
         self._special = tokenizer.special_pattern
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        add_generation_prompt: bool = True,
     ) -> RenderedChat:
-        mark = _unused_character(messages) if self._names_special(messages) else ""
-        if mark:
-            messages = [
-                {name: self._marked(text, mark) for name, text in message.items()}
-                for message in messages
-            ]
-        text = self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        mark = ""
+        if any(self._special.search(text) for text in _strings([messages, tools])):
+            mark = _unused_character(_strings([messages, tools]))
+            messages = [self._marked(message, mark) for message in messages]
+            tools = [self._marked(tool, mark) for tool in tools]
+        text = self._template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt
+        )
         return RenderedChat(text, mark)
 
     def encode(self, chat: RenderedChat) -> list[int]:
@@ -69,18 +75,34 @@ class ChatPrompt:
         text = text.replace(mark, "") if mark else text
         return self._tokenizer.encode_as_plain_text(text) if text else []
 
-    def _names_special(self, messages: Sequence[Message]) -> bool:
-        return any(self._special.search(text) for message in messages for text in message.values())
+    def _marked(self, value: Any, mark: str) -> Any:
+        """`value` with every special name in its strings broken; repeated, as names may overlap."""
+        if isinstance(value, dict):
+            return {
+                self._marked(name, mark): self._marked(item, mark) for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._marked(item, mark) for item in value]
+        while isinstance(value, str) and self._special.search(value):
+            value = self._special.sub(lambda found: found[0][:1] + mark + found[0][1:], value)
+        return value
 
-    def _marked(self, text: str, mark: str) -> str:
-        """`text` with every special name broken; repeated, as names may overlap."""
-        while self._special.search(text):
-            text = self._special.sub(lambda found: found[0][:1] + mark + found[0][1:], text)
-        return text
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, the keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
 
 
-def _unused_character(messages: Sequence[Message]) -> str:
-    used = {char for message in messages for text in message.values() for char in text}
+def _unused_character(texts: Iterable[str]) -> str:
+    used = {char for text in texts for char in text}
     code = FIRST_MARK
     while chr(code) in used:
         code += 1

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -52,12 +52,16 @@ class TemplateBudgetError(TemplateError):
 class ChatTemplate:
     """One compiled template and the special tokens it may name."""
 
-    def __init__(self, source: str, variables: dict[str, str]) -> None:
-        """`variables`: bos_token, eos_token and the like. ModelError if it does not compile."""
-        try:
-            self._template = _Sandbox().from_string(source)
-        except TemplateError as error:
-            raise ModelError(f"the chat template does not compile: {error}") from None
+    def __init__(self, source: str, variables: dict[str, str], tool_source: str = "") -> None:
+        """`variables`: bos_token, eos_token and the like; `tool_source`: a template of its own
+        for requests with tools, if there is one. ModelError if one does not compile."""
+        sandbox = _Sandbox()
+        self.source = source + tool_source
+        """what the model's syntax is recognised by"""
+        self._template, self._takes_tools = _compiled(sandbox, source)
+        self._tool_template = self._template
+        if tool_source:
+            self._tool_template, self._takes_tools = _compiled(sandbox, tool_source)
         self._variables = variables
 
     @classmethod
@@ -65,16 +69,35 @@ class ChatTemplate:
         """From chat_template.jinja, else tokenizer_config.json; None if the model has none."""
         config = _read_config(directory / CONFIG_FILE)
         file = directory / TEMPLATE_FILE
-        source = file.read_text(encoding="utf-8") if file.is_file() else _default(config)
-        return None if source is None else cls(source, _special_tokens(config))
+        if file.is_file():
+            return cls(file.read_text(encoding="utf-8"), _special_tokens(config))
+        named = _templates(config)
+        if "default" not in named:
+            return None
+        return cls(named["default"], _special_tokens(config), named.get("tool_use", ""))
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it does anything with `tools`."""
+        return self._takes_tools
+
+    def mentions(self, text: str) -> bool:
+        return text in self.source
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The prompt text; RequestError with the template's words if it refuses."""
-        budget = _Budget(EXTRA_CHARS + sum(len(message["content"]) for message in messages))
+        budget = _Budget(EXTRA_CHARS + _num_chars(messages) + _num_chars(tools))
+        template = self._tool_template if tools else self._template
         try:
-            pieces = self._template.generate(
+            pieces = template.generate(
                 messages=list(messages),
-                tools=None,
+                tools=list(tools) or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 baton_budget=budget,
@@ -204,6 +227,24 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
+def _compiled(sandbox: _Sandbox, source: str) -> tuple[Template, bool]:
+    """The template, and whether it looks at `tools`."""
+    try:
+        names = meta.find_undeclared_variables(sandbox.parse(source))
+        return sandbox.from_string(source), "tools" in names
+    except TemplateError as error:
+        raise ModelError(f"the chat template does not compile: {error}") from None
+
+
+def _num_chars(value: Any) -> int:
+    """Characters of all strings in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_num_chars, value)) + sum(map(_num_chars, value.values()))
+    return sum(map(_num_chars, value)) if isinstance(value, list | tuple) else 0
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
@@ -216,13 +257,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _default(config: dict[str, Any]) -> str | None:
-    """The template in tokenizer_config.json: a string, or a list of named ones."""
+def _templates(config: dict[str, Any]) -> dict[str, str]:
+    """The templates in tokenizer_config.json by name: a string is the default one."""
     found = config.get("chat_template")
     if isinstance(found, list):
         named = {item.get("name"): item.get("template") for item in found}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    else:
+        named = {"default": found}
+    return {name: source for name, source in named.items() if isinstance(source, str)}
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -41,6 +41,7 @@ TICK_S = 0.25
 PLACE_OURSELVES_S = 1.0
 """who still waits after this is placed without the backlog as soon as there is room"""
 DRAIN_POLL_S = 0.05
+RECEIPT_WAIT_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
@@ -72,6 +73,7 @@ class Dispatcher:
         self._links = links
         self._clock = clock
         self._start_s = clock.monotonic_s()
+        self._draining = False
         self._requests = OwnedRequests(
             identity, links, stores.records, stores.backlog, stores.index, clock, observer
         )
@@ -84,7 +86,8 @@ class Dispatcher:
         self._background.spawn(self._watch())
 
     async def drain(self, limit_s: float) -> None:
-        """Let what lives finish, within the limit; then one clean error each."""
+        """Accept nothing more; what lives has until the limit, then ends with one clean error."""
+        self._draining = True
         deadline_s = self._clock.monotonic_s() + limit_s
         while self._requests.live and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
@@ -130,7 +133,8 @@ class Dispatcher:
     def ready(self) -> bool:
         """Whether a request would be accepted and served now."""
         return (
-            self._links.registry_answers
+            not self._draining
+            and self._links.registry_answers
             and self._can_serve(self._requests.placement())
             and len(self._requests.live) < self._settings.max_live_requests
         )
@@ -152,6 +156,12 @@ class Dispatcher:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
         return self._requests.receipts.body(rid)
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The receipt of a request that has ended, after a short wait for the workers' last
+        words on it."""
+        await self._requests.receipts.wait_complete(rid, RECEIPT_WAIT_S)
+        return self.receipt(rid)
 
     @property
     def counters(self) -> DispatchCounters:
@@ -239,6 +249,9 @@ class Dispatcher:
 
     def _check_capacity(self, placement: Placement | None) -> None:
         num_live = len(self._requests.live)
+        if self._draining:
+            text = "this gateway is shutting down"
+            raise OverloadedError(text, retry_after_s=MIN_RETRY_S, status=503)
         if num_live >= self._settings.max_live_requests:
             raise self._overloaded("this gateway has as many requests as it may", num_live)
         if not self._can_serve(placement):

@@ -40,7 +40,7 @@ def error_body(error: BatonError) -> dict[str, Any]:
         code = error.code or "invalid_value"
         kind = kind if status in TYPES else error.kind
     elif isinstance(error, OverloadedError):
-        message = error.message
+        message = f"{error.message}; try again in {_retry_after_s(error)} s"
         code = "rate_limit_exceeded" if status == 429 else "overloaded"
     elif isinstance(error, AttemptError):
         message, code = error.message, error.code
@@ -56,19 +56,29 @@ def error_status(error: BatonError) -> int:
 def error_response(request: Request, error: BatonError) -> Response:
     """Status, body and headers of an error before the first byte of an answer."""
     headers: dict[str, str] = {}
-    if isinstance(error, OverloadedError):
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
-        if error.status == 503:
-            headers["connection"] = "close"
-    return json_response(request, error_body(error), error_status(error), headers)
+    status = error_status(error)
+    if isinstance(error, OverloadedError) or status == 503:
+        headers["retry-after"] = str(_retry_after_s(error))
+    if status == 503:
+        headers["connection"] = "close"  # another gateway may answer the next connection
+    return json_response(request, error_body(error), status, headers)
+
+
+def _retry_after_s(error: BatonError) -> int:
+    return max(1, math.ceil(error.retry_after_s)) if isinstance(error, OverloadedError) else 1
 
 
 def http_exception_response(request: Request, error: HTTPException) -> Response:
     """Unknown path, wrong method and whatever else the framework refuses."""
-    known = {404: ("no such path", "not_found"), 405: ("wrong method", "method_not_allowed")}
-    message, code = known.get(error.status_code, ("bad request", "bad_request"))
+    headers = dict(error.headers or {})
+    message, code = "bad request", "bad_request"
+    if error.status_code == 404:
+        message, code = "no such path; the API's paths begin with /v1/", "not_found"
+    elif error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+        message, code = f"wrong method for this path; use {headers['Allow']}", "method_not_allowed"
     body = _body(message, error_type(error.status_code), None, code)
-    return json_response(request, body, error.status_code, error.headers)
+    return json_response(request, body, error.status_code, headers)
 
 
 def internal_error_response(request: Request) -> Response:
@@ -76,6 +86,11 @@ def internal_error_response(request: Request) -> Response:
     return json_response(
         request, _body("internal error", "server_error", None, "internal_error"), 500
     )
+
+
+def error_json(status: int, code: str, message: str) -> bytes:
+    """The body of an error that no application code saw."""
+    return json.dumps(_body(message, error_type(status), None, code)).encode()
 
 
 def json_response(

@@ -3,7 +3,8 @@
 A reader never coerces: "10" is not 10, 1 is not true, true is not 1.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.gateway.client_text import shown
@@ -14,15 +15,22 @@ Reader = Callable[[Any, str], Any]
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 128
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_TOKEN_ID_DIGITS = 10
 
 
 def invalid(param: str, needed: str) -> RequestError:
     return RequestError(f"{shown(param)}: must be {needed}", code="invalid_value", param=param)
 
 
-def unsupported(param: str) -> RequestError:
+def unsupported(param: str, neutral: Sequence[Any] = ()) -> RequestError:
+    """`neutral`: the values under which it would have been accepted."""
+    values = "".join(f" or give {json.dumps(value)}" for value in neutral)
     return RequestError(
-        f"{shown(param)}: not supported", code="unsupported_parameter", param=shown(param)
+        f"{shown(param)}: not supported; leave it out{values}",
+        code="unsupported_parameter",
+        param=shown(param),
     )
 
 
@@ -83,6 +91,21 @@ def stop_token_ids(value: Any, param: str) -> tuple[int, ...]:
     if type(value) is list and len(value) > MAX_STOP_TOKEN_IDS:
         raise invalid(param, f"at most {MAX_STOP_TOKEN_IDS} token ids")
     return token_ids(value, param)
+
+
+def logit_bias(value: Any, param: str) -> tuple[tuple[int, float], ...]:
+    """An object from token ids, as decimal strings, to numbers; in the order it was given."""
+    if type(value) is not dict or len(value) > MAX_BIASES:
+        raise invalid(param, f"an object of at most {MAX_BIASES} entries")
+    biases = []
+    for key, bias in value.items():
+        digits = key.isascii() and key.isdigit() and len(key) <= MAX_TOKEN_ID_DIGITS
+        if not digits or key != str(int(key)):
+            raise invalid(param, f"keyed by token ids, not by {shown(key)!r}")
+        if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise invalid(param, f"made of numbers from {-MAX_BIAS} to {MAX_BIAS} ({key})")
+        biases.append((int(key), float(bias)))
+    return tuple(biases)
 
 
 def stream_options(value: Any, param: str) -> dict[str, bool]:

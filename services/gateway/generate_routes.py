@@ -5,16 +5,22 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.answer_choice import ChoiceText
+from services.gateway.answer_receipt import receipt_wanted
 from services.gateway.answer_response import Answer, StreamResponse, WholeResponse
 from services.gateway.answer_shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
 from services.gateway.answer_text import AnswerText
-from services.gateway.generation import Endpoint, GenerateRequest
-from services.gateway.observation import request_trace
+from services.gateway.choice_group import ChoiceGroup
+from services.gateway.generation import Endpoint
+from services.gateway.group_requests import HttpRequest, choice_requests
+from services.gateway.parted_text import PartedText
 from services.gateway.prompt_reader import PreparedRequest
 from services.gateway.request_body import read_body
+from services.gateway.request_headers import timeout_s
 from services.gateway.request_id import request_id
 from services.gateway.served_model import ServedModel
 from services.gateway.serving import Dispatch
+from services.gateway.submit_order import SubmitOrder
 from services.gateway.text_pool import TextPool
 from shared.settings import Settings
 
@@ -44,34 +50,45 @@ class GenerateRoutes:
         Step 8 is in the response: sequence of deltas to text to events."""
         body = await read_body(request, self._settings.max_body_bytes)
         received_ns = time.time_ns()
+        with_receipt = receipt_wanted(request.headers)
         prepared = await self._text.read(endpoint, body)
         assert isinstance(prepared, PreparedRequest)
-        client_trace = request.headers.get("traceparent")
-        generation = self._dispatcher.submit(
-            GenerateRequest(
-                rid=request_id(request.scope),
-                tenant=TENANT,
-                endpoint=endpoint,
-                prompt_ids=prepared.prompt_ids,
-                sampling=prepared.sampling,
-                timeout_s=self._settings.request_timeout_s,
-                traceparent=request_trace(client_trace).traceparent,
-                client_traceparent=client_trace,
-                received_ns=received_ns,
-                block_hashes=prepared.block_hashes,
-            )
+        http = HttpRequest(
+            rid=request_id(request.scope),
+            tenant=TENANT,
+            endpoint=endpoint,
+            timeout_s=timeout_s(request, self._settings.request_timeout_s),
+            client_traceparent=request.headers.get("traceparent"),
+            received_ns=received_ns,
         )
+        group = await self._group(http, prepared).start()
         answer = Answer(
             prepared=prepared,
-            generation=generation,
-            text=AnswerText(self._text.tokenizer, prepared.sampling, prepared.stop),
+            group=group,
+            texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
             shape=self._shape(prepared),
-            identity=AnswerIdentity(
-                request_id(request.scope), self._model.name, received_ns // 10**9
-            ),
+            identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
+            final_receipt=self._dispatcher.final_receipt if with_receipt else None,
         )
         response = StreamResponse if prepared.stream else WholeResponse
         return response(request, answer, self._settings.slow_reader_s)
+
+    def _group(self, http: HttpRequest, prepared: PreparedRequest) -> ChoiceGroup:
+        settings = self._settings
+        never = self._text.max_model_len + 1
+        order = SubmitOrder(
+            [len(prompt.token_ids) for prompt in prepared.prompts],
+            prepared.num_choices,
+            min_shared_tokens=settings.block_size if settings.prefix_cache else never,
+            max_waiting_tokens=settings.max_num_batched_tokens,
+        )
+        requests = choice_requests(http, prepared)
+        return ChoiceGroup(self._dispatcher.submit, requests, order)
+
+    def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
+        form = prepared.form
+        text = AnswerText(self._text.tokenizer, prepared.sampling, prepared.stop, form.visible_ids)
+        return text if form.plain else PartedText(text, form, rid)
 
     def _shape(self, prepared: PreparedRequest) -> AnswerShape:
         if prepared.endpoint == "chat":

@@ -38,6 +38,14 @@ class GenerateRequest:
     """chain hashes of the prompt's full blocks, if the text side computed them already"""
     client_traceparent: str | None = None
     """W3C context the client sent, the parent of the request's own span"""
+    group: str = ""
+    """id of the HTTP request, if it asked for several choices: then `rid` is this choice's own"""
+    choice: int = 0
+    """its index in the answer"""
+    prompt: int = 0
+    """which of the HTTP request's prompts it continues"""
+    prefer_inc: str | None = None
+    """incarnation that has computed the same prompt for another choice of the group"""
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,13 @@ class Generation:
         self.rid = rid
         self.cached_tokens = 0
         """prompt tokens prefill found in its cache; valid after the first delta"""
+        self.prompt_inc: str | None = None
+        """incarnation that computed the prompt; valid after the first delta"""
+        self.accepted = False
+        """no full backlog and no quota can refuse it any more; tokens imply it"""
         self._owner = owner
         self._waiting: list[Delta] = []
-        self._arrived = asyncio.Event()
+        self._news = asyncio.Event()
         self._failure: BatonError | None = None
         self._ended = False
         self.num_yielded_tokens = 0
@@ -80,13 +92,38 @@ class Generation:
         """The next delta; raises AttemptError, OverloadedError or RequestError on failure.
 
         What arrived since the last call comes as one delta, so a slow reader costs less."""
-        while not self._waiting:
-            if self._failure is not None:
-                raise self._failure
+        while (delta := self.take()) is None:
             if self._ended:
                 raise StopAsyncIteration
-            self._arrived.clear()
-            await self._arrived.wait()
+            self._news.clear()
+            await self._news.wait()
+        return delta
+
+    def share_news(self, news: asyncio.Event) -> None:
+        """From now on everything new sets this event: the group's, which clears it."""
+        self._news = news
+        news.set()
+
+    @property
+    def begun(self) -> bool:
+        """Its first token has arrived: the prompt is computed, and in a prefix cache."""
+        return bool(self._waiting) or self.num_yielded_tokens > 0
+
+    @property
+    def ended(self) -> bool:
+        """Nothing follows what was taken."""
+        return self._ended and not self._waiting
+
+    @property
+    def failure(self) -> BatonError | None:
+        return self._failure
+
+    def take(self) -> Delta | None:
+        """What arrived since the last call, as one delta; raises what __anext__ would."""
+        if not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            return None
         delta = _joined(self._waiting)
         self._waiting.clear()
         self.num_yielded_tokens += len(delta.token_ids)
@@ -102,20 +139,26 @@ class Generation:
         """The client left; safe to call at any time and twice."""
         await self._owner.cancel(self.rid, self.num_yielded_tokens)
 
+    def accept(self) -> None:
+        """Owner: recorded, and on a worker or in the backlog."""
+        self.accepted = True
+        self._news.set()
+
     def put(self, delta: Delta) -> None:
         """Owner: more tokens."""
+        self.accepted = True
         self._waiting.append(delta)
-        self._arrived.set()
+        self._news.set()
 
     def end(self) -> None:
         """Owner: nothing follows."""
         self._ended = True
-        self._arrived.set()
+        self._news.set()
 
     def fail(self, error: BatonError) -> None:
         """Owner: the reader gets what is waiting, then this error."""
         self._failure = error
-        self._arrived.set()
+        self._news.set()
 
     def _count(self, num_tokens: int | None) -> int:
         return self.num_yielded_tokens if num_tokens is None else num_tokens

@@ -15,6 +15,10 @@ from shared.errors import RequestError
 
 MAX_DEPTH = 32
 MAX_KEYS = 256
+MAX_NUMBERED_KEYS = 1024
+"""keys of an object all of whose keys are digits: a logit_bias, from token ids to numbers"""
+SCHEMA_FIELDS = ("response_format", "tools")
+"""fields that carry a JSON Schema"""
 MAX_INTEGER_DIGITS = 40
 """beyond any field's limit, so a field reader still gets to name a merely too large value"""
 
@@ -35,7 +39,7 @@ def load_object(body: bytes) -> dict[str, Any]:
             f"the body is not JSON: {error.msg} at character {error.pos}", "invalid_json"
         ) from None
     if not isinstance(value, dict):
-        raise _refusal("the body must be a JSON object", "invalid_body")
+        raise _refusal("the body must be a JSON object, { ... }", "invalid_body")
     if _SURROGATE_ESCAPE.search(body):
         _check_surrogates(value, "")
     return value
@@ -57,51 +61,61 @@ def _check_depth(text: str) -> None:
     """Before parsing, because the parser recurses once per level."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    depth = 0
+    depth, field = 0, ""
     for match in _BRACKETS.finditer(text):
         found = match.group()
         if found in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise _refusal(f"more than {MAX_DEPTH} levels of nesting", "json_too_deep")
+                raise _too_deep(field)
+        elif depth == 1 and found[0] == '"':
+            field = found[1:-1]
         elif found in "]}":
             depth -= 1
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_KEYS:
-        raise _refusal(f"an object has more than {MAX_KEYS} keys", "too_many_fields")
+        if not all(key.isdigit() for key, _ in pairs):
+            raise _refusal(f"an object has more than {MAX_KEYS} keys", "too_many_fields")
+        if len(pairs) > MAX_NUMBERED_KEYS:
+            needed = f"logit_bias: must have at most {MAX_NUMBERED_KEYS} entries"
+            raise _refusal(needed, "too_many_fields", "logit_bias")
     made = dict(pairs)
     if len(made) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _refusal(f"duplicate key {shown(key)!r}", "duplicate_key", shown(key))
+                raise _refusal(
+                    f"duplicate key {shown(key)!r}; give it once", "duplicate_key", shown(key)
+                )
             seen.add(key)
     return made
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_INTEGER_DIGITS:
-        raise _refusal("an integer is too large", "invalid_number")
+        raise _refusal(f"an integer has more than {MAX_INTEGER_DIGITS} digits", "invalid_number")
     return int(digits)
 
 
 def _float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise _refusal("a number is too large", "invalid_number")
+        raise _refusal("a number is too large; use one a double can hold", "invalid_number")
     return value
 
 
 def _constant(name: str) -> Any:
-    raise _refusal(f"{name} is not a JSON number", "invalid_number")
+    raise _refusal(
+        f"{name} is not a JSON number; use a finite one or leave the field out", "invalid_number"
+    )
 
 
 def _check_surrogates(value: Any, path: str) -> None:
     if isinstance(value, str):
         if not _is_unicode(value):
-            raise _refusal("half of a surrogate pair", "invalid_unicode", path)
+            raise _refusal("half of a surrogate pair; send both halves", "invalid_unicode", path)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _check_surrogates(item, f"{path}[{index}]")
@@ -119,6 +133,14 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _too_deep(field: str) -> RequestError:
+    """`field`: the field of the body it is in. In a schema, the schema is what is wrong."""
+    message = f"more than {MAX_DEPTH} levels of nesting; send a flatter body"
+    if field in SCHEMA_FIELDS:
+        return _refusal(f"{field}: {message}", "invalid_schema", field)
+    return _refusal(message, "json_too_deep")
 
 
 def _refusal(message: str, code: str, param: str | None = None) -> RequestError:

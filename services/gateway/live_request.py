@@ -44,7 +44,7 @@ class LiveRequest:
         """what this epoch starts from: the prompt, then the tokens taken before it"""
         self.ticket = ""
         self.route: Route | None = None
-        self.prefer_inc: str | None = None
+        self.prefer_inc = request.prefer_inc
         self.avoid_inc: str | None = None
         self.cause = "first"
         """why the epoch exists: first, or what ended the one before"""
@@ -54,8 +54,17 @@ class LiveRequest:
         self.num_cached_tokens = 0
         """of this epoch's sequence, as the computing worker said at START"""
         self._gap_s = 0.0
+        self._admitted = False
+        self._placed = False
         self.receipt = Receipt(
-            request.rid, request.endpoint, len(request.prompt_ids), request.received_ns, accepted_ns
+            request.rid,
+            request.endpoint,
+            len(request.prompt_ids),
+            request.received_ns,
+            accepted_ns,
+            group=request.group,
+            choice=request.choice,
+            prompt=request.prompt,
         )
 
     @property
@@ -73,8 +82,21 @@ class LiveRequest:
         self.block_hashes = tuple(hashes)
         self.route = None
 
+    def note_admitted(self) -> None:
+        """Redis has recorded it."""
+        self._admitted = True
+        if self._placed:
+            self.generation.accept()
+
+    def note_placed(self) -> None:
+        """It is on a worker or in the backlog: lack of room refuses it no more."""
+        self._placed = True
+        if self._admitted:
+            self.generation.accept()
+
     def note_route(self, route: Route, worker_id: str, now_ns: int) -> None:
         """The epoch goes to this worker."""
+        self.note_placed()
         self.route = route
         self.ticket = secrets.token_hex(_TICKET_BYTES)
         note = AttemptNote(self.machine.epoch, route.mode, route.reason, route.text)

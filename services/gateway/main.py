@@ -48,8 +48,6 @@ from shared.telemetry.logs import configure_logs
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.tracing import build_span_sink
 
-SIGTERM_POLL_S = 0.1
-
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM; returns the exit status."""
@@ -128,8 +126,7 @@ class Gateway:
 
     async def drain_when_told(self, limit_s: float) -> None:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""
-        while not self.server.should_exit:  # noqa: ASYNC110 -- the server has no event for it
-            await asyncio.sleep(SIGTERM_POLL_S)
+        await self.server.stopping.wait()
         await self._dispatcher.drain(limit_s)
 
     async def close(self) -> None:
@@ -146,7 +143,7 @@ def gateway_identity(
 ) -> GatewayIdentity:
     """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
-    layout = kv_layout(checkpoint, dtype, settings.block_size)
+    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len)
     host, port = listener.getsockname()[:2]
     return GatewayIdentity(
         g_inc=new_incarnation(f"gateway-{os.getpid()}"),

@@ -159,10 +159,13 @@ class OwnedRequests:
                 self.execute(live, self._choose_decode(live))
 
     def _prompt(self, live: LiveRequest) -> Prompt:
+        holders = self._index.holders(live.block_hashes)
+        if live.prefer_inc is not None and live.prefer_inc == live.request.prefer_inc:
+            holders[live.prefer_inc] = len(live.block_hashes)
         return Prompt(
             len(live.token_ids),
             self._identity.block_size,
-            self._index.holders(live.block_hashes),
+            holders,
             live.prefer_inc,
             live.avoid_inc,
         )
@@ -278,6 +281,7 @@ class OwnedRequests:
 
     def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
         if answer is Admission.ADMITTED:
+            live.note_admitted()
             self.execute(live, live.machine.admitted())
             return
         failure = self._refusal(answer)

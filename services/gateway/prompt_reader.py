@@ -9,18 +9,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from services.gateway.answer_parser import PLAIN, AnswerForm
+from services.gateway.answer_syntax import AnswerSyntax
 from services.gateway.chat_prompt import ChatPrompt, RenderedChat
 from services.gateway.chat_template import ChatTemplate
 from services.gateway.field_readers import flag, invalid, text, token_ids, unsupported
 from services.gateway.generation import Endpoint
 from services.gateway.json_body import load_object
 from services.gateway.messages import Message, read_messages
-from services.gateway.request_fields import ParsedRequest, check_model, parse_request
+from services.gateway.request_fields import (
+    ParsedRequest,
+    check_model,
+    parse_request,
+    prompt_names,
+)
 from services.gateway.served_model import ServedModel
 from services.gateway.tokenizer import TextTokenizer
+from services.gateway.tools import ToolUse, read_tools
 from shared.block_hash import chain_hashes
 from shared.errors import RequestError
 from shared.protocol import Sampling
+
+
+@dataclass(frozen=True)
+class PreparedPrompt:
+    """One of a request's prompts."""
+
+    token_ids: tuple[int, ...]
+    block_hashes: tuple[bytes, ...]
+    max_tokens: int
 
 
 @dataclass(frozen=True)
@@ -33,8 +50,14 @@ class PreparedRequest:
     continuous_usage: bool
     stop: tuple[str, ...]
     sampling: Sampling
-    prompt_ids: tuple[int, ...]
-    block_hashes: tuple[bytes, ...]
+    """of the first prompt's first choice"""
+    prompts: tuple[PreparedPrompt, ...]
+    num_choices: int
+    """of each prompt"""
+    grammar_param: str = "response_format"
+    """the field that the sampling's grammar comes from"""
+    form: AnswerForm = PLAIN
+    """what the answers' texts are split into"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,7 @@ class PromptReader:
         self._model = model
         self._tokenizer = tokenizer
         self._chat = None if template is None else ChatPrompt(template, tokenizer)
+        self._syntax = None if template is None else _syntax(template, tokenizer, model)
         self._hash_root = hash_root
         self._block_size = block_size
 
@@ -103,27 +127,37 @@ class PromptReader:
         """Parse, template, tokenize, check against the model, hash. RequestError otherwise."""
         parsed = parse_request(load_object(body), endpoint)
         check_model(parsed.model, self._model.name)
+        form, grammar = PLAIN, parsed.grammar
         if endpoint == "chat":
-            chat = self._render(parsed.messages)
+            chat = self._render(parsed.messages, parsed.tool_use)
             self._check_fits(chat.text, "messages")
-            prompt_ids = self._chat_prompt.encode(chat)
+            prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), "messages")]
+            assert self._syntax is not None
+            form = self._syntax.form(chat.text, parsed.tool_use)
+            grammar = self._syntax.grammar(parsed.tool_use, form.reasoning, grammar)
         else:
-            prompt_ids = self._encode_prompt(parsed.prompt)
+            names = prompt_names(len(parsed.prompts))
+            prompts = [
+                self._prepared(parsed, self._encode_prompt(prompt, name), name)
+                for prompt, name in zip(parsed.prompts, names, strict=True)
+            ]
         self._check_ids(parsed.stop_token_ids, "stop_token_ids")
-        max_tokens = self._max_tokens(parsed, len(prompt_ids))
+        self._check_ids(tuple(token_id for token_id, _ in parsed.logit_bias), "logit_bias")
         return PreparedRequest(
             endpoint=endpoint,
             stream=parsed.stream,
             include_usage=parsed.include_usage,
             continuous_usage=parsed.continuous_usage,
             stop=parsed.stop,
-            sampling=self._sampling(parsed, max_tokens),
-            prompt_ids=tuple(prompt_ids),
-            block_hashes=tuple(chain_hashes(self._hash_root, prompt_ids, self._block_size)),
+            sampling=replace(self._sampling(parsed, prompts[0].max_tokens), grammar=grammar),
+            prompts=tuple(prompts),
+            num_choices=parsed.num_choices,
+            grammar_param="tools" if parsed.tool_use.offered else "response_format",
+            form=form,
         )
 
     def tokenize(self, body: bytes) -> TokenList:
-        """{"prompt", "add_special_tokens"} or {"messages", "add_generation_prompt"}.
+        """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt"}.
 
         Texts longer than the model's context are counted too."""
         fields = load_object(body)
@@ -135,7 +169,8 @@ class PromptReader:
         if "messages" in fields:
             messages = read_messages(fields["messages"], "messages")
             generate = fields.get("add_generation_prompt", True)
-            chat = self._render(messages, add_generation_prompt=generate)
+            use = ToolUse(read_tools(fields.get("tools") or [], "tools"))
+            chat = self._render(messages, use, add_generation_prompt=generate)
             return TokenList(tuple(self._chat_prompt.encode(chat)))
         content = text(fields["prompt"], "prompt")
         add_special = fields.get("add_special_tokens", True)
@@ -164,16 +199,28 @@ class PromptReader:
         return self._chat
 
     def _render(
-        self, messages: tuple[Message, ...], *, add_generation_prompt: bool = True
+        self, messages: tuple[Message, ...], use: ToolUse, *, add_generation_prompt: bool = True
     ) -> RenderedChat:
-        return self._chat_prompt.render(messages, add_generation_prompt=add_generation_prompt)
+        prompt = self._chat_prompt
+        assert self._syntax is not None
+        self._syntax.check(use)
+        return prompt.render(
+            self._syntax.messages(messages, "messages"),
+            tools=[tool.shown for tool in use.offered],
+            add_generation_prompt=add_generation_prompt,
+        )
 
-    def _encode_prompt(self, prompt: str | tuple[int, ...]) -> list[int]:
+    def _encode_prompt(self, prompt: str | tuple[int, ...], param: str) -> list[int]:
         if isinstance(prompt, str):
-            self._check_fits(prompt, "prompt")
+            self._check_fits(prompt, param)
             return self._tokenizer.encode_prompt(prompt)
-        self._check_ids(prompt, "prompt")
+        self._check_ids(prompt, param)
         return list(prompt)
+
+    def _prepared(self, parsed: ParsedRequest, ids: list[int], param: str) -> PreparedPrompt:
+        hashes = chain_hashes(self._hash_root, ids, self._block_size)
+        max_tokens = self._max_tokens(parsed, len(ids), param)
+        return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens)
 
     def _check_fits(self, content: str, param: str) -> None:
         """Refuses what is too long in any encoding, before time is spent on encoding it."""
@@ -185,8 +232,7 @@ class PromptReader:
         if ids and max(ids) >= self._model.vocab_size:
             raise invalid(param, f"made of token ids below {self._model.vocab_size}")
 
-    def _max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int) -> int:
-        param = "messages" if parsed.endpoint == "chat" else "prompt"
+    def _max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:
         if num_prompt_tokens == 0:
             raise invalid(param, "at least one token long")
         left = self._model.max_model_len - num_prompt_tokens
@@ -200,7 +246,7 @@ class PromptReader:
     def _too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
         return RequestError(
             f"the model's context is {self._model.max_model_len} tokens; "
-            f"this request needs {num_tokens} for the prompt{more}",
+            f"this request needs {num_tokens} for the prompt{more}; shorten it",
             code="context_length_exceeded",
             param=param,
         )
@@ -217,6 +263,12 @@ class PromptReader:
             stop_token_ids=parsed.stop_token_ids,
             eos_token_ids=self._model.eos_token_ids,
             logprobs=parsed.logprobs,
+            min_p=parsed.min_p,
+            presence_penalty=parsed.presence_penalty,
+            frequency_penalty=parsed.frequency_penalty,
+            repetition_penalty=parsed.repetition_penalty,
+            logit_bias=parsed.logit_bias,
+            grammar=parsed.grammar,
         )
 
     def _check_names(self, fields: Mapping[str, Any], readers: Mapping[str, Any]) -> None:
@@ -229,10 +281,20 @@ class PromptReader:
             check_model(fields["model"], self._model.name)
 
 
+def _syntax(template: ChatTemplate, tokenizer: TextTokenizer, model: ServedModel) -> AnswerSyntax:
+    return AnswerSyntax(
+        template,
+        tokenizer,
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+    )
+
+
 _TOKENIZE_READERS = {
     "model": text,
     "prompt": None,
     "messages": None,
+    "tools": None,
     "add_special_tokens": flag,
     "add_generation_prompt": flag,
 }

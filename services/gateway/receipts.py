@@ -1,5 +1,7 @@
 """What happened to each of the last requests: for support, for the demo's waterfall, for tests."""
 
+import asyncio
+import contextlib
 import json
 import os
 import zlib
@@ -9,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from services.gateway.effects import Outcome
+from services.gateway.group_receipt import group_body
 from shared.protocol import Span
 from shared.telemetry import attributes as names
 
@@ -69,6 +72,14 @@ class Receipt:
     attempts: list[AttemptNote] = field(default_factory=list)
     spans: list[tuple[int, str, Span]] = field(default_factory=list)
     """(epoch, worker id, span) as the workers reported them"""
+    group: str = ""
+    """id of the HTTP request whose answer has several choices, this among them"""
+    choice: int = 0
+    """its index there"""
+    prompt: int = 0
+    """which of the HTTP request's prompts it continues"""
+    told: asyncio.Event | None = None
+    """set when `complete` turns true, for whoever waits for that"""
 
     def note(self, epoch: int, worker: str, span: Span) -> None:
         """A worker's span; it replaces what was said before of the same stage."""
@@ -78,6 +89,21 @@ class Receipt:
                 return
         if len(self.spans) < MAX_SPANS:
             self.spans.append((epoch, worker, span))
+        if self.told is not None and self.complete:
+            self.told.set()
+
+    @property
+    def complete(self) -> bool:
+        """It has ended, and workers have told what its critical path is made of."""
+        if not self.ended_ns or not self.attempts:
+            return bool(self.ended_ns)
+        last = self.attempts[-1]
+        if not last.first_token_ns:
+            return True
+        needed = [names.SPAN_PREFILL]
+        if last.mode == "prefill" and last.decode and self.completion_tokens > 1:
+            needed += [names.SPAN_TRANSFER, names.SPAN_DECODE]
+        return all(self.span(name, last.epoch) is not None for name in needed)
 
     def own_spans(self) -> list[tuple[int, str, Span]]:
         """The stages that happen in the gateway: reading the request, and waiting for a worker
@@ -146,6 +172,9 @@ class Receipt:
         moved = transfer.attributes if transfer else {}
         return {
             "id": self.rid,
+            "group": self.group,
+            "choice": self.choice,
+            "prompt": self.prompt,
             "endpoint": self.endpoint,
             "state": self.outcome or "live",
             "code": self.code,
@@ -183,21 +212,26 @@ class Receipt:
 
 
 class Receipts:
-    """The last thousand, by rid."""
+    """The last thousand, by rid; and which of them belong to one HTTP request."""
 
     def __init__(self, max_receipts: int = MAX_RECEIPTS, max_open: int = MAX_OPEN) -> None:
         self._max_receipts = max_receipts
         self._max_open = max_open
         self._by_rid: OrderedDict[str, Receipt | bytes] = OrderedDict()
         self._open: deque[Receipt] = deque()
+        self._groups: OrderedDict[str, list[str]] = OrderedDict()
 
     def add(self, receipt: Receipt) -> None:
         self._by_rid[receipt.rid] = receipt
         self._open.append(receipt)
+        if receipt.group:
+            self._groups.setdefault(receipt.group, []).append(receipt.rid)
         if len(self._open) > self._max_open:
             self._pack(self._open.popleft())
         if len(self._by_rid) > self._max_receipts:
             self._by_rid.popitem(last=False)
+        if len(self._groups) > self._max_receipts:
+            self._groups.popitem(last=False)
 
     def get(self, rid: str) -> Receipt | None:
         """One that may still change."""
@@ -205,12 +239,26 @@ class Receipts:
         return found if isinstance(found, Receipt) else None
 
     def body(self, rid: str) -> dict[str, Any] | None:
-        """What `/v1/baton/requests/{id}` says of it."""
+        """What `/v1/baton/requests/{id}` says of it, or of a group."""
+        members = [self.body(member) for member in self._groups.get(rid, ())]
+        known = [member for member in members if member is not None]
+        if known:
+            return group_body(rid, known)
         found = self._by_rid.get(rid)
         if isinstance(found, bytes):
             body: dict[str, Any] = json.loads(zlib.decompress(found))
             return body
         return None if found is None else found.as_dict()
+
+    async def wait_complete(self, rid: str, limit_s: float) -> None:
+        """Until workers have told all that the body needs, of each member of a group too."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for member in self._groups.get(rid, (rid,)):
+                    receipt = self.get(member)
+                    if receipt is not None and not receipt.complete:
+                        receipt.told = asyncio.Event()
+                        await receipt.told.wait()
 
     def _pack(self, receipt: Receipt) -> None:
         """A receipt as objects takes five times the memory of its text, compressed."""

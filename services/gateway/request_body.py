@@ -6,17 +6,15 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.client_connection import ClientGoneError
 from services.gateway.errors import error_body, json_response
+from services.gateway.http_protocol import end_unread
+from services.gateway.request_headers import check_body_headers, too_large
 from shared.errors import RequestError
-
-DRAIN_BYTES = 8 * 2**20
-"""read and dropped after a 413, so that a client that sends first and reads later gets it"""
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The whole body; RequestError 413 above the limit, before reading if the length is known."""
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit_bytes:
-        raise too_large(limit_bytes)
+    """The whole body; RequestError 413 above the limit, 415 if it is no plain JSON. Nothing is
+    read if the headers tell."""
+    check_body_headers(request.scope["headers"], limit_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     more = True
@@ -33,14 +31,8 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def too_large(limit_bytes: int) -> RequestError:
-    return RequestError(
-        f"the body is larger than {limit_bytes} bytes", status=413, code="request_too_large"
-    )
-
-
 class TooLargeResponse(Response):
-    """413 sent at once; the rest of the body is dropped before the connection closes."""
+    """413 sent at once, whatever of the body is still to come."""
 
     def __init__(self, request: Request, error: RequestError) -> None:
         inner = json_response(request, error_body(error), 413, {"connection": "close"})
@@ -49,10 +41,4 @@ class TooLargeResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 413, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        num_bytes = 0
-        more = True
-        while more and num_bytes < DRAIN_BYTES:
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            more = message.get("more_body", False)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        end_unread(scope)

@@ -18,6 +18,9 @@ class ServedModel:
     eos_token_ids: tuple[int, ...]
     created_s: int = 0
     """Unix time that /v1/models shows"""
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    """the settings of these names"""
 
 
 def served_model(checkpoint: Checkpoint, settings: Settings, created_s: int = 0) -> ServedModel:
@@ -27,4 +30,6 @@ def served_model(checkpoint: Checkpoint, settings: Settings, created_s: int = 0)
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=checkpoint.eos_token_ids,
         created_s=created_s,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
     )

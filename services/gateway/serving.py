@@ -18,4 +18,7 @@ class Dispatch(Protocol):
         """The `status --json` object."""
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
-        """What is known of one of the last requests."""
+        """What is known of one of the last requests, or of a group."""
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The same of one that has ended; may wait a moment for its last stages."""

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from services.gateway.prompt_reader import PromptReader
+from services.gateway.grammar_check import GrammarCheck
+from services.gateway.prompt_reader import PreparedRequest, PromptReader
 from services.gateway.served_model import ServedModel
 from services.gateway.text_worker import (
     LENGTH_BYTES,
@@ -58,6 +59,7 @@ class TextPool:
         self._workers_limit = workers_limit
         self._reader = PromptReader.load(directory, model, hash_root, block_size)
         self._setup = Setup(str(directory), model, hash_root, block_size, os.getpid())
+        self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
         self._time_limit_s = time_limit_s
         self._process: Process | None = None
@@ -79,9 +81,14 @@ class TextPool:
         return min(self._model.max_model_len, self._workers_limit() or self._model.max_model_len)
 
     async def read(self, kind: Kind, body: bytes) -> Answer:
-        """What the body asks for; RequestError if it is wrong."""
-        job = Job(kind, body, self.max_model_len)
-        if len(body) <= THREAD_BODY_BYTES:
+        """What the body asks for; RequestError if it is wrong, or has a grammar nothing matches."""
+        answer = await self._read(Job(kind, body, self.max_model_len))
+        if isinstance(answer, PreparedRequest):
+            await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
+        return answer
+
+    async def _read(self, job: Job) -> Answer:
+        if len(job.body) <= THREAD_BODY_BYTES:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, read_body, self._reader, job)
         async with self._turn:
@@ -90,6 +97,7 @@ class TextPool:
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._kill()
+        await self._grammars.close()
 
     async def _read_apart(self, job: Job) -> Answer:
         answered = False

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -27,6 +27,8 @@ class TextTokenizer:
         """guards the tokenizer's one mutable option"""
         added = tokenizer.get_added_tokens_decoder()
         special = {index: token for index, token in added.items() if token.special}
+        self.added_tokens = {token.content: index for index, token in added.items()}
+        """special or not"""
         self.special_ids = frozenset(special)
         self.special_tokens = {token.content: index for index, token in special.items()}
         self.special_pattern = _names_pattern(self.special_tokens)
@@ -87,8 +89,10 @@ class TextTokenizer:
         """No text of `num_bytes` has fewer tokens; 0 where this tokenizer gives no such bound."""
         return -(-num_bytes // self._longest_token_bytes) if self._longest_token_bytes else 0
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.token_bytes, self.special_ids)
+    def detokenizer(self, visible_ids: Collection[int] = ()) -> Detokenizer:
+        """`visible_ids`: special tokens that stay in the text."""
+        hidden = self.special_ids.difference(visible_ids) if visible_ids else self.special_ids
+        return Detokenizer(self.token_bytes, hidden)
 
     def token_text(self, token_id: int) -> str:
         """How a token is shown on its own, as in logprobs."""

@@ -125,6 +125,7 @@ class WaitingLine:
             await self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:
             place.queued = place.accepted = True
+            live.note_placed()
             self._grew()
         elif not place.accepted:
             self._refused(live, placement.num_ahead)

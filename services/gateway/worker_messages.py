@@ -135,6 +135,7 @@ class WorkerMessages:
             receipt.first_token_ns = now_ns
             receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
             live.generation.cached_tokens = receipt.cached_tokens
+            live.generation.prompt_inc = live.machine.p_inc
             self._observer.first_token(receipt)
         if worker.inc == live.machine.p_inc and live.machine.started:
             num_computed = len(live.token_ids) - live.num_cached_tokens

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
+from tests.integration.http.refusals import Refusals
 from tests.served_app import ServedApp, serve_app
 from tests.text_models import byte_level_tokenizer, write_text_model
 
@@ -48,3 +49,9 @@ async def app(running_app: ServedApp) -> AsyncIterator[ServedApp]:
 async def client(app: ServedApp) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=app.url, timeout=20) as http:
         yield http
+
+
+@pytest.fixture
+def refusals(app: ServedApp, client: httpx.AsyncClient) -> Refusals:
+    """Bad requests go through this: it checks what must hold after each of them."""
+    return Refusals(app, client)

@@ -3,6 +3,7 @@
 Rows are those of the list of inputs that must be served. Through a real socket.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -15,19 +16,20 @@ from services.gateway.generation import Delta, GenerateRequest
 from shared.protocol import Attempt
 from shared.telemetry.tracing import parse_traceparent
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
+from tests.integration.http.refusals import JSON_TYPE
 from tests.served_app import ServedApp, Step, script_of
 from tests.text_models import BOS, END, MAX_MODEL_LEN, MODEL_NAME
 
 pytestmark = pytest.mark.anyio
-UNUSUAL = [
-    "👩\u200d👩\u200d👧",
-    "e" + "\u0301" * 10_000,
-    "\u202eabc\u202c",
-    "e\u0301 \u00e9",
-    "\ufffe\uffff \ue000\U000f0000",
-    "中文字",
-    "a\u0000b",
-]
+UNUSUAL = {
+    "row-34": "a\u0000b",
+    "row-66-joined": "👩\u200d👩\u200d👧",
+    "row-66-marks": "e" + "\u0301" * 10_000,
+    "row-66-override": "\u202eabc\u202c",
+    "row-66-forms": "e\u0301 \u00e9",
+    "row-66-private": "\ufffe\uffff \ue000\U000f0000",
+    "row-66-han": "中文字",
+}
 
 
 async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
@@ -149,15 +151,17 @@ async def test_row_33_a_surrogate_pair_equals_the_raw_character(
 ) -> None:
     for escaped in (True, False):
         body = json.dumps(chat_body("hi \U0001f600"), ensure_ascii=escaped).encode()
-        assert (await client.post(CHAT, content=body)).status_code == 200
+        response = await client.post(CHAT, content=body, headers=JSON_TYPE)
+        assert response.status_code == 200
     first, second = app.dispatcher.requests
     assert first.prompt_ids == second.prompt_ids
 
 
-@pytest.mark.parametrize("content", UNUSUAL, ids=[f"row-66-{n}" for n in range(len(UNUSUAL))])
+@pytest.mark.parametrize("row", UNUSUAL)
 async def test_rows_34_66_unusual_text_keeps_every_byte(
-    app: ServedApp, client: httpx.AsyncClient, content: str
+    app: ServedApp, client: httpx.AsyncClient, row: str
 ) -> None:
+    content = UNUSUAL[row]
     tokens = (await post(client, "/tokenize", {"prompt": content}))["tokens"]
     assert (await post(client, "/detokenize", {"tokens": tokens}))["prompt"] == content
     if len(tokens) < MAX_MODEL_LEN:
@@ -178,6 +182,10 @@ async def test_row_37_neutral_values_are_accepted(client: httpx.AsyncClient) -> 
         "response_format": {"type": "text"},
         "n": 1,
         "logit_bias": {},
+        "echo": False,
+        "suffix": "",
+        "best_of": 1,
+        "use_beam_search": False,
     }
     await post(client, CHAT, chat_body(**neutral))
 
@@ -274,21 +282,62 @@ async def test_row_70_a_stop_of_the_replacement_character(
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize(
-    "header", ["same", "x" * 10_000, "a b\xff"], ids=["row-82", "17-a", "17-b"]
-)
-async def test_row_82_a_client_s_request_id_is_never_ours(
-    app: ServedApp, client: httpx.AsyncClient, header: str
+async def test_row_82_two_live_requests_with_one_client_id(
+    app: ServedApp, client: httpx.AsyncClient
 ) -> None:
-    headers = [(b"x-request-id", header.encode("latin-1"))]
-    ids = set()
-    for _ in range(2):
-        response = await client.post(CHAT, json=chat_body(), headers=headers)
-        assert response.status_code == 200
-        ids.add(response.headers["x-request-id"])
+    go_on = asyncio.Event()
+    app.dispatcher.script = lambda _: [go_on, Delta((70,), (), "length")]
+    headers = {"x-request-id": "same"}
+    asked = [
+        asyncio.ensure_future(client.post(CHAT, json=chat_body(), headers=headers))
+        for _ in range(2)
+    ]
+    while len(app.dispatcher.requests) < 2:  # noqa: ASYNC110  (both live before either ends)
+        await asyncio.sleep(0.001)
+    go_on.set()
+    answers = await asyncio.gather(*asked)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    ids = {answer.headers["x-request-id"] for answer in answers}
     assert len(ids) == 2
-    assert header not in ids
     assert ids == {request.rid for request in app.dispatcher.requests}
+    assert "same" not in ids
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-5])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_row_50_next_to_zero_is_greedy(
+    app: ServedApp, client: httpx.AsyncClient, path: str, temperature: float
+) -> None:
+    """Not divided by: the engine is asked for exactly what temperature 0 asks for."""
+    body = chat_body if path == CHAT else text_body
+    for value in (0, temperature):
+        await post(client, path, body(temperature=value, seed=1))
+    greedy, near = (request.sampling for request in app.dispatcher.requests)
+    assert near == greedy
+    assert near.temperature == 0.0
+
+
+async def test_row_69_text_is_held_back_for_less_than_a_stop(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    """What may be the start of a stop waits, and nothing more than that."""
+    go_on = asyncio.Event()
+    ids = app.tokenizer.encode("one two thr").ids
+    rest = app.tokenizer.encode("ow").ids
+    app.dispatcher.script = lambda _: [
+        *(Delta((token,), ()) for token in ids),
+        go_on,
+        Delta(tuple(rest), (), "length"),
+    ]
+    body = text_body(stop="two three", stream=True)
+    seen = ""
+    async with client.stream("POST", TEXT, json=body) as response:
+        async with asyncio.timeout(10):
+            async for line in response.aiter_lines():
+                seen += text_of(events_of(line))
+                if seen == "one ":
+                    go_on.set()
+    assert seen == "one two throw"
 
 
 async def test_what_the_dispatcher_is_given(app: ServedApp, client: httpx.AsyncClient) -> None:

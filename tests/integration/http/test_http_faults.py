@@ -1,11 +1,10 @@
 """Clients that leave, stall or half-close, failures of the engine side, and overload."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,9 @@ from services.gateway.generation import Delta, GenerateRequest
 from shared.errors import AttemptError, OverloadedError
 from shared.settings import Settings
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
+from tests.integration.http.loop_lag import LoopLag
+from tests.integration.http.raw_client import connection, request_bytes
+from tests.integration.http.refusals import JSON_TYPE, check_error
 from tests.served_app import ServedApp, Step, serve_app
 
 pytestmark = pytest.mark.anyio
@@ -25,28 +27,9 @@ PROMPT_S = 2.0
 FAILURE = AttemptError("all attempts failed", code="attempts_exhausted", status=502)
 
 
-def request_bytes(path: str, body: dict[str, Any], connection: str = "keep-alive") -> bytes:
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: {connection}\r\n"
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
-
-
 def then_wait(ids: Sequence[int], forever: asyncio.Event) -> list[Step]:
     """Some tokens, then nothing until the event."""
     return [*(Delta((token,), ()) for token in ids), forever]
-
-
-@contextlib.asynccontextmanager
-async def connection(
-    app: ServedApp,
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(*app.address)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
@@ -99,26 +82,19 @@ async def test_row_88_a_half_closed_client_is_served(app: ServedApp, stream: boo
         assert json.loads(content)["choices"][0]["text"] == "hello world"
 
 
-async def test_row_88_a_body_cut_by_the_close_is_dropped(app: ServedApp) -> None:
-    async with connection(app) as (reader, writer):
-        writer.write(request_bytes(TEXT, text_body())[:-3])
-        writer.write_eof()
-        async with asyncio.timeout(10):
-            assert await reader.read() == b""
-    assert app.dispatcher.requests == []
-
-
+@pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_row_89_failure_after_the_first_event(
-    app: ServedApp, client: httpx.AsyncClient
+    app: ServedApp, client: httpx.AsyncClient, path: str
 ) -> None:
     ids = app.tokenizer.encode("hello").ids
     app.dispatcher.script = lambda _: [Delta(tuple(ids), ()), None, FAILURE]
-    response = await client.post(CHAT, json=chat_body(stream=True))
+    body = chat_body(stream=True) if path == CHAT else text_body(stream=True)
+    response = await client.post(path, json=body)
     assert response.status_code == 200
     events = events_of(response.text)
     assert text_of(events) == "hello"
-    assert events[-1]["error"]["code"] == "attempts_exhausted"
-    assert events[-1]["error"]["type"] == "server_error"
+    headers = {**response.headers, "content-type": "application/json"}
+    check_error(json.dumps(events[-1]), headers, 502, "attempts_exhausted")
     assert "[DONE]" not in events
 
 
@@ -169,45 +145,19 @@ async def test_overload(
     assert response.status_code == status
     assert response.headers["retry-after"] == "3"
     assert (response.headers.get("connection") == "close") == (status == 503)
+    check_error(response.content, response.headers, status, code)
     assert response.json()["error"]["type"] == kind
-    assert response.json()["error"]["code"] == code
+    assert response.json()["error"]["message"] == "full; try again in 3 s"
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_read(app: ServedApp) -> None:
-    limit = app.settings.max_body_bytes
-    async with connection(app) as (reader, writer):
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {limit + 1}\r\n\r\n"
-        writer.write(head.encode())
-        async with asyncio.timeout(5):
-            answer = await reader.readuntil(b"request_too_large")
-        assert answer.startswith(b"HTTP/1.1 413 ")
-        assert b"connection: close" in answer
-
-
-@pytest.mark.parametrize("chunked", [True, False])
-async def test_a_client_that_sends_first_still_reads_the_413(
-    app: ServedApp, client: httpx.AsyncClient, chunked: bool
+async def test_row_86_a_request_ended_by_the_gateway_s_own_end(
+    app: ServedApp, client: httpx.AsyncClient
 ) -> None:
-    size = app.settings.max_body_bytes + 1
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(size // 65536 + 1):
-            yield b" " * 65536
-
-    content: Any = chunks() if chunked else b" " * size
-    response = await client.post(CHAT, content=content)
-    assert response.status_code == 413
-    assert response.json()["error"]["code"] == "request_too_large"
-    assert app.dispatcher.requests == []
-
-
-async def test_broken_framing_is_answered_in_the_api_s_shape(app: ServedApp) -> None:
-    async with connection(app) as (reader, writer):
-        writer.write(b"NOT HTTP AT ALL\r\n\r\n")
-        async with asyncio.timeout(5):
-            answer = await reader.read()
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_request"
+    stopping = AttemptError("the gateway is shutting down", code="gateway_stopping", status=503)
+    app.dispatcher.script = lambda _: [None, stopping]
+    response = await client.post(CHAT, json=chat_body(stream=True))
+    check_error(response.content, response.headers, 503, "gateway_stopping")
+    assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
 
 
 async def test_a_stalled_reader_is_cut_and_cancelled(
@@ -247,38 +197,17 @@ async def test_row_64_a_long_text_does_not_block_the_loop(
     The best of three tries counts, because other processes share this machine's cores; a loop
     that waits for the text is late in all of them."""
     content = json.dumps(chat_body("a" * 1_000_000)).encode()
-    await client.post(CHAT, content=content)  # starts the process that reads large bodies
+    # The first one starts the process that reads large bodies.
+    await client.post(CHAT, content=content, headers=JSON_TYPE)
     lags: list[float] = []
     for _ in range(3):
         lag = LoopLag()
         async with asyncio.timeout(1.0), lag.measured():
-            response = await client.post(CHAT, content=content)
+            response = await client.post(CHAT, content=content, headers=JSON_TYPE)
         assert response.status_code == 400
         assert response.json()["error"]["code"] == "context_length_exceeded"
         lags.append(lag.longest_s)
     assert min(lags) < 0.05
-
-
-class LoopLag:
-    """The longest time the event loop did not turn."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-
-    @contextlib.asynccontextmanager
-    async def measured(self) -> AsyncIterator[None]:
-        ticking = asyncio.ensure_future(self._tick())
-        await asyncio.sleep(0.01)
-        yield
-        ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
-
-    async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            before_s = loop.time()
-            await asyncio.sleep(0.002)
-            self.longest_s = max(self.longest_s, loop.time() - before_s - 0.002)
 
 
 async def until(condition: Any) -> None:

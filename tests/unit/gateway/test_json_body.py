@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.json_body import MAX_DEPTH, MAX_KEYS, load_object
+from services.gateway.json_body import MAX_DEPTH, MAX_KEYS, MAX_NUMBERED_KEYS, load_object
 from shared.errors import RequestError
 
 VALUES = st.recursive(
@@ -73,13 +73,24 @@ def test_brackets_in_strings_are_not_depth() -> None:
 
 @pytest.mark.parametrize("num_keys", [MAX_KEYS, MAX_KEYS + 1])
 def test_row_35_key_limit_is_exact(num_keys: int) -> None:
-    body = json.dumps({str(index): 0 for index in range(num_keys)}).encode()
+    body = json.dumps({f"k{index}": 0 for index in range(num_keys)}).encode()
     if num_keys > MAX_KEYS:
         with pytest.raises(RequestError) as caught:
             load_object(body)
         assert caught.value.code == "too_many_fields"
     else:
         assert len(load_object(body)) == num_keys
+
+
+@pytest.mark.parametrize("num_keys", [MAX_NUMBERED_KEYS, MAX_NUMBERED_KEYS + 1])
+def test_row_74_an_object_of_token_ids_has_a_limit_of_its_own(num_keys: int) -> None:
+    body = json.dumps({"logit_bias": {str(index): 0 for index in range(num_keys)}}).encode()
+    if num_keys > MAX_NUMBERED_KEYS:
+        with pytest.raises(RequestError) as caught:
+            load_object(body)
+        assert caught.value.param == "logit_bias"
+    else:
+        assert len(load_object(body)["logit_bias"]) == num_keys
 
 
 def test_the_depth_scan_is_linear_in_unterminated_strings() -> None:

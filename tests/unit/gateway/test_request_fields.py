@@ -46,7 +46,9 @@ def test_true_is_not_one() -> None:
         parse_request(chat_body(n=True), "chat")
     with pytest.raises(RequestError):
         parse_request(chat_body(store=0), "chat")
-    assert parse_request(chat_body(seed=1, n=1.0), "chat").seed == 1
+    with pytest.raises(RequestError):
+        parse_request(chat_body(n=1.0), "chat")
+    assert parse_request(chat_body(seed=1, best_of=1.0), "chat").seed == 1
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -67,6 +69,11 @@ def test_everything_arrives() -> None:
             temperature=0,
             top_p=0.5,
             top_k=-1,
+            min_p=0.1,
+            presence_penalty=2,
+            frequency_penalty=-0.5,
+            repetition_penalty=1.1,
+            logit_bias={"7": -100, "0": 1.5},
             seed=-1,
             stop="x",
             stop_token_ids=[3],
@@ -82,6 +89,8 @@ def test_everything_arrives() -> None:
         "chat",
     )
     assert (parsed.max_tokens, parsed.temperature, parsed.top_p, parsed.top_k) == (9, 0.0, 0.5, 0)
+    assert (parsed.min_p, parsed.presence_penalty, parsed.frequency_penalty) == (0.1, 2.0, -0.5)
+    assert (parsed.repetition_penalty, parsed.logit_bias) == (1.1, ((7, -100.0), (0, 1.5)))
     assert (parsed.seed, parsed.stop, parsed.stop_token_ids) == (2**63 - 1, ("x",), (3,))
     assert (parsed.min_tokens, parsed.ignore_eos, parsed.logprobs) == (2, True, 5)
     assert (parsed.stream, parsed.include_usage, parsed.continuous_usage) == (True, True, False)
@@ -123,7 +132,7 @@ def test_messages_as_clients_echo_them() -> None:
     )
 
 
-@pytest.mark.parametrize("field", [{"tool_calls": [{}]}, {"function_call": {}}, {"foo": None}])
+@pytest.mark.parametrize("field", [{"audio": {"id": "a"}}, {"function_call": {}}, {"foo": None}])
 def test_message_fields_that_mean_something_are_refused(field: dict[str, Any]) -> None:
     message = {"role": "assistant", "content": "hi", **field}
     with pytest.raises(RequestError) as caught:

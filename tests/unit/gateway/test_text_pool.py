@@ -45,7 +45,8 @@ async def test_thread_and_process_agree(pool: TextPool) -> None:
     small = await pool.read("chat", body)
     assert small == await pool.read("chat", padded(body))
     assert isinstance(small, PreparedRequest)
-    assert len(small.block_hashes) == len(small.prompt_ids) // 16
+    (prompt,) = small.prompts
+    assert len(prompt.block_hashes) == len(prompt.token_ids) // 16
 
 
 async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""Unmodified clients of other projects against `baton up` with the demo model: zero errors.
+
+    python -m tests.clients [--venvs DIR] [--only NAME ...]
+
+Each client is installed into a virtual environment of its own, because their pins contradict each
+other; together they take 7.6 GB where pip finds torch with CUDA (guidellm needs it). No part of
+`make test`. Ends with 1 if any client saw an error.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster import running
+
+HERE = Path(__file__).parent
+CHECKPOINT = HERE.parents[1] / "shared" / "demo_model" / "checkpoint"
+MODEL = "demo"
+LIMIT_S = 300.0
+NUM_REQUESTS = 40
+QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OMP_NUM_THREADS": "1"}
+"""what keeps the clients from the network and from all cores"""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: what to install, how to run it, how many requests it says have failed."""
+
+    package: str
+    command: Callable[[Path, str, Path], Sequence[str | Path]]
+    """(its environment's bin folder, URL of the gateway, folder for results) -> command"""
+    num_errors: Callable[[Path], int] = lambda results: 0
+    """for clients that end with 0 all the same"""
+
+
+def script(name: str) -> Callable[[Path, str, Path], Sequence[str | Path]]:
+    """One of the scripts beside this file, in the client's environment."""
+    return lambda programs, url, _: [programs / "python", HERE / name, url, MODEL]
+
+
+def aiperf(programs: Path, url: str, results: Path) -> Sequence[str | Path]:
+    return [
+        *(programs / "aiperf", "profile", "-m", MODEL, "--tokenizer", CHECKPOINT),
+        *("--endpoint-type", "chat", "--streaming", "--url", url),
+        *("--synthetic-input-tokens-mean", "32", "--output-tokens-mean", "8"),
+        *("--request-count", str(NUM_REQUESTS), "--concurrency", "4"),
+        *("--ui", "none", "--artifact-dir", results),
+    ]
+
+
+def aiperf_errors(results: Path) -> int:
+    report = json.loads((results / "profile_export_aiperf.json").read_text())
+    return len(report["error_summary"]) + NUM_REQUESTS - int(report["request_count"]["avg"])
+
+
+def guidellm(programs: Path, url: str, results: Path) -> Sequence[str | Path]:
+    return [
+        *(programs / "guidellm", "run"),
+        *("--backend", f"kind=openai_http,target={url},model={MODEL}"),
+        *("--tokenizer", f"kind=hf_auto,model={CHECKPOINT}"),
+        *("--data", "kind=synthetic_text,prompt_tokens=32,output_tokens=8"),
+        *("--profile", "kind=concurrent,streams=2"),
+        *("--constraint", f"kind=max_requests,count={NUM_REQUESTS}"),
+        *("--output", f"kind=json,path={results / 'guidellm.json'}"),
+    ]
+
+
+def guidellm_errors(results: Path) -> int:
+    report = json.loads((results / "guidellm.json").read_text())
+    (benchmark,) = report["benchmarks"]
+    return NUM_REQUESTS - int(benchmark["metrics"]["request_totals"]["successful"])
+
+
+CLIENTS = {
+    "openai": Client("openai", script("openai_client.py")),
+    "litellm": Client("litellm", script("litellm_client.py")),
+    "langchain-openai": Client("langchain-openai", script("langchain_client.py")),
+    "aiperf": Client("aiperf", aiperf, aiperf_errors),
+    "guidellm": Client("guidellm", guidellm, guidellm_errors),
+}
+
+
+def installed(client: Client, environment: Path) -> Path:
+    """The bin folder of the client's environment, made and filled when it is missing."""
+    stamp = environment / ".installed"
+    programs = environment / "bin"
+    if not stamp.exists():
+        _say(f"installing {client.package} into {environment}")
+        _run([sys.executable, "-m", "venv", environment], None)
+        _run([programs / "python", "-m", "pip", "install", "-q", client.package], None)
+        stamp.touch()
+    return programs
+
+
+def outcome(name: str, programs: Path, url: str, results: Path) -> str:
+    """Run one client; "" if all went well, else what did not."""
+    client = CLIENTS[name]
+    results.mkdir()
+    log = results / "output.log"
+    try:
+        _run(client.command(programs, url, results), log)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        return f"{error}\n{log.read_text(errors='replace')[-2000:]}"
+    num_errors = client.num_errors(results)
+    return f"{num_errors} requests failed" if num_errors else ""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tests.clients", description="run clients against pd")
+    parser.add_argument("--venvs", type=Path, default=Path(".venv-clients"))
+    parser.add_argument("--only", nargs="*", choices=sorted(CLIENTS), default=list(CLIENTS))
+    options = parser.parse_args(arguments)
+    venvs: Path = options.venvs.resolve()
+    programs = {name: installed(CLIENTS[name], venvs / name) for name in options.only}
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder), "--topology", "pd") as up:
+        for name in options.only:
+            trouble = outcome(name, programs[name], up.url, Path(folder) / name)
+            failed += bool(trouble)
+            _say(f"{name}: {trouble or 'no errors'}")
+    return 1 if failed else 0
+
+
+def _run(command: Sequence[str | Path], log: Path | None) -> None:
+    if log is None:
+        subprocess.run(command, check=True)  # noqa: S603
+        return
+    with log.open("wb") as sink:
+        subprocess.run(  # noqa: S603
+            command, check=True, stdout=sink, stderr=sink, timeout=LIMIT_S, env=os.environ | QUIET
+        )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
