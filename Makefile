@@ -1,20 +1,28 @@
-# The commands people and CI share. Nothing here calls apt or sudo.
+# The commands people and CI share. Nothing here calls apt or sudo, but the build of `kube-test`
+# calls apt-get when it runs as root.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := gateway,engine,autoscaler,test,lint
+EXTRAS := gateway,engine,autoscaler,load,test,lint
 # A pip index with another torch build; remembered, so that later targets keep that build.
 TORCH_INDEX ?= $(shell cat $(VENV)/.torch-index 2>/dev/null)
 STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "$(TORCH_INDEX)"; } | cksum | cut -d' ' -f1)
 SOURCES := services shared kernels tests $(wildcard loadtest)
 TESTS ?= tests
 TEST_ARGS ?=
+# Processes for the tests that may run beside others.
+JOBS ?= 2
+
+# What `make load` loads, and how.
+URL ?= http://127.0.0.1:8000
+USERS ?= 16
+TIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test clients load chart kube-test format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## install everything into .venv (TORCH_INDEX=<url> for another torch build)
 
@@ -57,7 +65,27 @@ check-rules: install
 test: install ## run all tests; only GPU tests may be skipped
 	@command -v redis-server >/dev/null || command -v valkey-server >/dev/null || \
 		{ echo "baton: error: redis-server is missing: apt-get install redis-server" >&2; exit 3; }
-	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) $(TESTS)
+	@status=0; \
+	for part in "-m 'not alone' -n $(JOBS) --dist loadfile" "-m alone"; do \
+		echo "$(BIN)/python -m pytest --timeout 300 $$part $(TEST_ARGS) $(TESTS)"; \
+		eval "$(BIN)/python -m pytest --timeout 300 $$part $(TEST_ARGS) $(TESTS)"; code=$$?; \
+		[ $$code -eq 0 ] || [ $$code -eq 5 ] || status=1; \
+	done; exit $$status
+
+clients: install ## run unmodified clients (openai, litellm, ...) against baton up; downloads GBs once
+	$(BIN)/python -m tests.clients --venvs .venv-clients
+
+load: install ## load a running gateway as its users would (URL= USERS= TIME=); locust, no page
+	@$(BIN)/baton status --url $(URL) >/dev/null
+	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
+		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
+
+chart: install ## lint, render and check the Helm chart in helm/
+	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) tests/chart
+
+kube-test: install ## the chart on a real API server, built once (Debian; minutes) into ~/.cache/baton
+	tests/kube/build_apiserver.sh
+	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) tests/kube/chart_lifecycle.py
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format $(SOURCES)

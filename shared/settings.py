@@ -4,6 +4,7 @@ A setting `kv_blocks` is `--kv-blocks` on a command line, `BATON_KV_BLOCKS` in t
 and `kvBlocks` in Helm values. A flag beats the environment, the environment beats the default.
 This is the only module that reads the environment. A bad value, or a `BATON_` variable that
 names no setting, stops the start with a SettingsError that says which and why.
+`BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the value instead.
 """
 
 import os
@@ -11,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from shared.errors import SettingsError
@@ -18,6 +20,10 @@ from shared.errors import SettingsError
 PREFIX = "BATON_"
 NOT_SETTINGS = frozenset({"BATON_URL"})
 """variables of ours that clients read and no process is configured by"""
+
+SECRETS = frozenset({"kv_secret", "redis"})
+"""settings that no list of processes may show; a file may hold them, so that nothing else does"""
+FILE_SUFFIX = "_FILE"
 
 LOOPBACK = "127.0.0.1"
 Role = Literal["gateway", "prefill", "decode"]
@@ -44,6 +50,16 @@ class Settings:
     # Model
     model: str = _setting("demo", "checkpoint directory, hub id, or 'demo'")
     served_model_name: str = _setting("", "name clients use; default: the model's own")
+    tool_parser: str = _setting(
+        "auto",
+        "syntax of the model's tool calls; auto = as its chat template shows it",
+        choices=("auto", "none", "hermes", "llama", "mistral"),
+    )
+    reasoning_parser: str = _setting(
+        "auto",
+        "marks of the model's reasoning; auto = as its chat template or tokenizer has them",
+        choices=("auto", "none", "think"),
+    )
     dtype: str = _setting(
         "auto",
         "weights and KV type; auto = float32 on a CPU, the checkpoint's on a GPU",
@@ -79,6 +95,9 @@ class Settings:
     )
     transfer_advertise: str = _setting(
         "", "host:port decode workers dial instead of the KV port, behind a NAT or a proxy"
+    )
+    probe_port: int = _setting(
+        0, "HTTP port of a worker's /health and /ready; 0 = none", low=0, high=65535
     )
     worker_id: str = _setting("", "stable name of a worker; default: role and pid")
 
@@ -177,7 +196,7 @@ def parse(name: str, text: str) -> Any:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for variable, text in sorted(environ.items()):
+    for variable, text in sorted(_with_files_read(environ).items()):
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         name = variable.removeprefix(PREFIX).lower()
@@ -185,6 +204,22 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             raise SettingsError(f"{variable} names no setting; `baton serve --help` lists them")
         values[name] = parse(name, text)
     return values
+
+
+def _with_files_read(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with each secret itself in place of the name of its file."""
+    read = dict(environ)
+    for variable in map(environment_name, sorted(SECRETS)):
+        path = read.pop(variable + FILE_SUFFIX, None)
+        if path is None:
+            continue
+        if variable in read:
+            raise SettingsError(f"{variable} and {variable}{FILE_SUFFIX} are both given")
+        try:
+            read[variable] = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{variable}{FILE_SUFFIX}: cannot read it: {error}") from None
+    return read
 
 
 def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:

@@ -33,6 +33,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
+            item.add_marker("alone")
         needed = 2 if item.get_closest_marker("gpu2") else 1
         if _is_gpu_test(item) and num_gpus < needed:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s)"))

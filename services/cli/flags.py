@@ -6,10 +6,7 @@ from dataclasses import Field, fields
 from functools import partial
 from typing import Any
 
-from shared.settings import Settings, environment_name, flag_name, parse
-
-SECRETS = frozenset({"kv_secret", "redis"})
-"""settings that a list of processes must not show; they travel in the environment"""
+from shared.settings import SECRETS, Settings, environment_name, flag_name, parse
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str] | None = None) -> None:

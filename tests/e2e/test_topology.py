@@ -1,14 +1,19 @@
 """One worker alone gives the answers of two; a port that is taken is one clear error."""
 
+import json
 import random
 import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.e2e.cluster import BATON, Cluster, running
+from tests.schemas import SCHEMAS
+
+STRUCTURED = ("person", "unicode keys", "tree", "strings", "nullable", "any of records") * 2
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +46,30 @@ def test_one_worker_answers_like_two(agg: Cluster, pd: Cluster) -> None:
     assert all(stream.complete for stream in (*alone, *apart))
     assert [stream.answer for stream in alone] == [stream.answer for stream in apart]
     assert len({stream.text for stream in alone}) == len(alone)
+
+
+def structured_bodies() -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": f"Tell me about {name}",
+            "max_tokens": 160,
+            "temperature": 1.2,
+            "seed": seed,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": SCHEMAS[name]},
+            },
+        }
+        for seed, name in enumerate(STRUCTURED)
+    ]
+
+
+def test_answers_with_a_schema_are_valid_and_the_same(agg: Cluster, pd: Cluster) -> None:
+    alone, apart = agg.answers(structured_bodies()), pd.answers(structured_bodies())
+    assert [stream.answer for stream in alone] == [stream.answer for stream in apart]
+    for stream, name in zip(apart, STRUCTURED, strict=True):
+        assert stream.complete, stream
+        jsonschema.Draft202012Validator(SCHEMAS[name]).validate(json.loads(stream.text))
 
 
 def test_a_planted_local_prefill_is_counted(agg: Cluster, pd: Cluster) -> None:

@@ -19,6 +19,8 @@ from tests.mock_cell import MockCell, mock_cell
 from tests.redis_server import ON_PATH, server_binary
 from tests.yardstick import slowness
 
+pytestmark = pytest.mark.alone
+
 NUM_REQUESTS = 300
 NUM_RUNS = 3
 PROMPT = tuple(range(5, 205))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli.__main__ import Parser
-from services.cli.flags import SECRETS, add_settings, given_settings, secrets_environment, to_flags
+from services.cli.flags import add_settings, given_settings, secrets_environment, to_flags
 from shared.errors import SettingsError
-from shared.settings import Settings, flag_name, load_settings
+from shared.settings import SECRETS, Settings, flag_name, load_settings
 
 
 def parsed(argv: list[str]) -> dict[str, object]:
