@@ -10,11 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from services.gateway.app import create_app
-from services.gateway.generation import Delta, GenerateRequest, Generation
-from services.gateway.http_limits import HttpLimits
-from services.gateway.http_server import http_server
-from services.gateway.text_pool import TextPool
+from services.gateway.http.limits import HttpLimits
+from services.gateway.http.server import http_server
+from services.gateway.owner.generation import Delta, GenerateRequest, Generation
+from services.gateway.prompt.text_pool import TextPool
+from services.gateway.routes.app import create_app
 from shared.block_hash import root_hash
 from shared.errors import BatonError
 from shared.protocol import FinishReason, TokenLogprobs

@@ -13,18 +13,18 @@ from typing import cast
 
 from prometheus_client import disable_created_metrics
 
-from services.gateway.app import create_app
-from services.gateway.dispatcher import Dispatcher, GatewayStores
-from services.gateway.generate_routes import TENANT
-from services.gateway.http_server import http_server
-from services.gateway.identity import GatewayIdentity
-from services.gateway.observation import Observation
-from services.gateway.prefill_cost import PrefillCost
-from services.gateway.router import Topology
-from services.gateway.served_model import ServedModel, served_model
-from services.gateway.text_pool import TextPool
-from services.gateway.upkeep import Upkeep
-from services.gateway.worker_links import WorkerLinks
+from services.gateway.http.server import http_server
+from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.observation import Observation
+from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.router import Topology
+from services.gateway.owner.upkeep import Upkeep
+from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.prompt.served_model import ServedModel, served_model
+from services.gateway.prompt.text_pool import TextPool
+from services.gateway.routes.app import create_app
+from services.gateway.routes.generate import TENANT
 from shared.block_hash import root_hash
 from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
 from shared.clock import SystemClock

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import pytest
 
-from services.gateway.dispatcher import Dispatcher, GatewayStores
-from services.gateway.generation import GenerateRequest
-from services.gateway.identity import GatewayIdentity
-from services.gateway.observer import Unobserved
-from services.gateway.prefill_cost import PrefillCost
-from services.gateway.worker_links import WorkerLinks
+from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.owner.generation import GenerateRequest
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.observer import Unobserved
+from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.worker_links import WorkerLinks
 from shared.clock import SystemClock
 from shared.link.server import LinkServer, Peer
 from shared.protocol import (

@@ -10,14 +10,14 @@ import jsonschema
 import pytest
 import torch
 
-from services.gateway.answer_choice import WholeParts
-from services.gateway.answer_shape import ChatShape
-from services.gateway.answer_text import AnswerText
-from services.gateway.generation import Delta
-from services.gateway.parted_text import PartedText
-from services.gateway.prompt_reader import PreparedRequest, PromptReader
-from services.gateway.served_model import ServedModel
-from services.gateway.text_worker import TEXT_CODEC
+from services.gateway.answer.choice import WholeParts
+from services.gateway.answer.parted_text import PartedText
+from services.gateway.answer.shape import ChatShape
+from services.gateway.answer.text import AnswerText
+from services.gateway.owner.generation import Delta
+from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader
+from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.text_worker import TEXT_CODEC
 from tests.structured_model import (
     MAX_MODEL_LEN,
     VOCAB_SIZE,

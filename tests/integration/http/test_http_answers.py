@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.generation import Delta, GenerateRequest
+from services.gateway.owner.generation import Delta, GenerateRequest
 from shared.protocol import Attempt
 from shared.telemetry.tracing import parse_traceparent
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of

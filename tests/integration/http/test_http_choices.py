@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.generation import Delta, GenerateRequest
-from services.gateway.group_requests import choice_seed
-from services.gateway.request_fields import MAX_CHOICES, MAX_N, MAX_PROMPTS
+from services.gateway.answer.group_requests import choice_seed
+from services.gateway.owner.generation import Delta, GenerateRequest
+from services.gateway.prompt.request_fields import MAX_CHOICES, MAX_N, MAX_PROMPTS
 from shared.errors import AttemptError, BatonError, OverloadedError
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body
 from tests.integration.http.choices import (

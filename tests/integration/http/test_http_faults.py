@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from services.gateway.generation import Delta, GenerateRequest
+from services.gateway.owner.generation import Delta, GenerateRequest
 from shared.errors import AttemptError, OverloadedError
 from shared.settings import Settings
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from services.gateway.http_limits import HttpLimits
-from services.gateway.http_server import http_limits
+from services.gateway.http.limits import HttpLimits
+from services.gateway.http.server import http_limits
 from shared.settings import Settings
 from tests.http_bodies import CHAT, TEXT, chat_body, text_body
 from tests.integration.http.loop_lag import LoopLag

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from services.gateway.field_readers import MAX_STOPS
+from services.gateway.fields.readers import MAX_STOPS
 from tests.http_bodies import CHAT, chat_body
 from tests.served_app import ServedApp
 from tests.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import torch
 
-from services.gateway.field_readers import MAX_BIASES
+from services.gateway.fields.readers import MAX_BIASES
 from shared.engine.sampler import Sampler
 from tests.http_bodies import CHAT, TEXT, chat_body, text_body
 from tests.served_app import ServedApp

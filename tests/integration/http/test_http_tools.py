@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from services.gateway.generation import GenerateRequest
+from services.gateway.owner.generation import GenerateRequest
 from shared.block_hash import chain_hashes, root_hash
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body
 from tests.served_app import ServedApp, Step, delta, serve_app

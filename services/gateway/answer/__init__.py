@@ -1,0 +1,1 @@
+"""From a generation's deltas to the bytes a client reads (step 8)."""

@@ -1,0 +1,146 @@
+"""The generations behind one HTTP answer: one, or a group of several.
+
+A group exists only here: for the dispatcher each choice is a request of its own. Nothing of a
+group is given out before every choice is accepted, so that a refusal of one refuses the whole
+request with its own status; and a failure of one is the failure of all.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Self
+
+from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.owner.generation import Delta, GenerateRequest, Generation
+from shared.errors import AttemptError, BatonError
+from shared.protocol import FinishReason
+
+SUBMITS_PER_TURN = 16
+"""then the event loop has a turn"""
+
+
+class ChoiceGroup:
+    """Iterate over what arrives, as (index, delta) pairs, until each choice was closed.
+
+    Read it from one task. `cancel` on every way out."""
+
+    def __init__(
+        self,
+        submit: Callable[[GenerateRequest], Generation],
+        requests: Sequence[GenerateRequest],
+        order: SubmitOrder,
+    ) -> None:
+        self._submit = submit
+        self._requests = requests
+        self._order = order
+        self._news = asyncio.Event()
+        self._start_s = asyncio.get_running_loop().time()
+        self._generations: dict[int, Generation] = {}
+        self._open = dict.fromkeys(range(len(requests)))
+        """choices whose end was not seen yet"""
+        self._unbegun: list[int] = []
+        """submitted, without a token so far; followed while others wait for them"""
+        self._all_accepted = False
+
+    async def start(self) -> Self:
+        """Submit what may be submitted; OverloadedError, and nothing kept, if one is refused."""
+        opening = self._order.opening()
+        try:
+            for place, index in enumerate(opening):
+                if place and place % SUBMITS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                self._submit_one(index, self._requests[index])
+        except BaseException:
+            await self.cancel()
+            raise
+        return self
+
+    @property
+    def rids(self) -> tuple[str, ...]:
+        """Of the choices, in order."""
+        return tuple(request.rid for request in self._requests)
+
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the first choice of each prompt found in a cache."""
+        leaders = {self._order.leader(index) for index in self._generations}
+        return sum(self._generations[leader].cached_tokens for leader in leaders)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[tuple[int, Delta]]:
+        """At least one delta; raises the first failure of any choice."""
+        while self._open:
+            if not self._all_accepted:
+                self._submit_due()
+            if self._all_accepted and (arrived := self._take()):
+                return arrived
+            self._news.clear()
+            await self._news.wait()
+        raise StopAsyncIteration
+
+    async def finish(self, index: int, reason: FinishReason, num_tokens: int) -> None:
+        """The text side ends a choice; returns once that is recorded, or late."""
+        await self._generations[index].finish(reason, num_tokens)
+
+    def close(self, index: int) -> None:
+        """This choice is complete: whatever may follow is not wanted."""
+        self._open.pop(index, None)
+
+    async def cancel(self) -> None:
+        """Nobody wants the choices that are still open; safe to call twice."""
+        for index in tuple(self._open):
+            if index in self._generations:
+                await self._generations[index].cancel()
+
+    def _follow(self, index: int, prompt_inc: str | None) -> None:
+        """Submit a choice whose prompt that incarnation has computed."""
+        request = self._requests[index]
+        waited_s = asyncio.get_running_loop().time() - self._start_s
+        left_s = max(0.0, request.timeout_s - waited_s)
+        self._submit_one(index, replace(request, timeout_s=left_s, prefer_inc=prompt_inc))
+
+    def _submit_one(self, index: int, request: GenerateRequest) -> None:
+        generation = self._submit(request)
+        generation.share_news(self._news)
+        self._generations[index] = generation
+        self._unbegun.append(index)
+
+    def _submit_due(self) -> None:
+        """Submit those whose prompt is in a cache by now; note when all are accepted."""
+        begun = [index for index in self._unbegun if self._generations[index].begun]
+        self._unbegun = [index for index in self._unbegun if index not in begun]
+        for index in begun:
+            prompt_inc = self._generations[self._order.leader(index)].prompt_inc
+            for due in self._order.begun(index):
+                self._follow(due, prompt_inc)
+        for generation in self._generations.values():
+            self._check(generation)
+        accepted = sum(generation.accepted for generation in self._generations.values())
+        self._all_accepted = accepted == len(self._requests)
+
+    def _check(self, generation: Generation) -> None:
+        """Raise what the request fails with before anything was given out; a lone choice gives
+        out its tokens first."""
+        if generation.begun and len(self._requests) == 1:
+            return
+        if generation.failure is not None:
+            raise generation.failure
+        if generation.ended and not generation.begun:
+            raise _ended_early()
+
+    def _take(self) -> list[tuple[int, Delta]]:
+        arrived = []
+        for index in self._open:
+            generation = self._generations[index]
+            delta = generation.take()
+            if delta is not None:
+                arrived.append((index, delta))
+            elif generation.ended:
+                raise _ended_early()
+        return arrived
+
+
+def _ended_early() -> BatonError:
+    """A generation that just stops is a failure, never an answer cut short."""
+    return AttemptError("the answer ended early", code="internal_error")

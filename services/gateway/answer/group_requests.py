@@ -1,0 +1,63 @@
+"""The requests that the choices of one HTTP request are made of."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from services.gateway.http.request_id import fresh_id
+from services.gateway.owner.generation import Endpoint, GenerateRequest
+from services.gateway.owner.observation import request_trace
+from services.gateway.prompt.prompt_reader import PreparedRequest
+
+SEED_BYTES = 8
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """What its choices have in common."""
+
+    rid: str
+    tenant: str
+    endpoint: Endpoint
+    timeout_s: float
+    client_traceparent: str | None
+    received_ns: int
+
+
+def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[GenerateRequest]:
+    """One per prompt and choice, in the order of the answer's indexes. A lone choice has the
+    HTTP request's id, those of a group have their own."""
+    alone = len(prepared.prompts) * prepared.num_choices == 1
+    sampling, n = prepared.sampling, prepared.num_choices
+    trace = request_trace(http.client_traceparent)
+    places = [(prompt, at) for prompt in prepared.prompts for at in range(n)]
+    return [
+        GenerateRequest(
+            rid=http.rid if alone else fresh_id(),
+            tenant=http.tenant,
+            endpoint=http.endpoint,
+            prompt_ids=prompt.token_ids,
+            sampling=replace(
+                sampling, max_tokens=prompt.max_tokens, seed=choice_seed(sampling.seed, at)
+            ),
+            timeout_s=http.timeout_s,
+            traceparent=(trace.child() if index else trace).traceparent,
+            client_traceparent=http.client_traceparent,
+            received_ns=http.received_ns,
+            block_hashes=prompt.block_hashes,
+            group="" if alone else http.rid,
+            choice=index,
+            prompt=index // n,
+        )
+        for index, (prompt, at) in enumerate(places)
+    ]
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of a prompt's choice, 63 bits: the first keeps the request's own, so that it is
+    the answer that n=1 gives; the others' is a BLAKE2b digest of seed and number."""
+    if not choice:
+        return seed
+    content = seed.to_bytes(SEED_BYTES, "big") + choice.to_bytes(SEED_BYTES, "big")
+    digest = hashlib.blake2b(content, digest_size=SEED_BYTES, person=b"baton.choice").digest()
+    return int.from_bytes(digest, "big") >> 1

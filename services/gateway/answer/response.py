@@ -1,0 +1,227 @@
+"""The choices of one request as an HTTP answer: streamed as server-sent events, or whole.
+
+Both run under a ClientConnection: when the client leaves, stops reading, or a stop string ends
+a text, its generation is told at once. A failure before the first byte gets its own status;
+afterwards it is the stream's last event, without `[DONE]`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.gateway.answer.choice import (
+    ChoiceText,
+    StreamedChoice,
+    StreamedParts,
+    streamed_choice,
+    whole_choice,
+)
+from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.parted_text import PartedText
+from services.gateway.answer.receipt_field import answer_receipt
+from services.gateway.answer.shape import AnswerIdentity, AnswerShape, answer_object
+from services.gateway.answer.sse import DONE, ChunkWriter, error_event
+from services.gateway.answer.usage import usage
+from services.gateway.http.client_connection import ClientConnection, ClientGoneError
+from services.gateway.http.errors import error_body, error_response, json_response
+from services.gateway.http.protocol import drop_connection, mark_event_stream
+from services.gateway.http.request_id import request_id
+from services.gateway.prompt.prompt_reader import PreparedRequest
+from shared.errors import BatonError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Everything an answer is made of."""
+
+    prepared: PreparedRequest
+    group: ChoiceGroup
+    texts: tuple[ChoiceText, ...]
+    """of the choices, in order"""
+    shape: AnswerShape
+    identity: AnswerIdentity
+    final_receipt: Callable[[str], Awaitable[dict[str, Any] | None]] | None = None
+    """of an id; only where the client asked for a receipt"""
+
+    @property
+    def with_logprobs(self) -> bool:
+        return self.prepared.sampling.logprobs >= 0
+
+    def usage(self) -> dict[str, Any]:
+        """What the request cost so far: each prompt once, the tokens of all choices."""
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prepared.prompts)
+        num_tokens = sum(text.num_tokens for text in self.texts)
+        num_cached_tokens = self.group.cached_tokens()
+        return usage(num_prompt_tokens, num_tokens, num_cached_tokens, self._reasoning_tokens())
+
+    def _reasoning_tokens(self) -> int | None:
+        if self.prepared.form.reasoning == "none":
+            return None
+        return sum(text.num_reasoning_tokens for text in self.texts if isinstance(text, PartedText))
+
+    async def close(self, index: int) -> None:
+        """The choice's text has ended; so does its generation, if a stop string ended it."""
+        text = self.texts[index]
+        if text.stopped:
+            await self.group.finish(index, "stop", text.num_tokens)
+        self.group.close(index)
+
+    async def receipt(self) -> dict[str, Any] | None:
+        """Where the time went, if that was asked for; the choices have ended."""
+        if self.final_receipt is None:
+            return None
+        body = await self.final_receipt(self.identity.rid)
+        return None if body is None else answer_receipt(body)
+
+
+class AnswerResponse(Response):
+    """Sends one answer; cancels its choices on every way out but the end of their texts."""
+
+    def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
+        super().__init__()
+        self._request = request
+        self._answer = answer
+        self._slow_reader_s = slow_reader_s
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = ClientConnection(receive, send, self._slow_reader_s)
+        try:
+            await client.run(self._run(scope, client))
+        except ClientGoneError:
+            log.info("%s: the client left", self._answer.identity.rid)
+            await drop_connection(scope)
+
+    async def _run(self, scope: Scope, client: ClientConnection) -> None:
+        try:
+            await self._send_answer(scope, client)
+        except BatonError as error:
+            await self._answer.group.cancel()
+            await self._send_failure(error, scope, client)
+        finally:
+            await self._answer.group.cancel()
+
+    async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
+        raise NotImplementedError
+
+    async def _send_failure(
+        self, error: BatonError, scope: Scope, client: ClientConnection
+    ) -> None:
+        log.warning("%s: %s", self._answer.identity.rid, error)
+        response = error_response(self._request, error)
+        await response(scope, _nothing, client.send)
+
+
+class WholeResponse(AnswerResponse):
+    """The answer in one JSON object."""
+
+    async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
+        answer = self._answer
+        choices = [
+            whole_choice(text, answer.shape, with_logprobs=answer.with_logprobs)
+            for text in answer.texts
+        ]
+        async for arrived in answer.group:
+            for index, delta in arrived:
+                choice = choices[index]
+                choice.add(choice.text.push(delta))
+                if choice.text.finish_reason is not None:
+                    await answer.close(index)
+        bodies = [choice.body() for choice in choices]
+        body = answer_object(answer.shape, answer.identity, bodies, answer.usage())
+        receipt = await answer.receipt()
+        if receipt is not None:
+            body["baton"] = receipt
+        await json_response(self._request, body)(scope, _nothing, client.send)
+
+
+class StreamResponse(AnswerResponse):
+    """The answer as server-sent events; chunks of different choices come as they come."""
+
+    def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
+        super().__init__(request, answer, slow_reader_s)
+        prepared = answer.prepared
+        shape, identity = answer.shape, answer.identity
+        self._chunks = [
+            ChunkWriter(shape, identity, with_usage=prepared.include_usage, index=index)
+            for index in range(len(answer.texts))
+        ]
+        self._choices = [
+            streamed_choice(text, chunks, with_logprobs=answer.with_logprobs)
+            for text, chunks in zip(answer.texts, self._chunks, strict=True)
+        ]
+        self._plain = not answer.with_logprobs and not prepared.continuous_usage
+        self._num_ended = 0
+
+    async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
+        answer = self._answer
+        async for arrived in answer.group:
+            body = b""
+            for index, delta in arrived:
+                choice = self._choices[index]
+                shown = choice.text.push(delta)
+                if choice.text.finish_reason is not None:
+                    body += await self._last_events(index, shown)
+                elif self._plain:
+                    body += choice.plain(shown)
+                else:
+                    body += choice.events(shown, self._so_far())
+            if not self._started:
+                await self._start(scope, client)
+            if body:
+                await client.send({"type": "http.response.body", "body": body, "more_body": True})
+        await client.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _last_events(self, index: int, shown: str) -> bytes:
+        """The events that the last text of a choice causes."""
+        await self._answer.close(index)
+        choice = self._choices[index]
+        events = choice.events(shown, self._so_far())
+        self._num_ended += 1
+        if self._num_ended < len(self._choices):
+            return events + choice.end(self._so_far())
+        return events + await self._ending(choice)
+
+    async def _ending(self, choice: StreamedChoice | StreamedParts) -> bytes:
+        """The end of the last choice, and of the stream. A receipt is in the last chunk."""
+        answer = self._answer
+        receipt = await answer.receipt()
+        if not answer.prepared.include_usage:
+            return choice.end(self._so_far(), receipt) + DONE
+        return choice.end(self._so_far()) + self._chunks[0].usage(answer.usage(), receipt) + DONE
+
+    def _so_far(self) -> dict[str, Any] | None:
+        return self._answer.usage() if self._answer.prepared.continuous_usage else None
+
+    async def _start(self, scope: Scope, client: ClientConnection) -> None:
+        self._started = True
+        mark_event_stream(scope)
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-request-id", request_id(scope).encode()),
+        ]
+        await client.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_failure(
+        self, error: BatonError, scope: Scope, client: ClientConnection
+    ) -> None:
+        if not self._started:
+            await super()._send_failure(error, scope, client)
+            return
+        log.warning("%s: %s", self._answer.identity.rid, error)
+        body = error_event(error_body(error))
+        await client.send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _nothing() -> Any:
+    """A `receive` for responses that read nothing."""
+    raise AssertionError("a response does not read the request")

@@ -1,0 +1,88 @@
+"""The text of one answer as its tokens arrive: detokenized, cut at stop strings, counted."""
+
+from collections.abc import Sequence
+
+from services.gateway.answer.logprobs import TokenEntry
+from services.gateway.owner.generation import Delta
+from services.gateway.text.stop_strings import StopStrings
+from services.gateway.text.tokenizer import TextTokenizer
+from shared.protocol import FinishReason, Sampling, TokenLogprobs
+
+
+class AnswerText:
+    """Feed it deltas; it returns the text that may be shown, and knows when to stop."""
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        sampling: Sampling,
+        stop: tuple[str, ...] = (),
+        visible_ids: tuple[int, ...] = (),
+    ) -> None:
+        """`visible_ids`: special tokens that stay in the text."""
+        self._detokenizer = tokenizer.detokenizer(visible_ids)
+        self._stops = StopStrings(stop) if stop else None
+        self._min_tokens = sampling.min_tokens
+        self._with_logprobs = sampling.logprobs >= 0
+        self._by_token = self._with_logprobs or bool(stop)
+        self._entries: list[TokenEntry] = []
+        self._num_made_chars = 0
+        self._num_shown_chars = 0
+        self.num_tokens = 0
+        """output tokens the answer is made of so far"""
+        self.finish_reason: FinishReason | None = None
+        self.stopped = False
+        """a stop string ended the answer; the generation may still be running"""
+
+    def push(self, delta: Delta) -> str:
+        """Text that these tokens allow to be shown."""
+        if self._by_token:
+            return self._push_by_token(delta)
+        self.num_tokens += len(delta.token_ids)
+        text = self._detokenizer.push(delta.token_ids)
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            text += self._detokenizer.end()
+        return text
+
+    def take_entries(self) -> list[TokenEntry]:
+        """Log-probabilities of tokens whose text was shown since the last call; in the end,
+        of all tokens but those that only belong to a stop string."""
+        if not self._with_logprobs:
+            return []
+        ended = self.finish_reason is not None and not self.stopped
+        ready = [
+            entry for entry in self._entries if ended or entry.text_offset < self._num_shown_chars
+        ]
+        self._entries = self._entries[len(ready) :]
+        return ready
+
+    def _push_by_token(self, delta: Delta) -> str:
+        shown = ""
+        logprobs: Sequence[TokenLogprobs | None] = delta.logprobs or [None] * len(delta.token_ids)
+        for token_id, entry in zip(delta.token_ids, logprobs, strict=True):
+            if entry is not None and self._with_logprobs:
+                self._entries.append(TokenEntry(token_id, entry, self._num_made_chars))
+            self.num_tokens += 1
+            shown += self._show(self._detokenizer.push((token_id,)))
+            if self.stopped:
+                return shown
+        if delta.finish_reason is not None:
+            shown += self._show(self._detokenizer.end())
+            if not self.stopped:
+                self.finish_reason = delta.finish_reason
+                shown += self._count(self._stops.end() if self._stops else "")
+        return shown
+
+    def _show(self, text: str) -> str:
+        self._num_made_chars += len(text)
+        if self._stops is None or self.num_tokens < self._min_tokens:
+            return self._count(text)
+        text, self.stopped = self._stops.push(text)
+        if self.stopped:
+            self.finish_reason = "stop"
+        return self._count(text)
+
+    def _count(self, text: str) -> str:
+        self._num_shown_chars += len(text)
+        return text

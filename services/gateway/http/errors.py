@@ -1,0 +1,109 @@
+"""Error answers in OpenAI's shape, with the request id in the header.
+
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.http.request_id import request_id
+from shared.errors import AttemptError, BatonError, OverloadedError, RequestError
+
+TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+"""status -> type; the rest is invalid_request_error below 500 and server_error from there"""
+
+
+def error_type(status: int) -> str:
+    return TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+def error_body(error: BatonError) -> dict[str, Any]:
+    """The `{"error": ...}` object of one of our errors; others become a bare server_error."""
+    status = error_status(error)
+    kind, param = error_type(status), None
+    message, code = "internal error", "internal_error"
+    if isinstance(error, RequestError):
+        message, param = error.message, error.param
+        code = error.code or "invalid_value"
+        kind = kind if status in TYPES else error.kind
+    elif isinstance(error, OverloadedError):
+        message = f"{error.message}; try again in {_retry_after_s(error)} s"
+        code = "rate_limit_exceeded" if status == 429 else "overloaded"
+    elif isinstance(error, AttemptError):
+        message, code = error.message, error.code
+    return _body(message, kind, param, code)
+
+
+def error_status(error: BatonError) -> int:
+    if isinstance(error, RequestError | OverloadedError | AttemptError):
+        return error.status
+    return 500
+
+
+def error_response(request: Request, error: BatonError) -> Response:
+    """Status, body and headers of an error before the first byte of an answer."""
+    headers: dict[str, str] = {}
+    status = error_status(error)
+    if isinstance(error, OverloadedError) or status == 503:
+        headers["retry-after"] = str(_retry_after_s(error))
+    if status == 503:
+        headers["connection"] = "close"  # another gateway may answer the next connection
+    return json_response(request, error_body(error), status, headers)
+
+
+def _retry_after_s(error: BatonError) -> int:
+    return max(1, math.ceil(error.retry_after_s)) if isinstance(error, OverloadedError) else 1
+
+
+def http_exception_response(request: Request, error: HTTPException) -> Response:
+    """Unknown path, wrong method and whatever else the framework refuses."""
+    headers = dict(error.headers or {})
+    message, code = "bad request", "bad_request"
+    if error.status_code == 404:
+        message, code = "no such path; the API's paths begin with /v1/", "not_found"
+    elif error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+        message, code = f"wrong method for this path; use {headers['Allow']}", "method_not_allowed"
+    body = _body(message, error_type(error.status_code), None, code)
+    return json_response(request, body, error.status_code, headers)
+
+
+def internal_error_response(request: Request) -> Response:
+    """A bug of ours; the log has the traceback, the client does not."""
+    return json_response(
+        request, _body("internal error", "server_error", None, "internal_error"), 500
+    )
+
+
+def error_json(status: int, code: str, message: str) -> bytes:
+    """The body of an error that no application code saw."""
+    return json.dumps(_body(message, error_type(status), None, code)).encode()
+
+
+def json_response(
+    request: Request,
+    payload: Any,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Any JSON answer of the gateway; carries x-request-id."""
+    body = json.dumps(payload, separators=(",", ":")).encode()
+    every = {"x-request-id": request_id(request.scope), **(headers or {})}
+    return Response(body, status, every, media_type="application/json")
+
+
+def _body(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,0 +1,72 @@
+"""The uvicorn server that runs the gateway's app."""
+
+import asyncio
+import functools
+import math
+import signal
+import socket
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from services.gateway.http.limits import HttpLimits, file_limit
+from services.gateway.http.protocol import GatewayProtocol
+from shared.settings import Settings
+
+KEEP_ALIVE_S = 75
+LAST_WORDS_S = 5
+"""after the drain, time to send the error events of what did not finish"""
+CHUNK_FRAMING_BYTES = 64 * 1024
+"""what the framing of a chunked body may add to it"""
+CONNECTIONS_PER_REQUEST = 2
+MIN_CONNECTIONS = 4096
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    """Room for every request the gateway may own, as many idle connections, and no more than
+    the process can open."""
+    wanted = max(MIN_CONNECTIONS, CONNECTIONS_PER_REQUEST * settings.max_live_requests)
+    return HttpLimits(
+        body_bytes=settings.max_body_bytes + CHUNK_FRAMING_BYTES,
+        num_connections=min(wanted, file_limit()),
+    )
+
+
+class HttpServer(uvicorn.Server):
+    """A server that says when it was told to stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's would raise the signal again at its end, before the rest could be closed."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.stopping.set()
+        await super().shutdown(sockets)
+
+
+def http_server(app: FastAPI, settings: Settings, limits: HttpLimits | None = None) -> HttpServer:
+    """Not started; run with `await server.serve(sockets=[bound socket])`."""
+    protocol = functools.partial(GatewayProtocol, limits or http_limits(settings))
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=cast(Any, protocol),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORDS_S,
+    )
+    return HttpServer(config)

@@ -1,0 +1,298 @@
+"""Owns every request of this gateway from acceptance to its one end.
+
+    submit: check -> route -> ASSIGN on the link, ADMIT to Redis at the same moment
+    START -> choose decode -> RECEIVE        tokens -> in order to the client
+    link lost, failure, stall -> next epoch  last token -> FINISH -> last delta
+
+What may happen to a request is decided by its state machine (`ownership`), where it goes by
+the router; `owned_requests` does what they say. Here are the door to the HTTP layer and the
+clock. Everything runs on one event loop, and no token ever waits for Redis.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from services.gateway.owner.background import Background
+from services.gateway.owner.counters import DispatchCounters
+from services.gateway.owner.effects import Failure
+from services.gateway.owner.generation import GenerateRequest, Generation
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.observer import Observer
+from services.gateway.owner.owned_requests import OwnedRequests
+from services.gateway.owner.ownership import Ownership
+from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.router import Placement
+from services.gateway.owner.worker_link import WorkerLink
+from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.owner.worker_messages import WorkerMessages
+from shared.block_hash import chain_hashes, root_hash
+from shared.clock import Clock
+from shared.errors import OverloadedError
+from shared.protocol import FinishReason, Message
+from shared.queue.backlog import Backlog
+from shared.settings import Settings
+from shared.state.prefix_index import PrefixIndex
+from shared.state.records import AdmittedRequest, RequestRecords
+from shared.telemetry.metrics import GatewayFacts
+
+TICK_S = 0.25
+PLACE_OURSELVES_S = 1.0
+"""who still waits after this is placed without the backlog as soon as there is room"""
+DRAIN_POLL_S = 0.05
+RECEIPT_WAIT_S = 0.05
+MIN_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+
+
+@dataclass(frozen=True)
+class GatewayStores:
+    """What the gateway keeps or reads outside its own memory."""
+
+    records: RequestRecords
+    backlog: Backlog
+    index: PrefixIndex
+
+
+class Dispatcher:
+    """The gateway's core. `start` once, `close` once; all calls on one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: GatewayIdentity,
+        stores: GatewayStores,
+        links: WorkerLinks,
+        cost: PrefillCost,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._links = links
+        self._clock = clock
+        self._start_s = clock.monotonic_s()
+        self._draining = False
+        self._requests = OwnedRequests(
+            identity, links, stores.records, stores.backlog, stores.index, clock, observer
+        )
+        self._messages = WorkerMessages(self._requests, cost, clock, observer)
+        self._background = Background()
+
+    def start(self) -> None:
+        """Dial workers and begin to watch the clock."""
+        self._links.start(self)
+        self._background.spawn(self._watch())
+
+    async def drain(self, limit_s: float) -> None:
+        """Accept nothing more; what lives has until the limit, then ends with one clean error."""
+        self._draining = True
+        deadline_s = self._clock.monotonic_s() + limit_s
+        while self._requests.live and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
+        failure = Failure("gateway_stopping", "the gateway is shutting down", 503)
+        for live in self._all_live():
+            self._requests.execute(live, live.machine.abandon(failure))
+
+    async def close(self) -> None:
+        """End what still lives, record it, hang up."""
+        await self.drain(0.0)
+        await self._background.close()
+        await self._requests.writer.close()
+        await self._requests.line.close()
+        await self._links.close()
+
+    # The HTTP layer's side
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Accept a request and send it on its way; OverloadedError if that is impossible now."""
+        requests = self._requests
+        placement = requests.placement()
+        self._check_capacity(placement)
+        live = self._open(request)
+        route = requests.route(live, placement)
+        if route is None and len(requests.line) >= self._settings.max_backlog:
+            raise self._overloaded("no worker has room and the backlog is full", len(requests.line))
+        requests.accept(live, route, placement)
+        return live.generation
+
+    async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
+        """End early from the text side; returns when the outcome is recorded or late."""
+        live = self._requests.live.get(rid)
+        if live is not None:
+            self._requests.execute(live, live.machine.stop(reason, num_tokens))
+            await live.ended.wait()
+
+    async def cancel(self, rid: str, num_tokens: int) -> None:
+        """The client left; workers are told at once."""
+        live = self._requests.live.get(rid)
+        if live is not None:
+            self._requests.execute(live, live.machine.cancel(num_tokens))
+
+    def ready(self) -> bool:
+        """Whether a request would be accepted and served now."""
+        return (
+            not self._draining
+            and self._links.registry_answers
+            and self._can_serve(self._requests.placement())
+            and len(self._requests.live) < self._settings.max_live_requests
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The body of `status --json`. Asks the workers how they are, for whoever asks next."""
+        identity = self._identity
+        self._links.ping_all()
+        return {
+            "version": identity.version,
+            "url": identity.url,
+            "model": identity.model,
+            "max_model_len": self._links.max_model_len() or identity.max_model_len,
+            "block_size": identity.block_size,
+            "requests": {"live": len(self._requests.live)},
+            "workers": self._links.status(),
+        }
+
+    def receipt(self, rid: str) -> dict[str, Any] | None:
+        """What happened to a request; None if it is not among the last 1,000."""
+        return self._requests.receipts.body(rid)
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The receipt of a request that has ended, after a short wait for the workers' last
+        words on it."""
+        await self._requests.receipts.wait_complete(rid, RECEIPT_WAIT_S)
+        return self.receipt(rid)
+
+    @property
+    def counters(self) -> DispatchCounters:
+        return self._requests.counters
+
+    def worker_counters(self) -> dict[str, int]:
+        """Totals over all workers this gateway has seen, by metric name."""
+        return self._links.counter_totals()
+
+    def facts(self) -> GatewayFacts:
+        """What `/metrics` tells of the requests and their dispatch."""
+        counters = self._requests.counters
+        num_waiting = sum(live.machine.waits for live in self._all_live())
+        return GatewayFacts(
+            num_running=len(self._requests.live) - num_waiting,
+            num_waiting=num_waiting,
+            direct_assigns=counters.direct_assigns,
+            backlog_puts=counters.backlog_puts,
+            backlog_pulls=counters.backlog_pulls,
+            attempts=counters.attempts,
+            worker_totals=self.worker_counters(),
+        )
+
+    # The upkeep's side
+
+    def progress(self) -> dict[str, int]:
+        """Output tokens so far, by rid."""
+        return {live.rid: len(live.machine.token_ids) for live in self._all_live()}
+
+    def admit_all_again(self) -> None:
+        """Redis lost its data: write what lives once more."""
+        self._requests.writer.admit_again([live.record for live in self._all_live()])
+
+    # The links' side
+
+    def live_attempts(self, inc: str) -> tuple[tuple[str, int], ...]:
+        held = (live for live in self._all_live() if live.machine.holds(inc))
+        return tuple((live.rid, live.machine.epoch) for live in held)
+
+    def receive(self, worker: WorkerLink, message: Message) -> None:
+        self._messages.receive(worker, message)
+
+    def worker_up(self, worker: WorkerLink) -> None:
+        self._requests.choose_missing_decodes()
+        self._requests.place_waiting()
+
+    def worker_lost(self, inc: str) -> None:
+        for live in self._all_live():
+            self._requests.execute(live, live.machine.lose_link(inc))
+
+    def num_backlogged(self, worker: WorkerLink) -> int:
+        return self._requests.num_backlogged(worker)
+
+    # Inside
+
+    def _all_live(self) -> list[LiveRequest]:
+        return list(self._requests.live.values())
+
+    def _open(self, request: GenerateRequest) -> LiveRequest:
+        identity = self._identity
+        root = root_hash(self._settings.kv_secret.encode(), request.tenant)
+        hashes = request.block_hashes
+        if hashes is None:
+            hashes = tuple(chain_hashes(root, request.prompt_ids, identity.block_size))
+        return LiveRequest(
+            request=request,
+            record=AdmittedRequest(
+                rid=request.rid,
+                g_inc=identity.g_inc,
+                tenant=request.tenant,
+                pool=identity.pool,
+                num_prompt_tokens=len(request.prompt_ids),
+                received_ns=request.received_ns,
+            ),
+            machine=Ownership(request.sampling, self._settings.max_attempts),
+            generation=Generation(request.rid, self),
+            accepted=(self._clock.monotonic_s(), self._clock.wall_ns()),
+            hashes=(root, hashes),
+        )
+
+    def _can_serve(self, placement: Placement | None) -> bool:
+        return placement is not None and any(
+            view.ready and view.role == "decode" for view in self._links.views
+        )
+
+    def _check_capacity(self, placement: Placement | None) -> None:
+        num_live = len(self._requests.live)
+        if self._draining:
+            text = "this gateway is shutting down"
+            raise OverloadedError(text, retry_after_s=MIN_RETRY_S, status=503)
+        if num_live >= self._settings.max_live_requests:
+            raise self._overloaded("this gateway has as many requests as it may", num_live)
+        if not self._can_serve(placement):
+            away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
+            raise OverloadedError(
+                "no worker can serve this now",
+                retry_after_s=min(max(away_s, MIN_RETRY_S), MAX_RETRY_S),
+                status=503,
+            )
+
+    def _overloaded(self, message: str, num_ahead: int) -> OverloadedError:
+        return OverloadedError(message, retry_after_s=self._requests.retry_after_s(num_ahead))
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self.tick(own_pause_s=loop.time() - due_s)
+
+    def tick(self, own_pause_s: float = 0.0) -> None:
+        """Deadlines, stalls, and whoever waits although there is room.
+
+        While this process was paused it heard nobody: that silence is no worker's fault."""
+        now_s = self._clock.monotonic_s()
+        for live in self._all_live():
+            waits_for_decode = live.machine.wants_decode
+            live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
+            if now_s >= live.deadline_s:
+                self._requests.execute(live, live.machine.expire())
+            elif now_s - self._last_progress_s(live) > live.patience_s():
+                self._requests.execute(live, live.machine.stall(live.machine.epoch))
+        self._requests.choose_missing_decodes()
+        self._requests.place_popped()
+        self._requests.place_waiting(PLACE_OURSELVES_S)
+        self._requests.line.repeat_puts()
+
+    def _last_progress_s(self, live: LiveRequest) -> float:
+        """Its own, or that of a worker which has more than it runs: waiting there is no stall."""
+        machine, progress_s = live.machine, live.progress_s
+        for worker in (self._links.get(machine.p_inc), self._links.get(machine.d_inc)):
+            if worker is not None and worker.queues and machine.holds(worker.inc):
+                progress_s = max(progress_s, worker.last_progress_s)
+        return progress_s

@@ -1,0 +1,24 @@
+"""Who this gateway is and what it serves, as `status` shows it."""
+
+from dataclasses import dataclass
+
+from services.gateway.owner.router import Topology
+
+
+@dataclass(frozen=True)
+class GatewayIdentity:
+    """Facts fixed at the start."""
+
+    g_inc: str
+    """gateway id, a dot, and a boot nonce"""
+    pool: str
+    """(model, revision, layout fingerprint) its workers share"""
+    version: str
+    url: str
+    model: str
+    """name clients use"""
+    max_model_len: int
+    block_size: int
+    topology: Topology = "auto"
+    """pd: wait for a prefill worker after the start; agg: none is expected; auto: by what the
+    registry has listed so far"""

@@ -1,0 +1,348 @@
+"""The life of one request as its owner keeps it: events in, effects out, no I/O and no clock.
+
+    QUEUED(e) --assign--> RUNNING(e, p, -) --start, choose_decode--> RUNNING(e, p, d)
+        ^                        |                                        |
+        +---- e+1: fail, refuse, handback, link lost, stall --------------+
+    any of them --last token, stop, cancel, expire, attempts used up--> FINISHING
+    FINISHING --finish_answered--> DONE | FAILED | CANCELLED
+
+The owner is the only writer of a request's attempts. An attempt is an epoch: it names one
+prefill incarnation and one decode incarnation, once (R2), so tokens that reach the client
+within an epoch are of one lineage. Messages of any other epoch or incarnation change nothing.
+"""
+
+from enum import Enum
+
+from services.gateway.owner.effects import (
+    ChooseDecode,
+    Deliver,
+    Effect,
+    End,
+    Failure,
+    LocalReason,
+    Mode,
+    Outcome,
+    Requeue,
+    SendAssign,
+    SendCancel,
+    SendReceive,
+    WriteFinish,
+)
+from services.gateway.owner.sequencer import Sequencer, cut_run
+from shared.protocol import FinishReason, Sampling, TokenRun
+
+MAX_RETURNS = 64
+"""clean refusals and hand-backs in a row that a request survives without a new token; they are
+no strikes, but not endless"""
+MAX_OWN_FAULT_DEATHS = 2
+"""workers that may die of their own fault under a request before it is held to be the cause"""
+
+
+class State(Enum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_TERMINAL = {"done": State.DONE, "failed": State.FAILED, "cancelled": State.CANCELLED}
+
+
+class Ownership:
+    """State machine of one request; each method is an event and returns effects in order."""
+
+    def __init__(self, sampling: Sampling, max_attempts: int) -> None:
+        self.state = State.QUEUED
+        self.epoch = 0
+        self.p_inc: str | None = None
+        self.d_inc: str | None = None
+        self.mode: Mode = "prefill"
+        self.started = False
+        self.decode_spoke = False
+        """decode has all KV: prefill's part in this epoch is over"""
+        self.num_strikes = 0
+        self.num_returns = 0
+        self.num_own_fault_deaths = 0
+        self._max_attempts = max_attempts
+        self._max_tokens = sampling.max_tokens
+        eos = () if sampling.ignore_eos else sampling.eos_token_ids
+        self._end_ids = frozenset((*sampling.stop_token_ids, *eos))
+        self._sequencer = Sequencer()
+        self._epoch_start = 0
+        self._admitted: bool | None = None
+        self._held: list[TokenRun] = []
+        self._end: End | None = None
+        self._finish_asked = False
+        self._num_used = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Output tokens taken so far; a retry continues after them."""
+        return self._sequencer.token_ids
+
+    @property
+    def terminal(self) -> bool:
+        return self.state in (State.DONE, State.FAILED, State.CANCELLED)
+
+    @property
+    def live(self) -> bool:
+        """Still able to make progress: queued or running."""
+        return self.state in (State.QUEUED, State.RUNNING)
+
+    @property
+    def waits(self) -> bool:
+        """Wants a worker."""
+        return self.state is State.QUEUED
+
+    def holds(self, inc: str) -> bool:
+        """Whether the current attempt needs this worker."""
+        if self.state is not State.RUNNING:
+            return False
+        return inc == self.d_inc or (inc == self.p_inc and not self.decode_spoke)
+
+    # Placement
+
+    def assign(self, inc: str, mode: Mode, reason: LocalReason = "") -> list[Effect]:
+        """The owner chose a worker for the waiting epoch. The strike is recorded here (R9)."""
+        if self.state is not State.QUEUED:
+            return []
+        self.state = State.RUNNING
+        self.mode, self.p_inc = mode, inc
+        self.d_inc = inc if mode == "local" else None
+        self.num_strikes += 1
+        return [SendAssign(self.epoch, inc, mode, reason)]
+
+    def start(self, epoch: int, inc: str) -> list[Effect]:
+        """The worker has scheduled the first chunk."""
+        if not self._is_current(epoch, inc) or inc != self.p_inc or self.started:
+            return []
+        self.started = True
+        return [ChooseDecode(epoch)] if self.wants_decode else []
+
+    def choose_decode(self, epoch: int, inc: str) -> list[Effect]:
+        """The owner chose where this epoch is decoded; a second choice would break R2."""
+        if epoch != self.epoch or not self.wants_decode:
+            return []
+        assert self.p_inc is not None
+        self.d_inc = inc
+        return [SendReceive(epoch, self.p_inc, inc)]
+
+    @property
+    def wants_decode(self) -> bool:
+        """Prefill runs and nobody was chosen to decode."""
+        return self.state is State.RUNNING and self.started and self._may_choose()
+
+    # What workers say
+
+    def tokens(self, inc: str, run: TokenRun) -> list[Effect]:
+        """A run of tokens; R3 decides what of it is new."""
+        if not self._is_current(run.epoch, inc) or not self._is_plausible(inc, run):
+            return []
+        if self._sequencer.contradicts(run):
+            return self._retry("inconsistent", culprit=inc)
+        if inc == self.d_inc:
+            self.decode_spoke = True
+        for ready in self._sequencer.push(run):
+            ended = self._ended(ready)
+            self._held.append(ended or ready)
+            if ended is not None:
+                return self._complete(ended, inc if ready.finish_reason else None)
+        return self._flush()
+
+    def refuse(self, epoch: int, inc: str, reason: str) -> list[Effect]:
+        """Nothing was kept: back to the queue without a strike."""
+        if not self._is_current(epoch, inc):
+            return []
+        if reason == "too_long":
+            return self._fail(Failure("prompt_too_long", "the prompt fits no worker", 400))
+        return self._retry(f"refused_{reason}", culprit=inc, clean=True)
+
+    def handback(self, epoch: int, inc: str, reason: str) -> list[Effect]:
+        """Given back cleanly, under pressure or while draining (R10). Prefill may give back
+        what decode has a verified copy of: that changes nothing."""
+        if not (self._is_current(epoch, inc) and self.holds(inc)):
+            return []
+        return self._retry(f"handback_{reason}", culprit=None, clean=True)
+
+    def fail(self, epoch: int, inc: str, code: str, own_fault: bool) -> list[Effect]:
+        """The attempt is lost at `inc`. Decode may notice the death of its source before the
+        owner does: a retry then goes elsewhere, and costs no second strike for the same death."""
+        if not self._is_current(epoch, inc):
+            return []
+        if own_fault:
+            self.num_own_fault_deaths += 1
+            if self.num_own_fault_deaths >= MAX_OWN_FAULT_DEATHS:
+                text = "workers died while serving this request"
+                return self._fail(Failure("request_crashed_worker", text))
+        if code == "source_lost" and inc == self.d_inc:
+            return self._retry(code, culprit=self.p_inc, cancel_culprit=True)
+        return self._retry(code, culprit=inc)
+
+    def lose_link(self, inc: str) -> list[Effect]:
+        """The link to an incarnation broke; whether it died is not known."""
+        return self._retry("link_lost", culprit=inc) if self.holds(inc) else []
+
+    def stall(self, epoch: int) -> list[Effect]:
+        """No progress for too long."""
+        if self.state is not State.RUNNING or epoch != self.epoch:
+            return []
+        silent = self.p_inc if len(self.token_ids) == self._epoch_start else self.d_inc
+        return self._retry("stalled", culprit=silent, cancel_culprit=True)
+
+    # What Redis says
+
+    def admitted(self) -> list[Effect]:
+        """ADMIT was accepted: the client may see what was held back for it."""
+        if self._admitted is not None:
+            return []
+        self._admitted = True
+        if self.state is State.FINISHING:
+            return self._write_finish()
+        return self._flush()
+
+    def refused(self, failure: Failure, *, maybe_recorded: bool) -> list[Effect]:
+        """ADMIT was refused, or its outcome is unknown; no token has reached the client."""
+        if self._admitted is not None or self.terminal:
+            return []
+        self._admitted = False
+        effects = self._cancel_workers("refused") if self.live else []
+        cancelled = self._end is not None and self._end.outcome == "cancelled"
+        end = self._end if cancelled and self._end else End("failed", failure=failure)
+        self.state, self._end, self._num_used = State.FINISHING, end, 0
+        return effects + (self._write_finish() if maybe_recorded else self._terminate())
+
+    def finish_answered(self) -> list[Effect]:
+        """FINISH is recorded, or late: then the client is told and FINISH goes on without it."""
+        return self._terminate() if self._finish_asked else []
+
+    # What the client's side says
+
+    def stop(self, reason: FinishReason, num_tokens: int) -> list[Effect]:
+        """The text side ends the answer after `num_tokens` tokens."""
+        if not self.live:
+            return []
+        effects = self._cancel_workers("stop")
+        self._held.clear()
+        return effects + self._finish(End("done", finish_reason=reason), num_tokens)
+
+    def cancel(self, num_tokens: int) -> list[Effect]:
+        """Nobody reads any more."""
+        if not self.live:
+            return []
+        effects = self._cancel_workers("cancelled")
+        return effects + self._finish(End("cancelled"), num_tokens)
+
+    def expire(self) -> list[Effect]:
+        """The deadline has passed."""
+        if not self.live:
+            return []
+        return self._fail(Failure("deadline_exceeded", "the request's time is up", 504))
+
+    def abandon(self, failure: Failure) -> list[Effect]:
+        """The owner gives up: no room will come, or it is closing."""
+        return self._fail(failure) if self.live else []
+
+    # Decisions
+
+    def _is_current(self, epoch: int, inc: str) -> bool:
+        live = self.state is State.RUNNING and epoch == self.epoch
+        return live and inc in (self.p_inc, self.d_inc)
+
+    def _may_choose(self) -> bool:
+        return self.mode == "prefill" and self.d_inc is None and not self._one_token_left
+
+    @property
+    def _one_token_left(self) -> bool:
+        """Prefill ends the request itself."""
+        return self._epoch_start + 1 >= self._max_tokens
+
+    def _is_plausible(self, inc: str, run: TokenRun) -> bool:
+        """Prefill hands over after one token; nobody writes before its epoch began."""
+        if not run.token_ids or run.index < self._epoch_start:
+            return False
+        from_prefill = self.mode == "prefill" and inc == self.p_inc
+        return not from_prefill or (run.index == self._epoch_start and len(run.token_ids) == 1)
+
+    def _ended(self, run: TokenRun) -> TokenRun | None:
+        """`run` up to the token that ends the request, if one does."""
+        for offset, token in enumerate(run.token_ids, start=1):
+            if token in self._end_ids:
+                return cut_run(run, offset, run.finish_reason or "stop")
+            if run.index + offset >= self._max_tokens:
+                return cut_run(run, offset, run.finish_reason or "length")
+        return run if run.finish_reason is not None else None
+
+    def _complete(self, last: TokenRun, ended_inc: str | None) -> list[Effect]:
+        effects = self._cancel_workers("ended", skip=ended_inc)
+        num_tokens = last.index + len(last.token_ids)
+        del self.token_ids[num_tokens:]
+        return effects + self._finish(End("done", finish_reason=last.finish_reason), num_tokens)
+
+    def _flush(self) -> list[Effect]:
+        """Deliver what is held, once ADMIT was accepted."""
+        if not self._may_deliver():
+            return []
+        held, self._held = self._held, []
+        return [Deliver(run.index, run.token_ids, run.logprobs) for run in held]
+
+    def _may_deliver(self) -> bool:
+        return self._admitted is True
+
+    def _retry(
+        self, cause: str, *, culprit: str | None, clean: bool = False, cancel_culprit: bool = False
+    ) -> list[Effect]:
+        effects = self._cancel_workers(cause, skip=None if cancel_culprit else culprit)
+        prefer = self.p_inc if self.p_inc != culprit else None
+        if clean:
+            progressed = self._sequencer.next_index > self._epoch_start
+            self.num_strikes -= 1
+            self.num_returns = 1 if progressed else self.num_returns + 1
+        if self.num_strikes >= self._max_attempts or self.num_returns >= MAX_RETURNS:
+            text = f"no attempt succeeded; the last one ended with {cause}"
+            failure = Failure("attempts_exhausted", text)
+            return effects + self._finish(End("failed", failure=failure), self._num_delivered())
+        self.state = State.QUEUED
+        self.epoch += 1
+        self.p_inc = self.d_inc = None
+        self.started = self.decode_spoke = False
+        self._epoch_start = self._sequencer.next_index
+        self._sequencer.forget_ahead()
+        return [*effects, Requeue(self.epoch, prefer, culprit, cause)]
+
+    def _fail(self, failure: Failure) -> list[Effect]:
+        effects = self._cancel_workers(failure.code)
+        return effects + self._finish(End("failed", failure=failure), self._num_delivered())
+
+    def _num_delivered(self) -> int:
+        return len(self.token_ids) - sum(len(run.token_ids) for run in self._held)
+
+    def _finish(self, end: End, num_tokens: int) -> list[Effect]:
+        self.state = State.FINISHING
+        self._end, self._num_used = end, num_tokens
+        return [] if self._admitted is None else self._write_finish()
+
+    def _write_finish(self) -> list[Effect]:
+        assert self._end is not None
+        self._finish_asked = True
+        code = self._end.failure.code if self._end.failure else self._end.finish_reason or ""
+        return [WriteFinish(self._end.outcome, code, self._num_used)]
+
+    def _terminate(self) -> list[Effect]:
+        if self.state is not State.FINISHING or self._end is None:
+            return []
+        outcome: Outcome = self._end.outcome
+        self.state = _TERMINAL[outcome]
+        if outcome != "done" or not self._held:
+            return [self._end]
+        *earlier, last = (Deliver(run.index, run.token_ids, run.logprobs) for run in self._held)
+        return [*earlier, End("done", last, self._end.finish_reason)]
+
+    def _cancel_workers(self, reason: str, *, skip: str | None = None) -> list[Effect]:
+        """CANCEL to each worker of the current epoch that may still hold something of it."""
+        if self.state is not State.RUNNING:
+            return []
+        p_inc = None if self.decode_spoke else self.p_inc
+        incs = dict.fromkeys(inc for inc in (p_inc, self.d_inc) if inc not in (None, skip))
+        return [SendCancel(self.epoch, inc, reason) for inc in incs if inc is not None]

@@ -1,0 +1,195 @@
+"""Step 3 of a request: which worker computes the prompt, and which one decodes.
+
+Pure: a decision from a snapshot of the workers, their cached prefixes and a fitted cost. The
+estimate is the time to token 1, (queued + uncached tokens) * seconds per token. Candidates are
+the holders of the longest prefixes, two random workers and the least loaded one: enough to
+find the best in practice, and not everybody picks the same worker at once.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from services.gateway.owner.effects import LocalReason, Mode
+
+MAX_HOLDERS = 8
+NUM_RANDOM = 2
+
+Topology = Literal["auto", "pd", "agg"]
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """What the gateway knows of a worker; its link keeps it up to date, the router only reads
+    it (64 fresh copies a decision would cost more than the decision)."""
+
+    inc: str
+    role: Literal["prefill", "decode"]
+    ready: bool
+    room_tokens: int
+    """prompt tokens it would take now, less what is on its way to it"""
+    idle: bool
+    """nothing waits there: it takes a prompt of any length"""
+    queued_tokens: int
+    """prompt tokens there or on the way, not yet computed"""
+    num_sequences: int
+    """running, waiting and on the way"""
+    spare_blocks: int
+    """free or cached KV blocks"""
+    token_s: float
+    """fitted seconds per prompt token"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What routing needs of a request."""
+
+    num_tokens: int
+    block_size: int
+    holders: Mapping[str, int]
+    """incarnation -> leading blocks it holds"""
+    prefer_inc: str | None = None
+    avoid_inc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The chosen worker and why."""
+
+    inc: str
+    mode: Mode
+    reason: LocalReason
+    num_uncached_tokens: int
+    estimate_s: float
+    num_candidates: int
+    why: str
+    """preferred, prefix, least_loaded or only"""
+
+    @property
+    def text(self) -> str:
+        """For the receipt."""
+        return (
+            f"{self.mode}{':' + self.reason if self.reason else ''} {self.why}"
+            f" ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
+            f" candidates={self.num_candidates}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where prompts may go now: the mode, its reason, and the ready workers for it."""
+
+    mode: Mode
+    reason: LocalReason
+    workers: Sequence[WorkerView]
+
+
+def choose_placement(
+    workers: Sequence[WorkerView], topology: Topology, prefill_seen: bool
+) -> Placement | None:
+    """Prefill workers if one lives, else decode workers alone; None when nobody can serve.
+
+    `prefill_seen`: the pool has had a prefill worker. Until then a pool of topology `pd` is
+    still starting, and one of topology `auto` is aggregated.
+    """
+    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    if topology != "agg":
+        prefill = [worker for worker in workers if worker.ready and worker.role == "prefill"]
+        if prefill:
+            return Placement("prefill", "", prefill)
+    if not decode or (topology == "pd" and not prefill_seen):
+        return None
+    aggregated = topology == "agg" or not prefill_seen
+    return Placement("local", "agg" if aggregated else "no_prefill_worker", decode)
+
+
+def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
+    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog."""
+    workers = [w for w in placement.workers if w.idle or w.room_tokens >= prompt.num_tokens]
+    if prompt.avoid_inc is not None and len(workers) > 1:
+        workers = [worker for worker in workers if worker.inc != prompt.avoid_inc]
+    if not workers:
+        return None
+    candidates = _candidates(workers, prompt, rng)
+    estimates = [_estimate(worker, prompt) for worker in candidates]
+    best = min(range(len(candidates)), key=lambda at: (estimates[at], candidates[at].inc))
+    chosen = candidates[best]
+    return Route(
+        inc=chosen.inc,
+        mode=placement.mode,
+        reason=placement.reason,
+        num_uncached_tokens=_uncached(chosen, prompt),
+        estimate_s=estimates[best][1],
+        num_candidates=len(candidates),
+        why=_why(chosen, prompt, len(workers)),
+    )
+
+
+def choose_decode(workers: Sequence[WorkerView], prompt: Prompt) -> str | None:
+    """The decode worker with the fewest sequences; then more of the prefix, more spare blocks.
+
+    None when no decode worker is ready: prefill goes on and the choice is made later.
+    """
+    ready = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    if prompt.avoid_inc is not None and len(ready) > 1:
+        ready = [worker for worker in ready if worker.inc != prompt.avoid_inc]
+    if not ready:
+        return None
+    needed = -(-prompt.num_tokens // prompt.block_size)
+    holders = prompt.holders
+    return min(
+        ready,
+        key=lambda w: (
+            w.spare_blocks < needed,
+            w.num_sequences,
+            -holders.get(w.inc, 0),
+            -w.spare_blocks,
+            w.inc,
+        ),
+    ).inc
+
+
+def _candidates(
+    workers: list[WorkerView], prompt: Prompt, rng: random.Random
+) -> Sequence[WorkerView]:
+    if len(workers) <= MAX_HOLDERS:
+        return workers
+    holders = prompt.holders
+    chosen = [_least_loaded(workers)]
+    if holders:
+        held = [(-holders[w.inc], w.queued_tokens, w.inc, w) for w in workers if w.inc in holders]
+        chosen += [item[-1] for item in sorted(held)[:MAX_HOLDERS]]
+    chosen += [workers[int(rng.random() * len(workers))] for _ in range(NUM_RANDOM)]
+    if prompt.prefer_inc is not None:
+        chosen += [worker for worker in workers if worker.inc == prompt.prefer_inc]
+    return list({worker.inc: worker for worker in chosen}.values())
+
+
+def _least_loaded(workers: list[WorkerView]) -> WorkerView:
+    best, best_s = workers[0], float("inf")
+    for worker in workers:
+        queue_s = worker.queued_tokens * worker.token_s
+        if queue_s < best_s or (queue_s == best_s and worker.inc < best.inc):
+            best, best_s = worker, queue_s
+    return best
+
+
+def _uncached(worker: WorkerView, prompt: Prompt) -> int:
+    """Tokens left to compute; the last one always is, its logits are wanted."""
+    cached = prompt.holders.get(worker.inc, 0) * prompt.block_size
+    return max(prompt.num_tokens - cached, 1)
+
+
+def _estimate(worker: WorkerView, prompt: Prompt) -> tuple[bool, float]:
+    """Sorts a retry's former worker first: its cache holds what that attempt computed."""
+    seconds_s = (worker.queued_tokens + _uncached(worker, prompt)) * worker.token_s
+    return (worker.inc != prompt.prefer_inc, seconds_s)
+
+
+def _why(chosen: WorkerView, prompt: Prompt, num_workers: int) -> str:
+    if num_workers == 1:
+        return "only"
+    if chosen.inc == prompt.prefer_inc:
+        return "preferred"
+    return "prefix" if chosen.inc in prompt.holders else "least_loaded"

@@ -1,0 +1,137 @@
+"""Step 4 under saturation: requests that found no worker, in memory and in the pool's backlog.
+
+The memory is the truth, the backlog is how a worker with room finds the next one across all
+gateways. So a request that Redis lost, or that a worker popped before it died, still waits
+here, and the owner places it itself.
+"""
+
+from collections.abc import Callable, Iterator
+
+from services.gateway.owner.background import Background
+from services.gateway.owner.counters import DispatchCounters
+from services.gateway.owner.live_request import LiveRequest
+from shared.clock import Clock
+from shared.errors import StateUnavailableError
+from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, heads_of
+
+REPEAT_PUT_S = 5.0
+
+
+class _Place:
+    """One waiting request."""
+
+    def __init__(self, live: LiveRequest, since_s: float) -> None:
+        self.live = live
+        self.since_s = since_s
+        self.put_s: float | None = None
+        self.accepted = live.machine.epoch > 0
+        """it was in the backlog or on a worker before: a full backlog ends it no more, then it
+        waits here alone"""
+        self.queued = False
+        """in the backlog, as far as we know"""
+        self.popped = False
+        """a worker took it from the backlog for us to place"""
+
+
+class WaitingLine:
+    """Waiting requests in order of arrival. `refused(live, num_ahead)`: the backlog is full."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        counters: DispatchCounters,
+        clock: Clock,
+        refused: Callable[[LiveRequest, int], None],
+        grew: Callable[[], None],
+    ) -> None:
+        self._backlog = backlog
+        self._counters = counters
+        self._clock = clock
+        self._refused = refused
+        self._grew = grew
+        self._places: dict[str, _Place] = {}
+        self._background = Background()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def num_backlogged(self) -> int:
+        """Of ours, known to be in the backlog."""
+        return sum(place.queued for place in self._places.values())
+
+    def join(self, live: LiveRequest, *, no_room: bool) -> None:
+        """Wait; in the backlog too when workers live but have no room."""
+        place = self._places.setdefault(live.rid, _Place(live, self._clock.monotonic_s()))
+        if no_room and place.put_s is None:
+            self._put(place)
+
+    def note_popped(self, rid: str) -> bool:
+        """A worker popped it: its turn has come. False if it does not wait here."""
+        place = self._places.get(rid)
+        if place is not None:
+            place.popped, place.queued = True, False
+        return place is not None
+
+    def popped(self) -> list[LiveRequest]:
+        """Those whose turn has come, in the order of their arrival here."""
+        places = [place for place in self._places.values() if place.popped]
+        return [place.live for place in places if place.live.machine.waits]
+
+    def leave(self, rid: str) -> LiveRequest | None:
+        """Take a request out, placed or ended; None if it did not wait."""
+        place = self._places.pop(rid, None)
+        if place is None:
+            return None
+        if place.queued:
+            self._background.spawn(self._cancel(rid))
+        return place.live
+
+    def waiting(self, min_age_s: float = 0.0) -> Iterator[LiveRequest]:
+        """Those that have waited at least so long and may be placed, the longest first."""
+        until_s = self._clock.monotonic_s() - min_age_s
+        places = list(self._places.values())
+        return (p.live for p in places if p.since_s <= until_s and p.live.machine.waits)
+
+    def repeat_puts(self) -> None:
+        """Tell the backlog again now and then: Redis may have lost it."""
+        before_s = self._clock.monotonic_s() - REPEAT_PUT_S
+        for place in self._places.values():
+            if place.put_s is not None and place.put_s <= before_s and not place.popped:
+                self._put(place)
+
+    async def close(self) -> None:
+        await self._background.close()
+
+    def _put(self, place: _Place) -> None:
+        place.put_s = self._clock.monotonic_s()
+        self._background.spawn(self._put_now(place))
+
+    async def _put_now(self, place: _Place) -> None:
+        live = place.live
+        entry = BacklogEntry(
+            live.rid,
+            live.record.g_inc,
+            live.request.tenant,
+            len(live.token_ids),
+            heads=heads_of(live.block_hashes),
+        )
+        try:
+            placement = await self._backlog.put(entry)
+        except StateUnavailableError:
+            return
+        self._counters.backlog_puts += 1
+        if self._places.get(live.rid) is not place:
+            await self._cancel(live.rid)
+        elif placement.status is PutStatus.QUEUED:
+            place.queued = place.accepted = True
+            live.note_placed()
+            self._grew()
+        elif not place.accepted:
+            self._refused(live, placement.num_ahead)
+
+    async def _cancel(self, rid: str) -> None:
+        try:
+            await self._backlog.cancel(rid)
+        except StateUnavailableError:
+            return

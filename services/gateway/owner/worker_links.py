@@ -1,0 +1,274 @@
+"""Keeps a link to every worker the registry lists, and notices when one is gone.
+
+The registry is polled; while Redis is away its last answer stands, so links and the streams on
+them go on. A link that closes, or answers no PING for five seconds, is suspicion at once: the
+requests there are told, and the worker is dialled again as long as it is listed. What a worker
+says on its link counts for more than what the registry says of it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from services.gateway.owner.background import Background
+from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.router import WorkerView
+from services.gateway.owner.worker_link import OpenLink, WorkerLink
+from shared.clock import Clock
+from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
+from shared.link.link import Link
+from shared.process import worker_id_of
+from shared.protocol import VERSION, Hello, Message, Ping, Pong
+from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
+from shared.telemetry.worker_metrics import WorkerSample
+
+logger = logging.getLogger(__name__)
+
+PING_INTERVAL_S = 1.0
+MAX_UNANSWERED_PINGS = 5
+REDIAL_INTERVAL_S = 0.25
+SUSPECT_S = 2.5
+"""how long a lost worker is still shown, as suspect"""
+
+Dial = Callable[
+    [str, int, Hello, Callable[[Any, Message], None], Callable[[Any], None]], Awaitable[OpenLink]
+]
+
+
+class LinkUser(Protocol):
+    """Who sends requests over the links; all calls come from the event loop."""
+
+    def live_attempts(self, inc: str) -> tuple[tuple[str, int], ...]:
+        """Attempts still owned on a worker; it drops all others of this gateway."""
+
+    def receive(self, worker: WorkerLink, message: Message) -> None:
+        """A frame other than PONG."""
+
+    def worker_up(self, worker: WorkerLink) -> None:
+        """A worker is linked."""
+
+    def worker_lost(self, inc: str) -> None:
+        """Its link is gone."""
+
+    def num_backlogged(self, worker: WorkerLink) -> int:
+        """Requests of this gateway in the backlog that this worker may pop."""
+
+
+class WorkerLinks:
+    """Links by incarnation. `start` once, `close` once."""
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        pool: str,
+        g_inc: str,
+        clock: Clock,
+        cost: PrefillCost,
+        dial: Dial = Link.dial,
+    ) -> None:
+        self.views: list[WorkerView] = []
+        """of all linked workers, for the router"""
+        self.prefill_seen = False
+        """the pool has had a prefill worker since this gateway started"""
+        self.registry_answers = False
+        self.lost_at_s: float | None = None
+        """when the last link was lost"""
+        self._registry = registry
+        self._pool = pool
+        self._g_inc = g_inc
+        self._clock = clock
+        self._cost = cost
+        self._dial = dial
+        self._user: LinkUser | None = None
+        self._workers: dict[str, WorkerLink] = {}
+        self._by_link: dict[Any, WorkerLink] = {}
+        self._suspects: dict[str, tuple[float, WorkerLink]] = {}
+        self._entries: dict[str, WorkerEntry] = {}
+        self._dialing: set[str] = set()
+        self._past_counters: Counter[str] = Counter()
+        self._ping_seq = 0
+        self._closing = False
+        self._background = Background()
+
+    def start(self, user: LinkUser) -> None:
+        """Begin to poll, dial and ping."""
+        self._user = user
+        for loop in (self._poll_registry, self._redial, self._ping_always):
+            self._background.spawn(loop())
+
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        self._closing = True
+        await self._background.close()
+        for worker in list(self._workers.values()):
+            await worker.link.close()
+
+    def get(self, inc: str | None) -> WorkerLink | None:
+        """The linked worker of this incarnation."""
+        return self._workers.get(inc) if inc is not None else None
+
+    def workers(self) -> list[WorkerLink]:
+        return list(self._workers.values())
+
+    def entries(self) -> list[WorkerEntry]:
+        """What the registry last listed."""
+        return list(self._entries.values())
+
+    def max_model_len(self) -> int | None:
+        """Longest sequence that every listed worker holds; None when none is listed."""
+        return min((entry.max_model_len for entry in self._entries.values()), default=None)
+
+    def ping_all(self) -> None:
+        """PING now, for instance because the backlog grew."""
+        assert self._user is not None
+        self._ping_seq += 1
+        for worker in self._workers.values():
+            worker.send(Ping(self._ping_seq, self._user.num_backlogged(worker)))
+
+    def status(self) -> list[dict[str, Any]]:
+        """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
+        self._drop_suspects()
+        shown_since_s = self._clock.monotonic_s() - SUSPECT_S
+        entries = [worker.status() for worker in self._workers.values()]
+        entries += [
+            worker.status(suspect=True)
+            for since_s, worker in self._suspects.values()
+            if since_s > shown_since_s
+        ]
+        return sorted(entries, key=lambda entry: (entry["id"], entry["incarnation"]))
+
+    def counter_totals(self) -> dict[str, int]:
+        """Sums over all workers, also those that are gone, so that totals never fall."""
+        totals = Counter(self._past_counters)
+        for worker in self._workers.values():
+            totals.update(worker.counters)
+        return dict(totals)
+
+    def samples(self) -> list[WorkerSample]:
+        """What each linked worker last said, for metrics."""
+        return [
+            WorkerSample(
+                worker.worker_id, worker.hello.role, worker.load, worker.counters, worker.stages
+            )
+            for worker in self._workers.values()
+        ]
+
+    # Loops
+
+    async def _poll_registry(self) -> None:
+        while True:
+            try:
+                entries = await self._registry.list(self._pool)
+                self.registry_answers = True
+                self._entries = {entry.inc: entry for entry in entries}
+                self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
+                self._dial_missing()
+            except StateUnavailableError:
+                self.registry_answers = False
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def _redial(self) -> None:
+        while True:
+            self._dial_missing()
+            self._drop_suspects()
+            await asyncio.sleep(REDIAL_INTERVAL_S)
+
+    async def _ping_always(self) -> None:
+        while True:
+            for worker in self.workers():
+                worker.num_unanswered_pings += 1
+                if worker.num_unanswered_pings > MAX_UNANSWERED_PINGS:
+                    self._give_up(worker)
+            self.ping_all()
+            await asyncio.sleep(PING_INTERVAL_S)
+
+    def _dial_missing(self) -> None:
+        for inc, entry in self._entries.items():
+            if inc not in self._workers and inc not in self._dialing:
+                self._dialing.add(inc)
+                self._background.spawn(self._open(entry))
+
+    def _drop_suspects(self) -> None:
+        """Forget those that cannot come back: replaced, or no longer listed."""
+        now_s = self._clock.monotonic_s()
+        replaced = {worker.worker_id for worker in self._workers.values()}
+        for inc, (since_s, worker) in list(self._suspects.items()):
+            gone = now_s - since_s >= SUSPECT_S and inc not in self._entries
+            if gone or worker.worker_id in replaced:
+                del self._suspects[inc]
+                self._cost.forget(inc)
+
+    # Links
+
+    async def _open(self, entry: WorkerEntry) -> None:
+        assert self._user is not None
+        live = self._user.live_attempts(entry.inc)
+        hello = Hello(VERSION, "gateway", self._g_inc, self._pool, live=live)
+        try:
+            link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
+            if self._register(link) is None:
+                await link.close()
+        except (PeerLostError, ProtocolError) as error:
+            logger.debug("worker %s not linked: %s", entry.worker_id, error)
+        finally:
+            self._dialing.discard(entry.inc)
+
+    def _register(self, link: OpenLink) -> WorkerLink | None:
+        """Take a link into use; None if it must not be."""
+        known = self._by_link.get(link)
+        if known is not None:
+            return known
+        peer = link.peer
+        if link.closed or self._closing or peer.pool != self._pool or peer.inc in self._workers:
+            return None
+        worker = WorkerLink(link, worker_id_of(peer.inc), self._cost.token_s(peer.inc), self._clock)
+        former = self._suspects.pop(peer.inc, None)
+        if former is not None:
+            self._past_counters.subtract(former[1].counters)
+            worker.counters = dict(former[1].counters)
+        self._workers[peer.inc] = self._by_link[link] = worker
+        self.prefill_seen |= peer.role == "prefill"
+        self.views = [item.view for item in self._workers.values()]
+        logger.info("worker linked: %s (%s)", worker.worker_id, peer.role)
+        assert self._user is not None
+        self._user.worker_up(worker)
+        return worker
+
+    def _receive(self, link: OpenLink, message: Message) -> None:
+        worker = self._register(link)
+        if worker is None:
+            return
+        worker.note_frame()
+        if isinstance(message, Pong):
+            worker.counters = message.counters or worker.counters
+            worker.stages = message.stages
+            worker.note_load(message.load)
+            return
+        assert self._user is not None
+        self._user.receive(worker, message)
+
+    def _closed(self, link: OpenLink) -> None:
+        worker = self._by_link.pop(link, None)
+        if worker is not None:
+            self._lose(worker)
+
+    def _give_up(self, worker: WorkerLink) -> None:
+        """It is silent: what it may still say no longer counts."""
+        logger.warning("worker silent: %s", worker.worker_id)
+        self._by_link.pop(worker.link, None)
+        self._background.spawn(worker.link.close())
+        self._lose(worker)
+
+    def _lose(self, worker: WorkerLink) -> None:
+        del self._workers[worker.inc]
+        self.views = [item.view for item in self._workers.values()]
+        self._past_counters.update(worker.counters)
+        now_s = self.lost_at_s = self._clock.monotonic_s()
+        if self._closing:
+            return
+        self._suspects[worker.inc] = (now_s, worker)
+        logger.warning("worker link lost: %s", worker.worker_id)
+        assert self._user is not None
+        self._user.worker_lost(worker.inc)

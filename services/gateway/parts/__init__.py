@@ -1,0 +1,1 @@
+"""An answer's text split into content, reasoning and tool calls; one parser per family."""

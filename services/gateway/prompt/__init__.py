@@ -1,0 +1,1 @@
+"""From a request's body to token ids and sampling (step 1)."""

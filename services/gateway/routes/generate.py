@@ -1,0 +1,96 @@
+"""POST /v1/chat/completions and /v1/completions (steps 1 and 8 of a request's life)."""
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.answer.choice import ChoiceText
+from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.group_requests import HttpRequest, choice_requests
+from services.gateway.answer.parted_text import PartedText
+from services.gateway.answer.receipt_field import receipt_wanted
+from services.gateway.answer.response import Answer, StreamResponse, WholeResponse
+from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
+from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.answer.text import AnswerText
+from services.gateway.http.body import read_body
+from services.gateway.http.headers import timeout_s
+from services.gateway.http.request_id import request_id
+from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt.prompt_reader import PreparedRequest
+from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.text_pool import TextPool
+from services.gateway.routes.serving import Dispatch
+from shared.settings import Settings
+
+TENANT = "default"
+
+
+class GenerateRoutes:
+    """The two endpoints that generate; they differ in the endpoint's name only."""
+
+    def __init__(
+        self, settings: Settings, model: ServedModel, dispatcher: Dispatch, text: TextPool
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._dispatcher = dispatcher
+        self._text = text
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answer(request, "chat")
+
+    async def completion(self, request: Request) -> Response:
+        return await self._answer(request, "text")
+
+    async def _answer(self, request: Request, endpoint: Endpoint) -> Response:
+        """Step 1: read, validate, template, tokenize, hash; then hand over to the dispatcher.
+
+        Step 8 is in the response: sequence of deltas to text to events."""
+        body = await read_body(request, self._settings.max_body_bytes)
+        received_ns = time.time_ns()
+        with_receipt = receipt_wanted(request.headers)
+        prepared = await self._text.read(endpoint, body)
+        assert isinstance(prepared, PreparedRequest)
+        http = HttpRequest(
+            rid=request_id(request.scope),
+            tenant=TENANT,
+            endpoint=endpoint,
+            timeout_s=timeout_s(request, self._settings.request_timeout_s),
+            client_traceparent=request.headers.get("traceparent"),
+            received_ns=received_ns,
+        )
+        group = await self._group(http, prepared).start()
+        answer = Answer(
+            prepared=prepared,
+            group=group,
+            texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
+            shape=self._shape(prepared),
+            identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
+            final_receipt=self._dispatcher.final_receipt if with_receipt else None,
+        )
+        response = StreamResponse if prepared.stream else WholeResponse
+        return response(request, answer, self._settings.slow_reader_s)
+
+    def _group(self, http: HttpRequest, prepared: PreparedRequest) -> ChoiceGroup:
+        settings = self._settings
+        never = self._text.max_model_len + 1
+        order = SubmitOrder(
+            [len(prompt.token_ids) for prompt in prepared.prompts],
+            prepared.num_choices,
+            min_shared_tokens=settings.block_size if settings.prefix_cache else never,
+            max_waiting_tokens=settings.max_num_batched_tokens,
+        )
+        requests = choice_requests(http, prepared)
+        return ChoiceGroup(self._dispatcher.submit, requests, order)
+
+    def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
+        form = prepared.form
+        text = AnswerText(self._text.tokenizer, prepared.sampling, prepared.stop, form.visible_ids)
+        return text if form.plain else PartedText(text, form, rid)
+
+    def _shape(self, prepared: PreparedRequest) -> AnswerShape:
+        if prepared.endpoint == "chat":
+            return ChatShape(self._text.tokenizer)
+        return TextShape(self._text.tokenizer, prepared.sampling.logprobs)

@@ -1,0 +1,24 @@
+"""What the HTTP layer needs from the rest of the gateway."""
+
+from typing import Any, Protocol
+
+from services.gateway.owner.generation import GenerateRequest, Generation
+
+
+class Dispatch(Protocol):
+    """Accepts requests and knows how they fare."""
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Own the request from now on; OverloadedError if there is no room."""
+
+    def ready(self) -> bool:
+        """Whether a request would be served now."""
+
+    def status(self) -> dict[str, Any]:
+        """The `status --json` object."""
+
+    def receipt(self, rid: str) -> dict[str, Any] | None:
+        """What is known of one of the last requests, or of a group."""
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The same of one that has ended; may wait a moment for its last stages."""

@@ -1,0 +1,56 @@
+"""Health, readiness, version, metrics, status and receipts."""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.answer.shape import ChatShape, TextShape
+from services.gateway.http.errors import error_response, json_response
+from services.gateway.http.request_id import request_id
+from services.gateway.routes.serving import Dispatch
+from shared.errors import OverloadedError, RequestError
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+RETRY_AFTER_S = 1.0
+"""how soon it is worth asking again whether the gateway is ready"""
+
+
+class StatusRoutes:
+    """What operators and probes ask."""
+
+    def __init__(self, dispatcher: Dispatch, metrics: Callable[[], bytes], version: str) -> None:
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._version = version
+
+    async def health(self, request: Request) -> Response:
+        """The process lives and its event loop turns."""
+        return json_response(request, {"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a chat request would be served now."""
+        if self._dispatcher.ready():
+            return json_response(request, {"status": "ready"})
+        error = OverloadedError("not ready", retry_after_s=RETRY_AFTER_S, status=503)
+        return error_response(request, error)
+
+    async def version(self, request: Request) -> Response:
+        return json_response(request, {"version": self._version})
+
+    async def metrics(self, request: Request) -> Response:
+        headers = {"x-request-id": request_id(request.scope), "content-type": METRICS_TYPE}
+        return Response(self._metrics(), headers=headers)
+
+    async def status(self, request: Request) -> Response:
+        return json_response(request, self._dispatcher.status())
+
+    async def receipt(self, request: Request) -> Response:
+        """By request id, or by the id of an answer's body."""
+        rid: str = request.path_params["rid"]
+        for prefix in (ChatShape.id_prefix, TextShape.id_prefix):
+            rid = rid.removeprefix(prefix)
+        receipt = self._dispatcher.receipt(rid)
+        if receipt is None:
+            raise RequestError("no such request", status=404, code="not_found", param="rid")
+        return json_response(request, receipt)

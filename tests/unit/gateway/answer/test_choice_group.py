@@ -1,0 +1,177 @@
+"""The generations of one answer: what is given out when, and whose failure is whose."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.owner.generation import Delta, GenerateRequest, Generation
+from shared.errors import AttemptError, BatonError, OverloadedError
+from shared.protocol import FinishReason, Sampling
+
+pytestmark = pytest.mark.anyio
+FAILURE = AttemptError("gone", code="attempts_exhausted")
+FULL = OverloadedError("full", retry_after_s=1.0)
+
+
+class Owner:
+    """Accepts requests and does nothing with them by itself."""
+
+    def __init__(self, num_taken: int = 99) -> None:
+        self.num_taken = num_taken
+        self.requests: list[GenerateRequest] = []
+        self.generations: list[Generation] = []
+        self.cancelled: list[str] = []
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        if len(self.requests) == self.num_taken:
+            raise FULL
+        self.requests.append(request)
+        self.generations.append(Generation(request.rid, self))
+        return self.generations[-1]
+
+    async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
+        raise AssertionError("nothing stops here")
+
+    async def cancel(self, rid: str, num_tokens: int) -> None:
+        self.cancelled.append(rid)
+
+
+def group_of(owner: Owner, num_choices: int, length: int = 40) -> ChoiceGroup:
+    order = SubmitOrder([length], num_choices, min_shared_tokens=16, max_waiting_tokens=512)
+    requests = [
+        GenerateRequest(
+            rid=f"r{at}",
+            tenant="t",
+            endpoint="text",
+            prompt_ids=tuple(range(length)),
+            sampling=Sampling(max_tokens=9),
+            timeout_s=60.0,
+            traceparent=None,
+            received_ns=0,
+            choice=at,
+        )
+        for at in range(num_choices)
+    ]
+    return ChoiceGroup(owner.submit, requests, order)
+
+
+def tokens(*ids: int, reason: FinishReason | None = None) -> Delta:
+    return Delta(ids, (), reason)
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def asked(group: ChoiceGroup) -> "asyncio.Future[list[tuple[int, Delta]]]":
+    return asyncio.ensure_future(group.__anext__())
+
+
+async def test_nothing_is_given_out_before_every_choice_is_accepted() -> None:
+    owner = Owner()
+    group = await group_of(owner, 3).start()
+    arriving = asked(group)
+    owner.generations[0].prompt_inc = "p0.1"
+    owner.generations[0].put(tokens(1))
+    await turn()
+    assert [request.prefer_inc for request in owner.requests] == [None, "p0.1", "p0.1"]
+    owner.generations[1].accept()
+    await turn()
+    assert not arriving.done()
+    owner.generations[2].accept()
+    assert await arriving == [(0, tokens(1))]
+    owner.generations[2].put(tokens(3))
+    owner.generations[1].put(tokens(2))
+    assert await group.__anext__() == [(1, tokens(2)), (2, tokens(3))]
+
+
+async def test_a_closed_choice_says_nothing_more_and_the_last_ends_the_group() -> None:
+    owner = Owner()
+    group = await group_of(owner, 2, length=5).start()
+    for generation in owner.generations:
+        generation.put(tokens(1))
+    assert len(await group.__anext__()) == 2
+    group.close(0)
+    owner.generations[0].put(tokens(9))
+    owner.generations[1].put(tokens(2, reason="length"))
+    owner.generations[1].end()
+    assert await group.__anext__() == [(1, tokens(2, reason="length"))]
+    group.close(1)
+    with pytest.raises(StopAsyncIteration):
+        await group.__anext__()
+    await group.cancel()
+    assert owner.cancelled == []
+
+
+async def test_cancel_tells_the_choices_that_are_open() -> None:
+    owner = Owner()
+    group = await group_of(owner, 3, length=5).start()
+    group.close(1)
+    await group.cancel()
+    assert owner.cancelled == ["r0", "r2"]
+
+
+@pytest.mark.parametrize("num_taken", [0, 2])
+async def test_a_refused_choice_takes_the_others_back(num_taken: int) -> None:
+    owner = Owner(num_taken)
+    with pytest.raises(OverloadedError):
+        await group_of(owner, 3, length=5).start()
+    assert owner.cancelled == [request.rid for request in owner.requests]
+    assert len(owner.requests) == num_taken
+
+
+async def test_a_refused_follower_fails_the_group_before_anything_is_given_out() -> None:
+    owner = Owner(num_taken=2)
+    group = await group_of(owner, 3).start()
+    owner.generations[0].put(tokens(1))
+    with pytest.raises(OverloadedError):
+        await group.__anext__()
+    await group.cancel()
+    assert owner.cancelled == ["r0", "r1"]
+
+
+def fail(generation: Generation) -> None:
+    generation.fail(FAILURE)
+
+
+def end(generation: Generation) -> None:
+    generation.end()
+
+
+@pytest.mark.parametrize("how", [fail, end])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_the_failure_of_one_is_the_failure_of_all(how: Any, begun: bool) -> None:
+    owner = Owner()
+    group = await group_of(owner, 2, length=5).start()
+    owner.generations[0].put(tokens(1))
+    if begun:
+        owner.generations[1].put(tokens(2))
+        assert len(await group.__anext__()) == 2
+    how(owner.generations[1])
+    with pytest.raises(BatonError):
+        await group.__anext__()
+
+
+async def test_a_lone_choice_gives_out_its_tokens_before_its_failure() -> None:
+    owner = Owner()
+    group = await group_of(owner, 1).start()
+    owner.generations[0].put(tokens(1))
+    owner.generations[0].fail(FAILURE)
+    assert await group.__anext__() == [(0, tokens(1))]
+    with pytest.raises(AttemptError):
+        await group.__anext__()
+
+
+async def test_followers_get_what_is_left_of_the_time() -> None:
+    owner = Owner()
+    group = await group_of(owner, 2).start()
+    arriving = asked(group)
+    await asyncio.sleep(0.02)
+    owner.generations[0].put(tokens(1))
+    await turn()
+    assert 59.0 < owner.requests[1].timeout_s <= 59.98
+    arriving.cancel()

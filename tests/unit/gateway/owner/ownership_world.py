@@ -1,0 +1,268 @@
+"""A small world around one request: two prefill and two decode workers, a network that loses,
+repeats and reorders, a client, Redis. It does what `Ownership` asks and watches what comes out.
+
+Every token id is unique and stands for its lineage: attempt, prefill run, decode run, index. So
+a stream that mixes attempts is seen at the first wrong token.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from services.gateway.owner.effects import (
+    ChooseDecode,
+    Deliver,
+    Effect,
+    End,
+    Failure,
+    Requeue,
+    SendAssign,
+    SendCancel,
+    SendReceive,
+    WriteFinish,
+)
+from services.gateway.owner.ownership import Ownership
+from shared.protocol import FinishReason, Sampling, TokenRun
+
+MAX_TOKENS = 4
+MAX_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a token comes from. `d_inc` is None for what prefill sampled."""
+
+    epoch: int
+    index: int
+    start: int
+    p_inc: str
+    d_inc: str | None
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A message on its way to the gateway."""
+
+    kind: str
+    epoch: int
+    inc: str
+    run: TokenRun | None = None
+
+
+class World:
+    """Runs one `Ownership`; AssertionError the moment an invariant breaks."""
+
+    def __init__(self, machine: Ownership) -> None:
+        self.machine = machine
+        self.net: list[Wire] = []
+        self.incs = ["p0.0", "p1.0", "d0.0", "d1.0"]
+        self.lossless = True
+        """every message so far was or will be delivered, and no worker was lost"""
+        self.admitted: bool | None = None
+        self.delivered: list[int] = []
+        self.lineages: dict[int, Lineage] = {}
+        self.starts: dict[int, int] = {}
+        self.assigned: dict[int, str] = {}
+        self.receivers: dict[int, str] = {}
+        self.num_clean_returns = 0
+        self.finish: WriteFinish | None = None
+        self.end: End | None = None
+        self.text_stopped = False
+        self.in_order = True
+
+    # What may happen
+
+    def event(self, effects: list[Effect]) -> None:
+        """Carry out what an event led to, and what that leads to."""
+        todo = list(effects)
+        while todo:
+            todo += self._perform(todo.pop(0))
+
+    def place(self, inc: str) -> None:
+        if self.machine.waits:
+            mode: Any = "prefill" if inc.startswith("p") else "local"
+            self.event(self.machine.assign(inc, mode))
+
+    def choose_decode(self, inc: str) -> None:
+        self.event(self.machine.choose_decode(self.machine.epoch, inc))
+
+    def deliver(self, at: int, *, again: bool = False) -> None:
+        """The network hands over message `at`; `again`: and keeps a copy for later."""
+        wire = self.net[at] if again else self.net.pop(at)
+        machine = self.machine
+        if wire.kind == "start":
+            self.event(machine.start(wire.epoch, wire.inc))
+        elif wire.kind == "tokens":
+            assert wire.run is not None
+            self.event(machine.tokens(wire.inc, wire.run))
+        elif wire.kind == "refuse":
+            self._clean(machine.refuse(wire.epoch, wire.inc, "no_room"))
+        elif wire.kind == "handback":
+            self._clean(machine.handback(wire.epoch, wire.inc, "pressure"))
+        else:
+            own_fault = wire.kind == "crash"
+            self.event(machine.fail(wire.epoch, wire.inc, "broken", own_fault))
+
+    def drop(self, at: int) -> None:
+        self.lossless = False
+        del self.net[at]
+
+    def say(self, kind: str, inc: str) -> None:
+        """A worker gives the current attempt up; what it sent before is still on its way."""
+        self.lossless = False
+        self.net.append(Wire(kind, self.machine.epoch, inc))
+
+    def restart(self, at: int) -> None:
+        """A worker dies and comes back as another incarnation; its messages may still arrive."""
+        self.lossless = False
+        name, _, nonce = self.incs[at].partition(".")
+        lost, self.incs[at] = self.incs[at], f"{name}.{int(nonce) + 1}"
+        self.event(self.machine.lose_link(lost))
+
+    def stall(self) -> None:
+        self.lossless = False
+        self.event(self.machine.stall(self.machine.epoch))
+
+    def answer_admit(self, accepted: bool, maybe_recorded: bool = False) -> None:
+        if self.admitted is None:
+            self.admitted = accepted
+            refusal = Failure("over_quota", "no", 429, 1.0)
+            self.event(
+                self.machine.admitted()
+                if accepted
+                else self.machine.refused(refusal, maybe_recorded=maybe_recorded)
+            )
+
+    def answer_finish(self) -> None:
+        self.event(self.machine.finish_answered())
+
+    def stop(self) -> None:
+        self.text_stopped = self.text_stopped or self.machine.live
+        self.event(self.machine.stop("stop", len(self.delivered)))
+
+    def cancel(self) -> None:
+        self.event(self.machine.cancel(len(self.delivered)))
+
+    def expire(self) -> None:
+        self.event(self.machine.expire())
+
+    def settle(self) -> None:
+        """No more faults: all that is on its way arrives, in order or backwards, and Redis
+        answers. The request must end, without any timeout if nothing was lost."""
+        for _ in range(200):
+            if self.end is not None:
+                break
+            self.answer_admit(True)
+            self.answer_finish()
+            self.place(self.incs[0])
+            self.choose_decode(self.incs[2])
+            if self.net:
+                self.deliver(0 if self.in_order else len(self.net) - 1)
+            elif not self.lossless:
+                self.stall()
+        assert self.end is not None, "I8 the request never ends"
+        while self.net:
+            self.deliver(0)
+
+    # What comes out
+
+    def _clean(self, effects: list[Effect]) -> None:
+        self.num_clean_returns += any(isinstance(effect, Requeue) for effect in effects)
+        self.event(effects)
+
+    def _perform(self, effect: Effect) -> list[Effect]:
+        if isinstance(effect, SendAssign):
+            self._assign(effect)
+        elif isinstance(effect, SendReceive):
+            self._receive(effect)
+        elif isinstance(effect, Deliver):
+            self._take(effect)
+        elif isinstance(effect, WriteFinish):
+            assert self.finish is None, "I1 outcome and usage written twice"
+            assert self.admitted is not None, "FINISH before ADMIT's answer"
+            self.finish = effect
+        elif isinstance(effect, End):
+            self._close(effect)
+        else:
+            assert isinstance(effect, SendCancel | Requeue | ChooseDecode)
+        return []
+
+    def _assign(self, effect: SendAssign) -> None:
+        epoch, inc = effect.epoch, effect.inc
+        assert epoch == len(self.assigned), "R2 an epoch was assigned twice or left out"
+        self.assigned[epoch] = inc
+        assert len(self.assigned) - self.num_clean_returns <= MAX_ATTEMPTS, "I10 attempts"
+        start = self.starts[epoch] = len(self.machine.token_ids)
+        assert start < MAX_TOKENS, "a retry of a request that has all its tokens"
+        self.net.append(Wire("start", epoch, inc))
+        decoder = inc if effect.mode == "local" else None
+        count = MAX_TOKENS - start if decoder else 1
+        tokens = [self._token(epoch, start + k, inc, decoder) for k in range(count)]
+        self._send_runs(epoch, inc, start, tokens)
+
+    def _receive(self, effect: SendReceive) -> None:
+        epoch, inc = effect.epoch, effect.d_inc
+        assert epoch not in self.receivers, "R2 two decode workers in one epoch"
+        assert effect.p_inc == self.assigned[epoch]
+        self.receivers[epoch] = inc
+        start = self.starts[epoch]
+        first = self._token(epoch, start, effect.p_inc, None)
+        rest = range(start + 1, MAX_TOKENS)
+        tokens = [first, *(self._token(epoch, k, effect.p_inc, inc) for k in rest)]
+        self._send_runs(epoch, inc, start, tokens)
+
+    def _send_runs(self, epoch: int, inc: str, start: int, tokens: list[int]) -> None:
+        """One frame a token; the last tokens share one, as after a slow step."""
+        cuts = [[token] for token in tokens[:2]] + ([tokens[2:]] if len(tokens) > 2 else [])
+        at = start
+        for cut in cuts:
+            ends = at + len(cut) == MAX_TOKENS
+            reason: FinishReason | None = "length" if ends else None
+            run = TokenRun("r", epoch, at, tuple(cut), (), reason)
+            self.net.append(Wire("tokens", epoch, inc, run))
+            at += len(cut)
+
+    def _token(self, epoch: int, index: int, p_inc: str, d_inc: str | None) -> int:
+        lineage = Lineage(epoch, index, self.starts[epoch], p_inc, d_inc)
+        for token, known in self.lineages.items():
+            if known == lineage:
+                return token
+        token = len(self.lineages)
+        self.lineages[token] = lineage
+        return token
+
+    def _take(self, effect: Deliver) -> None:
+        assert self.admitted, "a token reached the client before ADMIT's answer"
+        assert self.end is None, "a token after the end"
+        assert effect.index == len(self.delivered), "I3 duplicate or missing index"
+        self.delivered += effect.token_ids
+        check_lineage([self.lineages[token] for token in self.delivered])
+
+    def _close(self, end: End) -> None:
+        assert self.end is None, "two terminals"
+        if end.last is not None:
+            self._take(end.last)
+        self.end = end
+        if end.outcome == "done":
+            assert self.finish is not None, "I5 told DONE, never recorded"
+            complete = len(self.delivered) == MAX_TOKENS and end.finish_reason == "length"
+            assert complete or self.text_stopped, "DONE with tokens missing"
+        if self.finish is not None:
+            assert self.finish.outcome == end.outcome, "I6 record and client disagree"
+            assert self.finish.num_tokens <= len(self.delivered), "billed above delivered"
+
+
+def check_lineage(stream: Iterable[Lineage]) -> None:
+    """I3, I4: indexes 0, 1, 2, and each token continues exactly the tokens before it."""
+    seen: list[Lineage] = []
+    for item in stream:
+        assert item.index == len(seen), "I3 duplicate or missing index"
+        for before in seen[item.start :]:
+            assert before.epoch == item.epoch, "I4 attempts mixed"
+            assert before.p_inc == item.p_inc, "I4p two prefill runs mixed"
+            assert None in (before.d_inc, item.d_inc) or before.d_inc == item.d_inc, "I4d"
+        seen.append(item)
+
+
+def sampling() -> Sampling:
+    return Sampling(max_tokens=MAX_TOKENS, temperature=0.0)

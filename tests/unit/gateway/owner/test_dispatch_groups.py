@@ -1,0 +1,171 @@
+"""Choices of one group as the dispatcher sees them: accepted, routed together, told together."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.answer.receipt_field import answer_receipt
+from services.gateway.owner.generation import GenerateRequest
+from shared.errors import OverloadedError
+from shared.protocol import Assign, Receive, Span, Spans, Tokens
+from shared.telemetry import attributes as names
+from tests.unit.gateway.owner.gateway_bench import FULL, Bench, FakeWorker, settle, started
+
+pytestmark = pytest.mark.anyio
+
+
+def choice(bench: Bench, index: int, **fields: object) -> GenerateRequest:
+    request = bench.request(f"r{index}", max_tokens=2)
+    return replace(request, group="g", choice=index, **fields)  # type: ignore[arg-type]
+
+
+async def test_accepted_means_recorded_and_on_a_worker_or_in_the_backlog() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        placed = bench.dispatcher.submit(choice(bench, 0))
+        assert not placed.accepted
+        await settle()
+        assert placed.accepted
+        p.load = FULL
+        p.say(Tokens(p.inc, (), FULL))
+        waiting = bench.dispatcher.submit(choice(bench, 1))
+        assert not waiting.accepted
+        await settle()
+        assert waiting.accepted
+        bench.records.refuses = True
+        refused = bench.dispatcher.submit(choice(bench, 2))
+        await settle()
+        assert not refused.accepted
+        assert isinstance(refused.failure, OverloadedError)
+
+
+async def test_a_full_backlog_refuses_what_was_not_accepted() -> None:
+    """It is recorded, but it has no place: that is no acceptance."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    p.load = FULL
+    async with started(Bench(max_backlog=4)) as bench:
+        await bench.add(p, d)
+        bench.backlog._max_length = 0
+        late = bench.dispatcher.submit(choice(bench, 0))
+        await settle()
+        assert not late.accepted
+        assert isinstance(late.failure, OverloadedError)
+
+
+async def test_a_follower_goes_where_the_prompt_was_computed() -> None:
+    """Although the prompt is too short for the prefix index and another worker is as idle."""
+    workers = [FakeWorker("prefill", f"p{at}") for at in range(4)]
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(*workers, d)
+        leader = bench.dispatcher.submit(choice(bench, 0))
+        await settle()
+        home = next(worker for worker in workers if worker.all(Assign))
+        home.start()
+        home.tokens(0, 10)
+        await settle()
+        await anext(leader)
+        assert leader.prompt_inc == home.inc
+        for index in range(1, 4):
+            bench.dispatcher.submit(choice(bench, index, prefer_inc=home.inc))
+        assert [len(worker.all(Assign)) for worker in workers if worker is not home] == [0, 0, 0]
+        assert len(home.all(Assign)) == 4
+        receipt = bench.dispatcher.receipt("r3")
+        assert receipt is not None
+        assert "preferred" in receipt["route"]
+        assert "uncached=8 " in receipt["route"]
+
+
+async def ended_group(bench: Bench, p: FakeWorker, d: FakeWorker) -> None:
+    """Two choices of one prompt, one after the other."""
+    received_ns = bench.clock.wall_ns()
+    for index in range(2):
+        bench.dispatcher.submit(choice(bench, index, received_ns=received_ns))
+        bench.clock.advance(0.1)
+        p.start(num_cached_tokens=16 * index)
+        p.tokens(0, 10)
+        assert d.last(Receive)
+        d.tokens(0, 10)
+        d.tokens(1, 11, reason="length")
+        await settle()
+
+
+async def test_the_receipt_of_a_group_lists_and_sums_its_members() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        await ended_group(bench, p, d)
+        bench.dispatcher.submit(choice(bench, 2, prompt=1))
+        receipt = bench.dispatcher.receipt("g")
+        assert receipt is not None
+        assert (receipt["state"], receipt["ended_ns"]) == ("live", 0)
+        assert [item["id"] for item in receipt["choices"]] == ["r0", "r1", "r2"]
+        assert [item["state"] for item in receipt["choices"]] == ["done", "done", "live"]
+        assert (receipt["prompt_tokens"], receipt["completion_tokens"]) == (80, 4)
+        assert receipt["cached_tokens"] == 0, "what the first choice found, not the second"
+        member = bench.dispatcher.receipt("r1")
+        assert member is not None
+        assert (member["group"], member["choice"]) == ("g", 1)
+        await bench.dispatcher.cancel("r2", 0)
+        await settle()
+        receipt = bench.dispatcher.receipt("g")
+        assert receipt is not None
+        assert receipt["state"] == "cancelled"
+
+
+async def test_the_critical_path_of_a_group_is_that_of_its_last_choice() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        begin_ns = bench.clock.wall_ns()
+        await ended_group(bench, p, d)
+        bodies = [bench.dispatcher.receipt(rid) for rid in ("r0", "r1", "g")]
+        assert all(body is not None for body in bodies)
+        group = dict(bodies[2] or {})
+        path = group["critical_path_ms"]
+        assert path["shared_prompt"] == pytest.approx(100)
+        assert path["total"] == pytest.approx((group["ended_ns"] - begin_ns) / 1e6)
+        total = path.pop("total")
+        assert sum(path.values()) == pytest.approx(total)
+        now_ns = group["ended_ns"] + 5_000_000
+        told = answer_receipt(group, now_ns)
+        assert told["stages_ms"]["deliver"] == 5.0
+        assert told["total_ms"] == pytest.approx(sum(told["stages_ms"].values()))
+        assert told["total_ms"] == pytest.approx((now_ns - group["received_ns"]) / 1e6, abs=0.01)
+        assert [item["id"] for item in told["choices"]] == ["r0", "r1"]
+
+
+async def test_a_final_receipt_waits_for_the_workers_last_words() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        await ended_group(bench, p, d)
+        waiting = asyncio.ensure_future(bench.dispatcher.final_receipt("g"))
+        await settle()
+        assert not waiting.done()
+        for index in range(2):
+            for worker, name in (
+                (p, names.SPAN_PREFILL),
+                (d, names.SPAN_TRANSFER),
+                (d, names.SPAN_DECODE),
+            ):
+                assert not waiting.done()
+                worker.say(Spans(f"r{index}", 0, worker.inc, (Span(name, 1, 2, 7),)))
+                await settle()
+        async with asyncio.timeout(0.02):
+            receipt = await waiting
+        assert receipt is not None
+        assert receipt["state"] == "done"
+
+
+async def test_a_final_receipt_does_not_wait_for_ever() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        await ended_group(bench, p, d)
+        async with asyncio.timeout(1.0):
+            receipt = await bench.dispatcher.final_receipt("r0")
+        assert receipt is not None
+        assert receipt["stages"] != []

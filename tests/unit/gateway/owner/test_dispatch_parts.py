@@ -1,0 +1,109 @@
+"""The small parts of dispatch: throughput, fitted cost, generation, receipts."""
+
+import json
+
+import anyio
+import pytest
+
+from services.gateway.owner.generation import Delta, Generation
+from services.gateway.owner.prefill_cost import FIRST_GUESS_S, PrefillCost
+from services.gateway.owner.receipts import Receipt, Receipts
+from services.gateway.owner.throughput import MAX_RETRY_AFTER_S, Throughput
+from shared.errors import AttemptError
+from shared.protocol import FinishReason
+
+
+def test_retry_after_follows_the_measured_rate() -> None:
+    throughput = Throughput(0.0)
+    for second in range(1, 11):
+        throughput.note_end(float(second))
+    assert throughput.retry_after_s(10.0, 20) == 20.0
+    for tenth in range(100):
+        throughput.note_end(10.0 + tenth / 10)
+    assert throughput.retry_after_s(20.0, 11) == pytest.approx(2.0)
+
+
+def test_retry_after_without_any_end_grows_with_the_wait_and_is_bounded() -> None:
+    throughput = Throughput(0.0)
+    assert throughput.retry_after_s(2.0, 3) < throughput.retry_after_s(9.0, 3)
+    assert throughput.retry_after_s(1000.0, 300) == MAX_RETRY_AFTER_S
+
+
+def test_cost_is_fitted_by_worker_and_new_ones_take_the_pool_s() -> None:
+    cost = PrefillCost()
+    assert cost.token_s("a") == FIRST_GUESS_S
+    for _ in range(50):
+        cost.observe("a", 100, 0.1)
+    cost.observe("a", 1, 9.0)
+    assert cost.token_s("a") == pytest.approx(1e-3)
+    assert cost.token_s("new") == pytest.approx(1e-3)
+    cost.observe("b", 100, 0.2)
+    cost.forget("b")
+    assert cost.token_s("a") < cost.token_s("b") < 2e-3
+
+
+class NoOwner:
+    """Remembers what a generation asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
+        self.asked.append((reason, num_tokens))
+
+    async def cancel(self, rid: str, num_tokens: int) -> None:
+        self.asked.append(("cancel", num_tokens))
+
+
+@pytest.mark.anyio
+async def test_a_slow_reader_gets_what_waited_as_one_delta() -> None:
+    owner = NoOwner()
+    generation = Generation("r", owner)
+    for token in range(3):
+        generation.put(Delta((token,), ()))
+    generation.put(Delta((3,), (), "stop"))
+    generation.end()
+    assert [delta async for delta in generation] == [Delta((0, 1, 2, 3), (), "stop")]
+    await generation.finish("stop")
+    await generation.finish("stop", 2)
+    await generation.cancel()
+    assert owner.asked == [("stop", 4), ("stop", 2), ("cancel", 4)]
+
+
+@pytest.mark.anyio
+async def test_a_failure_comes_after_the_tokens_before_it() -> None:
+    generation = Generation("r", NoOwner())
+
+    async def feed() -> None:
+        generation.put(Delta((1,), ()))
+        generation.fail(AttemptError("gone", code="x"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(feed)
+        assert (await anext(generation)).token_ids == (1,)
+        with pytest.raises(AttemptError):
+            await anext(generation)
+
+
+def test_receipts_keep_the_last_ones() -> None:
+    receipts = Receipts(2)
+    for rid in ("a", "b", "c"):
+        receipts.add(Receipt(rid, "chat", 1, 0, 0))
+    assert receipts.get("a") is None
+    last = receipts.get("c")
+    assert last is not None
+    assert (last.as_dict()["state"], last.critical_path_ms()) == ("live", {})
+
+
+def test_packed_receipts_say_the_same() -> None:
+    receipts = Receipts(4, max_open=1)
+    ended = Receipt("a", "chat", 3, 1, 2, ended_ns=9)
+    receipts.add(ended)
+    body = json.loads(json.dumps(receipts.body("a")))
+    assert receipts.get("a") is ended
+    for rid in ("b", "c"):
+        receipts.add(Receipt(rid, "chat", 1, 0, 0))
+    assert receipts.get("a") is None
+    assert receipts.body("a") == body
+    assert receipts.get("b") is not None, "it lives"
+    assert receipts.body("nobody") is None

@@ -1,0 +1,193 @@
+"""When no worker has room: the line in memory, the pool's backlog, and who is told what."""
+
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.owner.waiting_line import REPEAT_PUT_S
+from shared.errors import OverloadedError
+from shared.protocol import Assign, Cancel, Handback, Load, Ping, Pong, Pull
+from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
+
+pytestmark = pytest.mark.anyio
+
+
+def workers() -> tuple[FakeWorker, FakeWorker]:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    p.load = FULL
+    return p, d
+
+
+def has_room(worker: FakeWorker, room_tokens: int) -> None:
+    worker.load = replace(IDLE, room_tokens=room_tokens, queued_tokens=1)
+    worker.say(Pong(1, worker.load))
+
+
+async def pop(bench: Bench, worker: FakeWorker) -> str:
+    """The worker takes the next request from the backlog and asks its owner for it."""
+    entry = await bench.backlog.pop()
+    assert entry is not None
+    worker.say(Pull(entry.rid, worker.inc))
+    return entry.rid
+
+
+async def test_a_waiting_request_is_pulled_by_the_worker_that_has_room() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        assert not p.all(Assign)
+        assert p.last(Ping).num_backlogged == 1
+        assert d.last(Ping).num_backlogged == 0, "decode prefills nothing while prefill lives"
+        has_room(p, 100)
+        await pop(bench, p)
+        assert p.last(Assign).rid == "r1"
+        counters = bench.dispatcher.counters
+        assert (counters.backlog_puts, counters.backlog_pulls) == (1, 1)
+        assert counters.direct_assigns == 0
+
+
+async def test_newcomers_queue_behind_those_who_wait() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request("r1"))
+        await settle()
+        has_room(p, 900)
+        bench.dispatcher.submit(bench.request("r2"))
+        await settle()
+        assert not p.all(Assign)
+        assert [await pop(bench, p) for _ in range(2)] == ["r1", "r2"]
+        assert [assign.rid for assign in p.all(Assign)] == ["r1", "r2"]
+
+
+async def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request("long", num_prompt=600))
+        bench.dispatcher.submit(bench.request("short", num_prompt=20))
+        await settle()
+        has_room(p, 100)
+        await pop(bench, p)
+        await pop(bench, p)
+        assert not p.all(Assign)
+        has_room(p, 700)
+        bench.clock.advance(0.1)
+        bench.dispatcher.tick()
+        assert [assign.rid for assign in p.all(Assign)] == ["long", "short"]
+
+
+async def test_a_full_backlog_is_429() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        bench.clock.advance(3.0)
+        with pytest.raises(OverloadedError) as refused:
+            bench.dispatcher.submit(bench.request("r3"))
+        assert (refused.value.status, refused.value.retry_after_s) == (429, 6.0)
+        assert bench.dispatcher.status()["requests"] == {"live": 2}
+
+
+async def test_a_backlog_that_others_filled_ends_the_request_with_429() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        bench.backlog._max_length = 0
+        generation = bench.dispatcher.submit(bench.request())
+        await settle()
+        with pytest.raises(OverloadedError):
+            await anext(generation)
+
+
+async def test_a_retry_outlives_a_full_backlog() -> None:
+    """Its client reads already: it waits in memory until there is room."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        bench.backlog._max_length = 0
+        p.load = FULL
+        p.start()
+        p.say(Handback("r1", 0, p.inc, "kv_pressure"))
+        await settle()
+        assert bench.dispatcher.status()["requests"] == {"live": 1}
+        has_room(p, 900)
+        bench.clock.advance(1.1)
+        bench.dispatcher.tick()
+        assert p.last(Assign).epoch == 1
+
+
+async def test_who_was_in_the_backlog_once_is_not_refused_later() -> None:
+    """Redis lost the backlog and others have filled it since."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        await bench.backlog.cancel("r1")
+        bench.backlog._max_length = 0
+        bench.clock.advance(REPEAT_PUT_S)
+        p.say(Pong(1, FULL))
+        bench.dispatcher.tick()
+        await settle()
+        assert bench.dispatcher.status()["requests"] == {"live": 1}
+
+
+async def test_what_the_backlog_lost_is_placed_by_its_owner() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        assert await bench.backlog.pop() is not None
+        has_room(p, 900)
+        bench.dispatcher.tick()
+        assert not p.all(Assign)
+        bench.clock.advance(1.1)
+        bench.dispatcher.tick()
+        assert p.last(Assign).rid == "r1"
+
+
+async def test_a_request_that_left_is_not_in_the_backlog_and_not_assigned() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        generation = bench.dispatcher.submit(bench.request())
+        await settle()
+        await generation.cancel()
+        await settle()
+        assert await bench.backlog.length() == 0
+        p.say(Pull("r1", p.inc))
+        assert p.last(Cancel).rid == "r1"
+        assert not p.all(Assign)
+
+
+async def test_a_pull_that_crossed_its_own_assignment_harms_nothing() -> None:
+    """The owner placed the request on the very worker that had just popped it."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        entry = await bench.backlog.pop()
+        has_room(p, 900)
+        bench.clock.advance(1.1)
+        bench.dispatcher.tick()
+        assert p.last(Assign).rid == "r1"
+        assert entry is not None
+        p.say(Pull(entry.rid, p.inc))
+        assert not p.all(Cancel)
+
+
+async def test_an_idle_worker_takes_a_prompt_longer_than_its_room() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    p.load = Load(64, 0, 0, 0, 100, 100, 0, 0)
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request("r1", num_prompt=500))
+        bench.dispatcher.submit(bench.request("r2", num_prompt=20))
+        assert [assign.rid for assign in p.all(Assign)] == ["r1"]

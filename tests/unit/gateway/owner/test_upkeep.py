@@ -1,0 +1,91 @@
+"""What the gateway does with Redis once a second, and that an outage of it stops nothing."""
+
+import pytest
+
+from services.gateway.owner.upkeep import Upkeep
+from shared.protocol import Assign
+from shared.queue.backlog import BacklogEntry
+from shared.state.kv_events import STRIDE, KVSnapshot
+from shared.state.kv_feed import PrefixFeed
+from shared.state.memory_kv_events import MemoryKVEvents
+from shared.state.reaper import Reaper
+from shared.state.records import AdmittedRequest, RequestState
+from tests.unit.gateway.owner.gateway_bench import (
+    G_INC,
+    POOL,
+    Bench,
+    FakeWorker,
+    settle,
+    started,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def upkeep_of(bench: Bench, events: MemoryKVEvents) -> Upkeep:
+    return Upkeep(
+        G_INC,
+        bench.dispatcher,
+        bench.links,
+        bench.records,
+        bench.backlog,
+        Reaper(G_INC, bench.records.liveness, bench.records, bench.clock),
+        PrefixFeed(events, bench.index),
+    )
+
+
+async def test_a_beat_marks_progress_and_readmits_after_a_loss() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        upkeep = upkeep_of(bench, MemoryKVEvents())
+        await upkeep.beat()
+        await bench.add(p, d)
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        p.start()
+        p.tokens(0, 10)
+        await upkeep.beat()
+        record = await bench.records.read("r1")
+        assert record is not None and record.num_output_tokens == 1
+        bench.records._stored.clear()
+        bench.records.liveness.beats.clear()
+        await upkeep.beat()
+        await settle()
+        record = await bench.records.read("r1")
+        assert record is not None and record.state is RequestState.LIVE
+
+
+async def test_what_a_dead_gateway_left_is_reaped() -> None:
+    async with started(Bench()) as bench:
+        upkeep = upkeep_of(bench, MemoryKVEvents())
+        dead = AdmittedRequest("r9", "g1.dead", "t", POOL, 5, 0)
+        await bench.records.admit(dead)
+        await bench.backlog.put(BacklogEntry("r9", "g1.dead", "t", 5))
+        for _ in range(8):
+            await upkeep.beat()
+            bench.clock.advance(1.9)
+        record = await bench.records.read("r9")
+        assert record is not None and record.state is RequestState.ABANDONED
+        assert await bench.backlog.length() == 0
+
+
+async def test_prefix_caches_steer_the_next_request() -> None:
+    p, q, d = FakeWorker("prefill", "p0"), FakeWorker("prefill", "p1"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, q, d)
+        events = MemoryKVEvents()
+        long = 16 * STRIDE + 10
+        bench.dispatcher.submit(bench.request("r1", long))
+        hashes = p.last(Assign).block_hashes
+        await events.reset(KVSnapshot(q.inc, 1, frozenset({hashes[STRIDE - 1]})))
+        upkeep = upkeep_of(bench, events)
+        upkeep.start()
+        await until(lambda: bench.index.holders(hashes) == {q.inc: STRIDE})
+        await upkeep.close()
+        bench.clock.advance(1.0)
+        p.start()
+        bench.dispatcher.submit(bench.request("r2", long))
+        assert q.last(Assign).rid == "r2"
+        receipt = bench.dispatcher.receipt("r2")
+        assert receipt is not None and "prefix" in receipt["route"]

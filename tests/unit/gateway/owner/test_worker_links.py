@@ -1,0 +1,132 @@
+"""Links to the workers: found, watched, lost, found again, also while Redis is away."""
+
+import pytest
+
+from services.gateway.owner.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
+from shared.protocol import Assign, Load, Ping, Pong
+from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
+
+pytestmark = pytest.mark.anyio
+
+KV = Load(10, 0, 1, 2, 100, 70, 20, 10)
+
+
+def states(bench: Bench) -> list[tuple[str, str]]:
+    return [(entry["id"], entry["state"]) for entry in bench.dispatcher.status()["workers"]]
+
+
+async def test_status_shows_what_a_worker_says_of_itself() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, KV, {"baton_preemptions_total": 3}))
+        bench.clock.advance(0.5)
+        status = bench.dispatcher.status()
+        assert status["workers"] == [
+            {
+                "id": "d0",
+                "role": "decode",
+                "pid": 7,
+                "host": "here",
+                "incarnation": d.inc,
+                "state": "ready",
+                "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
+                "running": 1,
+                "waiting": 2,
+                "heartbeat_age_s": 0.5,
+            }
+        ]
+        keys = ["version", "url", "model", "max_model_len", "block_size", "requests", "workers"]
+        assert list(status) == keys
+        assert bench.dispatcher.worker_counters() == {"baton_preemptions_total": 3}
+
+
+async def test_a_lost_worker_is_suspect_then_gone_and_its_totals_stay() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, KV, {"steps": 5}))
+        d.die()
+        assert states(bench) == [("d0", "suspect")]
+        bench.clock.advance(SUSPECT_S)
+        assert states(bench) == []
+        assert bench.dispatcher.worker_counters() == {"steps": 5}
+
+
+async def test_a_broken_link_is_dialled_again_and_totals_are_not_doubled() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, KV, {"steps": 5}))
+        assert d.link is not None
+        d.link.hang_up()
+        await until(lambda: len(d.greetings) == 2)
+        await settle()
+        assert states(bench) == [("d0", "ready")]
+        d.say(Pong(1, KV, {"steps": 6}))
+        assert bench.dispatcher.worker_counters() == {"steps": 6}
+
+
+async def test_a_restarted_worker_replaces_its_former_self() -> None:
+    old, new = FakeWorker("decode", "d0"), FakeWorker("decode", "d0", "2")
+    async with started(Bench()) as bench:
+        await bench.add(old)
+        old.die()
+        await bench.add(new)
+        assert states(bench) == [("d0", "ready")]
+
+
+async def test_links_outlive_the_registry() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        bench.registry.away = True
+        await until(lambda: not bench.links.registry_answers)
+        assert not bench.dispatcher.ready()
+        assert states(bench) == [("d0", "ready")]
+        assert d.link is not None
+        d.link.hang_up()
+        await until(lambda: len(d.greetings) == 2)
+
+
+async def test_a_worker_that_answers_no_ping_is_given_up() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        worker = bench.links.get(d.inc)
+        assert worker is not None
+        worker.num_unanswered_pings = MAX_UNANSWERED_PINGS
+        d.reachable = False
+        await until(lambda: bench.links.get(d.inc) is None)
+        assert states(bench) == [("d0", "suspect")]
+
+
+async def test_pings_flow_and_any_frame_answers_them() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        await until(lambda: bool(d.all(Ping)))
+        worker = bench.links.get(d.inc)
+        assert worker is not None
+        d.say(Pong(d.last(Ping).seq, KV))
+        assert worker.num_unanswered_pings == 0
+
+
+async def test_the_greeting_names_what_still_lives_there() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        assert p.greetings[0].live == ()
+        bench.dispatcher.submit(bench.request())
+        assert p.last(Assign).rid == "r1"
+        assert bench.dispatcher.live_attempts(p.inc) == (("r1", 0),)
+        assert bench.dispatcher.live_attempts(d.inc) == ()
+
+
+async def test_a_draining_worker_is_shown_and_gets_nothing_new() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, Load(10, 0, 1, 2, 100, 70, 20, 10, state="draining")))
+        assert states(bench) == [("d0", "draining")]
+        assert not bench.dispatcher.ready()

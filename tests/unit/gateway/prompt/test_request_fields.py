@@ -1,0 +1,140 @@
+"""The field tables: every field read, every neutral value neutral, nothing both."""
+
+from typing import Any
+
+import pytest
+
+from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt.request_fields import IGNORED, NEUTRAL, READERS, parse_request
+from shared.errors import RequestError
+from tests.http_bodies import chat_body, text_body
+
+ENDPOINTS: tuple[Endpoint, ...] = ("chat", "text")
+
+
+def body_of(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
+    return chat_body(**fields) if endpoint == "chat" else text_body(**fields)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_tables_do_not_overlap(endpoint: Endpoint) -> None:
+    readers = READERS[endpoint].keys()
+    assert not readers & NEUTRAL.keys()
+    assert not readers & IGNORED
+    assert not NEUTRAL.keys() & IGNORED
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in NEUTRAL.items() for value in (*values, None)],
+)
+def test_neutral_values_change_nothing(endpoint: Endpoint, name: str, value: Any) -> None:
+    plain = parse_request(body_of(endpoint, seed=1), endpoint)
+    assert parse_request(body_of(endpoint, seed=1, **{name: value}), endpoint) == plain
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_any_other_value_is_refused_by_name(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(chat_body(**{name: "surely not"}), "chat")
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
+
+
+def test_true_is_not_one() -> None:
+    with pytest.raises(RequestError):
+        parse_request(chat_body(n=True), "chat")
+    with pytest.raises(RequestError):
+        parse_request(chat_body(store=0), "chat")
+    with pytest.raises(RequestError):
+        parse_request(chat_body(n=1.0), "chat")
+    assert parse_request(chat_body(seed=1, best_of=1.0), "chat").seed == 1
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_null_means_absent(endpoint: Endpoint) -> None:
+    """Row 44."""
+    names = READERS[endpoint].keys() - {"model", "messages", "prompt", "seed"}
+    nulls = dict.fromkeys(names)
+    assert parse_request(body_of(endpoint, seed=1, **nulls), endpoint) == parse_request(
+        body_of(endpoint, seed=1), endpoint
+    )
+
+
+def test_everything_arrives() -> None:
+    parsed = parse_request(
+        chat_body(
+            max_completion_tokens=9,
+            max_tokens=9,
+            temperature=0,
+            top_p=0.5,
+            top_k=-1,
+            min_p=0.1,
+            presence_penalty=2,
+            frequency_penalty=-0.5,
+            repetition_penalty=1.1,
+            logit_bias={"7": -100, "0": 1.5},
+            seed=-1,
+            stop="x",
+            stop_token_ids=[3],
+            min_tokens=2,
+            ignore_eos=True,
+            logprobs=True,
+            top_logprobs=5,
+            stream=True,
+            stream_options={"include_usage": True, "continuous_usage_stats": None},
+            user="someone",
+            metadata={"a": "b"},
+        ),
+        "chat",
+    )
+    assert (parsed.max_tokens, parsed.temperature, parsed.top_p, parsed.top_k) == (9, 0.0, 0.5, 0)
+    assert (parsed.min_p, parsed.presence_penalty, parsed.frequency_penalty) == (0.1, 2.0, -0.5)
+    assert (parsed.repetition_penalty, parsed.logit_bias) == (1.1, ((7, -100.0), (0, 1.5)))
+    assert (parsed.seed, parsed.stop, parsed.stop_token_ids) == (2**63 - 1, ("x",), (3,))
+    assert (parsed.min_tokens, parsed.ignore_eos, parsed.logprobs) == (2, True, 5)
+    assert (parsed.stream, parsed.include_usage, parsed.continuous_usage) == (True, True, False)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-5])
+def test_row_50_tiny_temperatures_are_greedy(temperature: float) -> None:
+    assert parse_request(chat_body(temperature=temperature), "chat").temperature == 0.0
+
+
+def test_seeds_are_drawn_when_none_is_given() -> None:
+    drawn = {parse_request(chat_body(), "chat").seed for _ in range(8)}
+    assert len(drawn) == 8
+    assert all(0 <= seed < 2**63 for seed in drawn)
+
+
+def test_messages_as_clients_echo_them() -> None:
+    """An answer's message sent back as it came, and the other roles."""
+    echoed: dict[str, Any] = {
+        "role": "assistant",
+        "content": "hi",
+        "refusal": None,
+        "tool_calls": [],
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+    }
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "x"},
+        echoed,
+        {"role": "user", "content": parts, "name": "me"},
+    ]
+    parsed = parse_request(chat_body() | {"messages": messages}, "chat")
+    assert parsed.messages == (
+        {"role": "system", "content": "x"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": "ab", "name": "me"},
+    )
+
+
+@pytest.mark.parametrize("field", [{"audio": {"id": "a"}}, {"function_call": {}}, {"foo": None}])
+def test_message_fields_that_mean_something_are_refused(field: dict[str, Any]) -> None:
+    message = {"role": "assistant", "content": "hi", **field}
+    with pytest.raises(RequestError) as caught:
+        parse_request(chat_body() | {"messages": [message]}, "chat")
+    assert caught.value.param == f"messages[0].{next(iter(field))}"

@@ -1,0 +1,132 @@
+"""The text pool: same answers in the thread and in the process; a process that hangs is killed."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.gateway.prompt import text_pool
+from services.gateway.prompt.prompt_reader import PreparedRequest, TokenList
+from services.gateway.prompt.text_pool import THREAD_BODY_BYTES, TextPool
+from shared.errors import AttemptError, RequestError
+from tests.http_bodies import chat_body
+from tests.text_models import (
+    MODEL_NAME,
+    byte_level_tokenizer,
+    served_text_model,
+    write_text_model,
+)
+
+pytestmark = pytest.mark.anyio
+FORBIDDEN = ("fastapi", "starlette", "uvicorn", "pydantic", "torch", "redis", "transformers")
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[TextPool]:
+    tokenizer = byte_level_tokenizer()
+    directory = write_text_model(tmp_path, tokenizer)
+    made = TextPool(
+        directory, served_text_model(tokenizer, 100_000), hash_root=b"r" * 32, block_size=16
+    )
+    yield made
+    await made.close()
+
+
+def padded(body: bytes) -> bytes:
+    """The same JSON, long enough for the process."""
+    return body + b" " * THREAD_BODY_BYTES
+
+
+async def test_thread_and_process_agree(pool: TextPool) -> None:
+    body = json.dumps(chat_body("hello " * 50, seed=7, stop=["x"], logprobs=True)).encode()
+    small = await pool.read("chat", body)
+    assert small == await pool.read("chat", padded(body))
+    assert isinstance(small, PreparedRequest)
+    (prompt,) = small.prompts
+    assert len(prompt.block_hashes) == len(prompt.token_ids) // 16
+
+
+async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> None:
+    """Not an answer that ends early with HTTP 200: absent max_tokens is what is left there, and
+    more than that is refused, in the thread and in the process."""
+    tokenizer = byte_level_tokenizer()
+    limits: list[int | None] = [None, 48, 10**6]
+    pool = TextPool(
+        write_text_model(tmp_path, tokenizer),
+        served_text_model(tokenizer, 1000),
+        hash_root=b"r" * 32,
+        block_size=16,
+        workers_limit=lambda: limits[0],
+    )
+    open_end = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40}).encode()
+    too_much = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40, "max_tokens": 9}).encode()
+    for max_model_len in (1000, 48, 1000):
+        assert pool.max_model_len == max_model_len
+        for body in (open_end, padded(open_end)):
+            prepared = await pool.read("text", body)
+            assert isinstance(prepared, PreparedRequest)
+            assert prepared.sampling.max_tokens == max_model_len - 40
+        if max_model_len == 48:
+            for body in (too_much, padded(too_much)):
+                with pytest.raises(RequestError) as error:
+                    await pool.read("text", body)
+                assert error.value.code == "context_length_exceeded"
+        limits.pop(0)
+        limits.append(None)
+    await pool.close()
+
+
+async def test_refusals_cross_the_process_unchanged(pool: TextPool) -> None:
+    caught = []
+    for body in (b'{"a": NaN}', padded(b'{"a": NaN}')):
+        with pytest.raises(RequestError) as error:
+            await pool.read("text", body)
+        caught.append(vars(error.value))
+    assert caught[0] == caught[1]
+    answer = await pool.read("tokenize", padded(b'{"prompt": "hello"}'))
+    assert isinstance(answer, TokenList)
+
+
+async def test_a_body_that_takes_too_long_is_refused_and_the_next_one_is_read(
+    pool: TextPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = padded(b'{"prompt": "hello"}')
+    monkeypatch.setattr(pool, "_time_limit_s", 0.0)
+    with pytest.raises(RequestError) as caught:
+        await pool.read("tokenize", ready)
+    assert caught.value.code == "too_complex"
+    monkeypatch.setattr(pool, "_time_limit_s", 30.0)
+    assert isinstance(await pool.read("tokenize", ready), TokenList)
+
+
+async def test_a_cancelled_read_does_not_leave_its_answer_to_the_next(pool: TextPool) -> None:
+    first = asyncio.ensure_future(pool.read("tokenize", padded(b'{"prompt": "one"}')))
+    await asyncio.sleep(0)
+    first.cancel()
+    answer = await pool.read("tokenize", padded(b'{"prompt": "two"}'))
+    assert isinstance(answer, TokenList)
+    assert list(answer.token_ids) == pool.tokenizer.encode("two")
+
+
+async def test_a_process_that_dies_is_an_error_and_is_replaced(
+    pool: TextPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = padded(b'{"prompt": "hello"}')
+    monkeypatch.setattr(text_pool, "WORKER_MODULE", "this.module.is.not.there")
+    with pytest.raises(AttemptError):
+        await pool.read("tokenize", body)
+    monkeypatch.undo()
+    assert isinstance(await pool.read("tokenize", body), TokenList)
+
+
+async def test_the_process_imports_no_server_and_no_torch() -> None:
+    """It would cost the memory of a second gateway."""
+    probe = (
+        "import sys; import services.gateway.prompt.text_worker; "
+        f"sys.exit(', '.join(n for n in {FORBIDDEN!r} if n in sys.modules) or 0)"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", probe)
+    assert await process.wait() == 0
