@@ -18,7 +18,7 @@ from tokenizers import (
 )
 from tokenizers import processors as post_processors
 
-from services.gateway.served_model import ServedModel
+from services.gateway.prompt.served_model import ServedModel
 
 BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"
 THINK = "<think>"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
-from services.gateway.sequencer import Sequencer
+from services.gateway.owner.sequencer import Sequencer
 from services.prefill.service import PrefillService
 from shared.block_hash import chain_hashes, root_hash
 from shared.clock import SystemClock

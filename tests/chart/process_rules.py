@@ -7,7 +7,7 @@ from typing import Any
 from services.cli import serve
 from services.cli.__main__ import Parser
 from services.cli.flags import given_settings
-from services.gateway.http_server import LAST_WORDS_S
+from services.gateway.http.server import LAST_WORDS_S
 from services.gateway.main import device_type
 from shared.errors import SettingsError
 from shared.settings import FILE_SUFFIX, PREFIX, SECRETS, Settings, environment_name, load_settings

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 from typing import Any
 
-from services.gateway.request_fields import IGNORED, NEUTRAL
+from services.gateway.prompt.request_fields import IGNORED, NEUTRAL
 from shared.settings import Settings, environment_name, flag_name, helm_name
 from tests.rules.sources import ROOT
 
