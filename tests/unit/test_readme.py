@@ -84,7 +84,7 @@ def test_nine_steps_lead_to_functions_that_say_their_number() -> None:
 
 
 def test_a_wrong_place_in_the_nine_steps_is_found() -> None:
-    path = "services/gateway/sequencer.py"
+    path = "services/gateway/owner/sequencer.py"
     assert missing_steps([(8, path, "push")]) == []
     assert missing_steps([(7, path, "push"), (8, path, "vanished")]) != []
 

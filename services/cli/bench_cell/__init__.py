@@ -1,0 +1,1 @@
+"""`baton bench gateway`: a real gateway, Redis and links under workers without engines."""

@@ -1,0 +1,77 @@
+"""P14: from a request's body to its first chunk's schedule on an idle worker. P12: what of it
+Redis sees."""
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from services.cli.bench_cell.cell import Cell
+from services.cli.bench_load.quantiles import Distribution
+from shared.errors import BatonError
+from shared.state.redis_records import MARK
+
+PROMPT = tuple(range(300, 500))
+NUM_WARM = 20
+_LUA = "lua]"
+
+
+def dispatch_times(cell: Cell, num_requests: int) -> Distribution:
+    """Seconds, by the gateway's own receipts; one request after the other."""
+    _warm_up(cell)
+    rids = [cell.complete(PROMPT, 1) for _ in range(num_requests)]
+    receipts = [cell.ask(f"/v1/baton/requests/{rid}")[1] for rid in rids]
+    return Distribution.of((one["started_ns"] - one["received_ns"]) / 1e9 for one in receipts)
+
+
+@dataclass(frozen=True)
+class RedisTrips:
+    """Commands that Redis got from outside while requests ran."""
+
+    num_requests: int
+    about_requests: int
+    """that name one of them"""
+    others: int
+    """beats (which name whoever is alive), polls, registrations: they come with time"""
+
+    @property
+    def per_request(self) -> float:
+        return self.about_requests / self.num_requests
+
+
+def redis_trips(cell: Cell, num_requests: int, num_tokens: int) -> RedisTrips:
+    """Counts with MONITOR; each command is a round trip of its own at most."""
+    _warm_up(cell)
+    lines: list[str] = []
+    with _monitored(str(cell.redis.socket_path), lines):
+        rids = {cell.complete(PROMPT, num_tokens) for _ in range(num_requests)}
+    commands = [line for line in lines if _LUA not in line and MARK.sha not in line]
+    num_beats = sum(MARK.sha in line for line in lines)
+    named = Counter(any(rid in line for rid in rids) for line in commands)
+    return RedisTrips(num_requests, named[True], named[False] + num_beats)
+
+
+def _warm_up(cell: Cell) -> None:
+    """Redis has not seen the scripts before the first request."""
+    for _ in range(NUM_WARM):
+        cell.complete(PROMPT, 1)
+
+
+@contextlib.contextmanager
+def _monitored(path: str, lines: list[str]) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monitor.connect(path)
+        monitor.sendall(b"MONITOR\r\n")
+        if monitor.recv(5) != b"+OK\r\n":
+            raise BatonError("Redis does not let itself be monitored")
+        stream = monitor.makefile(errors="replace")
+        reading = threading.Thread(target=lambda: lines.extend(stream))
+        reading.start()
+        try:
+            yield
+        finally:
+            monitor.shutdown(socket.SHUT_RDWR)
+            reading.join()
+            stream.close()

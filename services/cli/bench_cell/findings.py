@@ -1,0 +1,66 @@
+"""Figures with their goals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure."""
+
+    goal_id: str
+    name: str
+    value: float
+    unit: str
+    goal: float | None = None
+    """None: shown, not judged"""
+    better: Literal["<=", ">="] = "<="
+    n: int = 0
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value <= self.goal if self.better == "<=" else self.value >= self.goal
+
+    def record(self) -> dict[str, Any]:
+        """Its JSON line."""
+        return {
+            "kind": "figure",
+            "id": self.goal_id,
+            "name": self.name,
+            "value": round(self.value, 4),
+            "unit": self.unit,
+            "goal": None if self.goal is None else f"{self.better} {self.goal:g}",
+            "met": self.met,
+            "n": self.n,
+            "note": self.note,
+        }
+
+
+def render(findings: Sequence[Finding]) -> str:
+    """A table; notes below it."""
+    rows = [("", "figure", "value", "", "goal", "", "n")]
+    notes = []
+    for one in findings:
+        mark = ""
+        if one.note:
+            notes.append(one.note)
+            mark = f" [{len(notes)}]"
+        goal = "" if one.goal is None else f"{one.better} {one.goal:g}"
+        verdict = {None: "", True: "met", False: "MISSED"}[one.met]
+        value = f"{one.value:,.0f}" if abs(one.value) >= 1000 else f"{one.value:.4g}"
+        rows.append((one.goal_id, one.name + mark, value, one.unit, goal, verdict, f"{one.n}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = (2, 4, 6)
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,76 @@
+"""P13: one routing decision in a large pool, in this process.
+
+A decision is what step 3 does between a request's hashes and its worker: the prefix index is
+asked, the placement chosen, the candidates estimated.
+"""
+
+import importlib
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from services.cli.bench_load.quantiles import Distribution
+from shared.state.kv_events import STRIDE, KVSnapshot
+from shared.state.prefix_index import PrefixIndex
+
+NUM_WORKERS = 64
+NUM_ENTRIES = 190_000
+BLOCK_SIZE = 16
+DEPTH = 48
+"""entries of one cached prompt: 48 * 16 blocks of 16 tokens are 12k tokens"""
+NUM_HOT = 8
+"""prompts that every worker holds; the others are on one worker each"""
+
+
+def decision_times(num_decisions: int, seed: int = 0) -> tuple[Distribution, int]:
+    """Seconds per decision, and the entries in the index."""
+    rng = random.Random(seed)  # noqa: S311 a workload, no secret
+    router: Any = importlib.import_module("services.gateway.owner.router")
+    incs = [f"prefill-{number:02}.{number:032x}" for number in range(NUM_WORKERS)]
+    index, prompts = _filled_index(incs, rng)
+    views = [_view(router, inc, rng) for inc in incs]
+    times_s = []
+    for _ in range(num_decisions):
+        hashes = rng.choice(prompts) if rng.random() < 0.7 else _chain(rng)
+        start_s = time.perf_counter()
+        holders = index.holders(hashes)
+        placement = router.choose_placement(views, "auto", True)
+        prompt = router.Prompt(len(hashes) * BLOCK_SIZE, BLOCK_SIZE, holders)
+        router.choose_worker(placement, prompt, rng)
+        times_s.append(time.perf_counter() - start_s)
+    return Distribution.of(times_s), len(index)
+
+
+def _filled_index(incs: Sequence[str], rng: random.Random) -> tuple[PrefixIndex, list[list[bytes]]]:
+    """About NUM_ENTRIES entries, and the block hashes of the prompts they are of."""
+    index = PrefixIndex()
+    hot = [_chain(rng) for _ in range(NUM_HOT)]
+    prompts = list(hot)
+    own_each = NUM_ENTRIES // NUM_WORKERS // DEPTH - NUM_HOT
+    for inc in incs:
+        own = [_chain(rng) for _ in range(own_each)]
+        prompts += own
+        held = [one for chain in (*hot, *own) for one in chain[STRIDE - 1 :: STRIDE]]
+        index.load(KVSnapshot(inc, 1, frozenset(held)))
+    return index, prompts
+
+
+def _chain(rng: random.Random) -> list[bytes]:
+    """Block hashes of a prompt; only every `STRIDE`-th is ever looked at."""
+    between = [b""] * (STRIDE - 1)
+    return [one for _ in range(DEPTH) for one in (*between, rng.randbytes(16))]
+
+
+def _view(router: Any, inc: str, rng: random.Random) -> Any:
+    return router.WorkerView(
+        inc=inc,
+        role="prefill",
+        ready=True,
+        room_tokens=10**6,
+        idle=False,
+        queued_tokens=rng.randrange(20_000),
+        num_sequences=rng.randrange(8),
+        spare_blocks=1000,
+        token_s=2.5e-5 * rng.uniform(0.8, 1.2),
+    )

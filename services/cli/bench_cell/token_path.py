@@ -1,0 +1,259 @@
+"""P12 without sockets: the gateway's own code for a token, in one process and nothing else.
+
+`python -m services.cli.bench_cell.token_path MODEL NUM_STREAMS NUM_STEPS [PROFILE_FILE]` builds
+the gateway's application on memory stores, speaks HTTP to its protocol through a transport that
+throws bytes away, and feeds it the frames of a decode worker. What is left out against a real
+gateway is the kernel: reading frames and writing chunks. It prints CPU per token.
+"""
+
+import asyncio
+import cProfile
+import importlib
+import json
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shared.block_hash import root_hash
+from shared.checkpoint import load_checkpoint
+from shared.clock import SystemClock
+from shared.event_loop import run_main
+from shared.protocol import (
+    CODEC,
+    VERSION,
+    Assign,
+    FinishReason,
+    Hello,
+    Load,
+    Message,
+    Receive,
+    Start,
+    TokenRun,
+    Tokens,
+)
+from shared.queue.memory_backlog import MemoryBacklog
+from shared.settings import Settings, load_settings
+from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
+from shared.state.memory_registry import MemoryWorkerRegistry
+from shared.state.prefix_index import PrefixIndex
+from shared.state.registry import WorkerEntry
+from shared.telemetry.metrics import GatewayMetrics
+
+POOL = "pool"
+IDLE = Load(10**6, 0, 0, 0, 10**6, 10**6, 0, 0)
+PROMPT = list(range(300, 400))
+TOKEN_ID = 400
+TURNS = 50
+LIMIT_S = 60.0
+
+
+def gateway(module: str) -> Any:
+    """A module of the gateway; the command line starts services but does not import them."""
+    return importlib.import_module(f"services.gateway.{module}")
+
+
+class NullTransport(asyncio.Transport):
+    """Takes everything and keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_writes = 0
+
+    def write(self, piece: Any) -> None:
+        self.num_writes += 1
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+
+class WorkerEnd:
+    """A link to a worker that this file plays."""
+
+    def __init__(
+        self, role: Any, on_message: Callable[[Any, Message], None], received: dict[str, Receive]
+    ) -> None:
+        self.peer = Hello(VERSION, role, f"{role}.{1:032x}", POOL, (), IDLE, "127.0.0.1:1")
+        self.closed = False
+        self._on_message = on_message
+        self._received = received
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, Assign):
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.say, Start(message.rid, message.epoch, self.peer.inc, 0, IDLE))
+            run = TokenRun(message.rid, message.epoch, 0, (TOKEN_ID,))
+            loop.call_soon(self.say, Tokens(self.peer.inc, (run,), IDLE))
+        elif isinstance(message, Receive):
+            self._received[message.rid] = message
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def say(self, message: Message) -> None:
+        self._on_message(self, message)
+
+
+class Bench:
+    """A gateway without processes, sockets or Redis."""
+
+    def __init__(self, settings: Settings) -> None:
+        checkpoint = load_checkpoint(settings.model)
+        clock = SystemClock()
+        model = gateway("prompt.served_model").served_model(checkpoint, settings)
+        liveness = MemoryGatewayLiveness()
+        records = MemoryRequestRecords(liveness, clock)
+        registry = MemoryWorkerRegistry(clock, ttl_s=1e9)
+        cost = gateway("owner.prefill_cost").PrefillCost()
+        g_inc = f"gateway.{2:032x}"
+        self.received: dict[str, Receive] = {}
+        self.ends: dict[str, WorkerEnd] = {}
+        self.registry = registry
+        self.model = model
+        self._settings = settings
+        links = gateway("owner.worker_links").WorkerLinks(
+            registry, POOL, g_inc, clock, cost, self._dial
+        )
+        metrics = GatewayMetrics(links.samples)
+        identity = gateway("owner.identity").GatewayIdentity(
+            g_inc, POOL, "1", "http://x", model.name, model.max_model_len, 16, "auto"
+        )
+        stores = gateway("owner.dispatcher").GatewayStores(
+            records, MemoryBacklog(64), PrefixIndex()
+        )
+        observation = gateway("owner.observation").Observation(metrics, _NoSpans(), model.name)
+        self.dispatcher = gateway("owner.dispatcher").Dispatcher(
+            settings, identity, stores, links, cost, clock, observation
+        )
+        self.text = gateway("prompt.text_pool").TextPool(
+            checkpoint.path, model, hash_root=root_hash(b"", "default"), block_size=16
+        )
+        app = gateway("routes.app").create_app(
+            settings, model, self.dispatcher, self.text, metrics.text, "1"
+        )
+        self._server = gateway("http.server").http_server(app, settings)
+        self._server.config.load()
+
+    async def start(self) -> None:
+        for role in ("prefill", "decode"):
+            inc = f"{role}.{1:032x}"
+            await self.registry.register(
+                WorkerEntry(role, inc, role, "x", 1, POOL, 0, "1", self.model.name, 4096, 16)
+            )
+        self.dispatcher.start()
+        await until(self.dispatcher.ready)
+
+    def open(self, num_tokens: int) -> NullTransport:
+        """One streamed completion."""
+        config = self._server.config
+        protocol = config.http_protocol_class(
+            config=config, server_state=self._server.server_state, app_state={}
+        )
+        transport = NullTransport()
+        protocol.connection_made(transport)
+        fields = {"max_tokens": num_tokens, "stream": True, "ignore_eos": True, "temperature": 0}
+        body = json.dumps({"model": self.model.name, "prompt": PROMPT, **fields}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        protocol.data_received(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
+        return transport
+
+    def step(self, index: int, reason: FinishReason | None = None) -> bytes:
+        """The frame that brings everybody's token at `index`."""
+        runs = tuple(
+            TokenRun(rid, message.epoch, index, (TOKEN_ID,), (), reason)
+            for rid, message in self.received.items()
+        )
+        return CODEC.encode(Tokens(self.ends["decode"].peer.inc, runs, IDLE))
+
+    async def close(self) -> None:
+        await self.dispatcher.close()
+        await self.text.close()
+
+    async def _dial(
+        self, host: str, port: int, hello: Hello, on_message: Any, on_closed: Any
+    ) -> WorkerEnd:
+        role = "prefill" if "prefill" not in self.ends else "decode"
+        end = self.ends[role] = WorkerEnd(role, on_message, self.received)
+        return end
+
+
+class _NoSpans:
+    """A sink without a collector behind it, as a gateway without one has."""
+
+    def emit(self, *_: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 -- nothing here has an event for it
+            await asyncio.sleep(0.001)
+
+
+async def measure(model: str, num_streams: int, num_steps: int, profile: str | None) -> int:
+    bench = Bench(load_settings({"model": model, "device": "cpu", "max_live_requests": 4096}, {}))
+    await bench.start()
+    transports = [bench.open(num_steps + 2) for _ in range(num_streams)]
+    await until(lambda: len(bench.received) == num_streams)
+    await until(lambda: all(transport.num_writes >= 2 for transport in transports))
+    frames = [bench.step(index) for index in range(1, num_steps + 1)]
+    decode = bench.ends["decode"]
+    before = _num_writes(transports)
+    profiler = cProfile.Profile() if profile else None
+    if profiler is not None:
+        profiler.enable()
+    start_s = time.process_time()
+    for number, frame in enumerate(frames, start=1):
+        decode.say(CODEC.decode(frame))
+        wanted = before + number * num_streams
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+            if _num_writes(transports) >= wanted:
+                break
+    used_s = time.process_time() - start_s
+    if profiler is not None and profile is not None:
+        profiler.disable()
+        _write_profile(profiler, Path(profile))
+    num_writes = _num_writes(transports) - before
+    decode.say(CODEC.decode(bench.step(num_steps + 1, "length")))
+    await until(lambda: not bench.dispatcher.status()["requests"]["live"])
+    await bench.close()
+    num_tokens = num_streams * num_steps
+    answer = {
+        "us_per_token": used_s * 1e6 / num_tokens,
+        "writes_per_token": num_writes / num_tokens,
+    }
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def _num_writes(transports: list[NullTransport]) -> int:
+    return sum(transport.num_writes for transport in transports)
+
+
+def _write_profile(profiler: cProfile.Profile, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(40)
+
+
+def main(arguments: list[str]) -> int:
+    model, num_streams, num_steps, *rest = arguments
+    return run_main(measure(model, int(num_streams), int(num_steps), rest[0] if rest else None))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Reads server-sent events of one answer and keeps account of its tokens.
+
+A chunk counts when it carries output: text, reasoning or a tool call. The chunk that only opens
+a chat does not. How many tokens a chunk holds is known from its own usage if the endpoint sends
+that with every chunk; the last usage tells the sum. Comments and fields other than `data` are
+skipped.
+"""
+
+import json
+from typing import Any
+
+from services.cli.bench_load.sample import RequestSample
+
+DONE = b"[DONE]"
+MAX_ERROR_CHARS = 200
+_OUTPUT_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
+
+
+class EventStream:
+    """Feeds one sample. Bytes may be cut anywhere."""
+
+    def __init__(self, sample: RequestSample) -> None:
+        self._sample = sample
+        self._rest = b""
+        self._num_known = 0
+        self.done = False
+        """`[DONE]` was seen"""
+
+    def feed(self, received: bytes, now_s: float) -> None:
+        """What arrived at `now_s`. All events in it share that time."""
+        lines = (self._rest + received).split(b"\n") if self._rest else received.split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), now_s)
+
+    def _event(self, body: bytes, now_s: float) -> None:
+        if body == DONE:
+            self.done = True
+            return
+        try:
+            event = json.loads(body)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            self._fail("stream_broken", "an event is no JSON object")
+        elif event.get("error"):
+            self._fail("stream_error", _error_text(event["error"]))
+        else:
+            self._chunk(event, now_s)
+
+    def _chunk(self, event: dict[str, Any], now_s: float) -> None:
+        sample = self._sample
+        num_before = self._num_known
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self._note_usage(usage)
+        if not any(_has_output(choice) for choice in event.get("choices") or ()):
+            return
+        sample.chunk_times_s.append(now_s)
+        if usage:
+            sample.counted_from = "continuous"
+            sample.chunk_tokens.append(self._num_known - num_before)
+        else:
+            sample.chunk_tokens.append(1)
+
+    def _note_usage(self, usage: dict[str, Any]) -> None:
+        sample = self._sample
+        if sample.counted_from == "chunks":
+            sample.counted_from = "total"
+        sample.prompt_tokens = usage.get("prompt_tokens")
+        sample.completion_tokens = usage.get("completion_tokens")
+        details = usage.get("prompt_tokens_details") or {}
+        sample.cached_tokens = details.get("cached_tokens") or 0
+        self._num_known = sample.completion_tokens or 0
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._sample.error = self._sample.error or kind
+        self._sample.error_text = self._sample.error_text or text[:MAX_ERROR_CHARS]
+
+
+def error_of_body(body: bytes) -> str:
+    """What an answer with an error status says."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return body[:MAX_ERROR_CHARS].decode(errors="replace")
+    found = value.get("error", value) if isinstance(value, dict) else value
+    return _error_text(found)[:MAX_ERROR_CHARS]
+
+
+def _error_text(error: Any) -> str:
+    if isinstance(error, dict):
+        return str(error.get("message") or error)
+    return str(error)
+
+
+def _has_output(choice: dict[str, Any]) -> bool:
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta") or {}
+    return any(delta.get(name) for name in _OUTPUT_FIELDS)

@@ -1,0 +1,80 @@
+"""`baton bench gateway` measures what it says: small runs of every part, and planted faults.
+
+Its goals are not judged here: other work on the machine would decide."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from services.cli.__main__ import main
+from services.cli.bench_cell.cell import running_cell
+from services.cli.bench_cell.stream_cost import StreamLoad, measure_streams
+
+SMALL = ("--streams", "16", "--workers", "4", "--step-ms", "20", "--seconds", "1.5")
+
+
+def figures(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
+    assert main(["bench", "gateway", *SMALL, "--requests", "100", *flags, "--json", "-"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["kind"] == "environment"
+    return {line["name"].strip(): line for line in lines[1:]}
+
+
+def test_streams_redis_and_dispatch(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = ("streams", "rate", "redis", "dispatch")
+    found = figures(capsys, *(word for part in parts for word in ("--part", part)))
+    assert found["streams with an error"]["value"] == 0
+    assert found["Redis round trips per request"]["value"] == 2
+    added_ms = found["added latency p50"]["value"]
+    assert 0.05 < added_ms < 20.0
+    assert added_ms <= found["added latency p99"]["value"]
+    # 16 streams, 50 tokens a second each, for about a second
+    assert found["added latency p50"]["n"] > 400
+    us, per_core = found["CPU per chunk"]["value"], found["SSE chunks/s per core"]["value"]
+    assert 5.0 < us < 500.0
+    assert per_core * us == pytest.approx(1e6, rel=0.01)
+    scheduled_ms = found["body read to first chunk scheduled p50"]["value"]
+    assert 0.1 < scheduled_ms < 50.0
+
+
+def test_routing_and_the_path_without_sockets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    profile = tmp_path / "profile.txt"
+    found = figures(capsys, "--part", "routing", "--part", "path", "--profile", str(profile))
+    assert "64 workers" in found["routing decision p99"]["note"]
+    assert found["routing decision p50"]["value"] <= found["routing decision p99"]["value"]
+    assert 2.0 < found["CPU per token without sockets"]["value"] < 200.0
+    assert "1.00 writes per token" in found["CPU per token without sockets"]["note"]
+    assert "worker_messages.py" in profile.read_text()
+
+
+def test_a_gateway_that_stands_still_shows_as_added_latency() -> None:
+    """The detector's proof: the gateway is stopped for 150 ms while tokens come."""
+    with running_cell("demo", 2) as cell:
+
+        def stop_and_go() -> None:
+            os.kill(cell.gateway_pid, signal.SIGSTOP)
+            threading.Timer(0.15, os.kill, (cell.gateway_pid, signal.SIGCONT)).start()
+
+        timer = threading.Timer(0.9, stop_and_go)
+        timer.start()
+        cost = uvloop.run(measure_streams(cell, StreamLoad(8, 100, 20.0), pin=False))
+        timer.join()
+    assert not cost.failed
+    assert cost.added_s.maximum is not None
+    assert cost.added_s.maximum > 0.1
+    median_s = cost.added_s.at(0.5)
+    assert median_s is not None
+    assert median_s < 0.05
+
+
+def test_impossible_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "gateway", "--streams", "0"]) == 2
+    assert "more than 0" in capsys.readouterr().err
