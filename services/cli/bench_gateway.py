@@ -16,7 +16,6 @@ import uvloop
 from services.cli.bench_cell.cell import Cell, running_cell
 from services.cli.bench_cell.dispatch import dispatch_times, redis_trips
 from services.cli.bench_cell.findings import Finding, render
-from services.cli.bench_cell.routing import NUM_WORKERS, decision_times
 from services.cli.bench_cell.stream_cost import EDGE_TOKENS, StreamCost, StreamLoad, measure_streams
 from services.cli.bench_load.environment import allow_many_sockets, machine_record
 from services.cli.bench_load.progress import clear, say
@@ -159,7 +158,7 @@ def _run_streams(
 
 
 def _path(arguments: argparse.Namespace) -> list[Finding]:
-    module = "services.cli.bench_cell.token_path"
+    module = "services.gateway.measure.token_path"
     sizes = [str(arguments.streams), str(PATH_STEPS)]
     command = [sys.executable, "-m", module, arguments.model, *sizes]
     answer = json.loads(_output(command))
@@ -185,9 +184,12 @@ def _redis(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
 
 
 def _routing(arguments: argparse.Namespace) -> list[Finding]:
-    times, num_entries = decision_times(20 * arguments.requests)
+    module = "services.gateway.measure.routing"
+    answer = json.loads(_output([sys.executable, "-m", module, str(20 * arguments.requests)]))
+    times = Distribution.of(answer["times_s"])
     note = (
-        f"{NUM_WORKERS} workers, {num_entries} index entries, prompts of 12k tokens, 7 of 10 known"
+        f"{answer['workers']} workers, {answer['entries']} index entries, "
+        "prompts of 12k tokens, 7 of 10 known"
     )
     return [
         Finding("P13", "routing decision p50", (times.at(0.5) or 0) * 1e6, "us", n=times.n),

@@ -111,12 +111,18 @@ class RedisClient:
                 raise
 
     async def _try_until(self, deadline: float, words: Sequence[Argument]) -> Reply:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        num_cancelled = task.cancelling() if task is not None else 0
         pause_s = FIRST_PAUSE_S
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await self._send(words)
+                    answer = await self._send(words)
+                if task is not None and task.cancelling() > num_cancelled:
+                    # `asyncio.wait_for` of Python 3.11, which redis-py writes with, forgets a
+                    # cancellation that comes with the result.
+                    raise asyncio.CancelledError
+                return answer
             except _LOST as error:
                 if loop.time() + pause_s >= deadline:
                     name = type(error).__name__

@@ -1,16 +1,18 @@
-"""P13: one routing decision in a large pool, in this process.
+"""P13: one routing decision in a large pool.
+
+`python -m services.gateway.measure.routing NUM_DECISIONS` prints what each took.
 
 A decision is what step 3 does between a request's hashes and its worker: the prefix index is
 asked, the placement chosen, the candidates estimated.
 """
 
-import importlib
+import json
 import random
+import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from services.cli.bench_load.quantiles import Distribution
+from services.gateway.owner.router import Prompt, WorkerView, choose_placement, choose_worker
 from shared.state.kv_events import STRIDE, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
@@ -23,23 +25,23 @@ NUM_HOT = 8
 """prompts that every worker holds; the others are on one worker each"""
 
 
-def decision_times(num_decisions: int, seed: int = 0) -> tuple[Distribution, int]:
+def decision_times(num_decisions: int, seed: int = 0) -> tuple[list[float], int]:
     """Seconds per decision, and the entries in the index."""
     rng = random.Random(seed)  # noqa: S311 a workload, no secret
-    router: Any = importlib.import_module("services.gateway.owner.router")
     incs = [f"prefill-{number:02}.{number:032x}" for number in range(NUM_WORKERS)]
     index, prompts = _filled_index(incs, rng)
-    views = [_view(router, inc, rng) for inc in incs]
+    views = [_view(inc, rng) for inc in incs]
     times_s = []
     for _ in range(num_decisions):
         hashes = rng.choice(prompts) if rng.random() < 0.7 else _chain(rng)
         start_s = time.perf_counter()
         holders = index.holders(hashes)
-        placement = router.choose_placement(views, "auto", True)
-        prompt = router.Prompt(len(hashes) * BLOCK_SIZE, BLOCK_SIZE, holders)
-        router.choose_worker(placement, prompt, rng)
+        placement = choose_placement(views, "auto", True)
+        assert placement is not None
+        prompt = Prompt(len(hashes) * BLOCK_SIZE, BLOCK_SIZE, holders)
+        choose_worker(placement, prompt, rng)
         times_s.append(time.perf_counter() - start_s)
-    return Distribution.of(times_s), len(index)
+    return times_s, len(index)
 
 
 def _filled_index(incs: Sequence[str], rng: random.Random) -> tuple[PrefixIndex, list[list[bytes]]]:
@@ -62,8 +64,8 @@ def _chain(rng: random.Random) -> list[bytes]:
     return [one for _ in range(DEPTH) for one in (*between, rng.randbytes(16))]
 
 
-def _view(router: Any, inc: str, rng: random.Random) -> Any:
-    return router.WorkerView(
+def _view(inc: str, rng: random.Random) -> WorkerView:
+    return WorkerView(
         inc=inc,
         role="prefill",
         ready=True,
@@ -74,3 +76,14 @@ def _view(router: Any, inc: str, rng: random.Random) -> Any:
         spare_blocks=1000,
         token_s=2.5e-5 * rng.uniform(0.8, 1.2),
     )
+
+
+def main(num_decisions: int) -> int:
+    times_s, num_entries = decision_times(num_decisions)
+    answer = {"workers": NUM_WORKERS, "entries": num_entries, "times_s": times_s}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,6 +1,6 @@
 """P12 without sockets: the gateway's own code for a token, in one process and nothing else.
 
-`python -m services.cli.bench_cell.token_path MODEL NUM_STREAMS NUM_STEPS [PROFILE_FILE]` builds
+`python -m services.gateway.measure.token_path MODEL NUM_STREAMS NUM_STEPS [PROFILE_FILE]` builds
 the gateway's application on memory stores, speaks HTTP to its protocol through a transport that
 throws bytes away, and feeds it the frames of a decode worker. What is left out against a real
 gateway is the kernel: reading frames and writing chunks. It prints CPU per token.
@@ -8,7 +8,6 @@ gateway is the kernel: reading frames and writing chunks. It prints CPU per toke
 
 import asyncio
 import cProfile
-import importlib
 import json
 import pstats
 import sys
@@ -17,6 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.gateway.http.protocol import GatewayProtocol
+from services.gateway.http.server import http_limits, http_server
+from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.observation import Observation
+from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.prompt.served_model import served_model
+from services.gateway.prompt.text_pool import TextPool
+from services.gateway.routes.app import create_app
 from shared.block_hash import root_hash
 from shared.checkpoint import load_checkpoint
 from shared.clock import SystemClock
@@ -48,11 +57,6 @@ PROMPT = list(range(300, 400))
 TOKEN_ID = 400
 TURNS = 50
 LIMIT_S = 60.0
-
-
-def gateway(module: str) -> Any:
-    """A module of the gateway; the command line starts services but does not import them."""
-    return importlib.import_module(f"services.gateway.{module}")
 
 
 class NullTransport(asyncio.Transport):
@@ -111,38 +115,30 @@ class Bench:
     def __init__(self, settings: Settings) -> None:
         checkpoint = load_checkpoint(settings.model)
         clock = SystemClock()
-        model = gateway("prompt.served_model").served_model(checkpoint, settings)
+        model = served_model(checkpoint, settings)
         liveness = MemoryGatewayLiveness()
         records = MemoryRequestRecords(liveness, clock)
         registry = MemoryWorkerRegistry(clock, ttl_s=1e9)
-        cost = gateway("owner.prefill_cost").PrefillCost()
+        cost = PrefillCost()
         g_inc = f"gateway.{2:032x}"
         self.received: dict[str, Receive] = {}
         self.ends: dict[str, WorkerEnd] = {}
         self.registry = registry
         self.model = model
         self._settings = settings
-        links = gateway("owner.worker_links").WorkerLinks(
-            registry, POOL, g_inc, clock, cost, self._dial
-        )
+        links = WorkerLinks(registry, POOL, g_inc, clock, cost, self._dial)
         metrics = GatewayMetrics(links.samples)
-        identity = gateway("owner.identity").GatewayIdentity(
+        identity = GatewayIdentity(
             g_inc, POOL, "1", "http://x", model.name, model.max_model_len, 16, "auto"
         )
-        stores = gateway("owner.dispatcher").GatewayStores(
-            records, MemoryBacklog(64), PrefixIndex()
-        )
-        observation = gateway("owner.observation").Observation(metrics, _NoSpans(), model.name)
-        self.dispatcher = gateway("owner.dispatcher").Dispatcher(
-            settings, identity, stores, links, cost, clock, observation
-        )
-        self.text = gateway("prompt.text_pool").TextPool(
+        stores = GatewayStores(records, MemoryBacklog(64), PrefixIndex())
+        observation = Observation(metrics, _NoSpans(), model.name)
+        self.dispatcher = Dispatcher(settings, identity, stores, links, cost, clock, observation)
+        self.text = TextPool(
             checkpoint.path, model, hash_root=root_hash(b"", "default"), block_size=16
         )
-        app = gateway("routes.app").create_app(
-            settings, model, self.dispatcher, self.text, metrics.text, "1"
-        )
-        self._server = gateway("http.server").http_server(app, settings)
+        app = create_app(settings, model, self.dispatcher, self.text, metrics.text, "1")
+        self._server = http_server(app, settings)
         self._server.config.load()
 
     async def start(self) -> None:
@@ -156,10 +152,8 @@ class Bench:
 
     def open(self, num_tokens: int) -> NullTransport:
         """One streamed completion."""
-        config = self._server.config
-        protocol = config.http_protocol_class(
-            config=config, server_state=self._server.server_state, app_state={}
-        )
+        server, limits = self._server, http_limits(self._settings)
+        protocol = GatewayProtocol(limits, server.config, server.server_state, {})
         transport = NullTransport()
         protocol.connection_made(transport)
         fields = {"max_tokens": num_tokens, "stream": True, "ignore_eos": True, "temperature": 0}

@@ -1,0 +1,1 @@
+"""Parts of the gateway measured by themselves, each in a process that `baton bench` starts."""
