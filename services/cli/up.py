@@ -15,6 +15,8 @@ from shared.errors import BatonError
 SETTINGS = (
     "model",
     "served_model_name",
+    "tool_parser",
+    "reasoning_parser",
     "host",
     "port",
     "redis",
