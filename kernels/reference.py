@@ -34,12 +34,14 @@ def paged_prefill_attention(
     cu_seqlens_q: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
+    window: int = 0,
 ) -> torch.Tensor:
     """Causal attention of packed queries [T, num_heads, head_dim] over paged K and V.
 
     Sequence s owns rows cu_seqlens_q[s] to cu_seqlens_q[s + 1], the last of its
-    context_lens[s] positions; block_tables is i32[S, width]. Rows past the last sequence give
-    zeros. Accumulates in float32, returns q's dtype.
+    context_lens[s] positions; block_tables is i32[S, width]. A row sees the last `window`
+    positions up to its own, or with 0 all of them. Rows past the last sequence give zeros.
+    Accumulates in float32, returns q's dtype.
     """
     output = torch.zeros_like(q)
     borders = cu_seqlens_q.tolist()
@@ -47,7 +49,8 @@ def paged_prefill_attention(
         rows = slice(borders[sequence], borders[sequence + 1])
         keys, values = _sequence_kv(kv_pool, layer, block_tables[sequence], length)
         own = torch.arange(length - (rows.stop - rows.start), length, device=q.device)
-        hidden = torch.arange(length, device=q.device)[None] > own[:, None]
+        distance = own[:, None] - torch.arange(length, device=q.device)[None]
+        hidden = (distance < 0) | (distance >= (window or length))
         output[rows] = _attention(q[rows], keys, values, hidden, scale)
     return output
 
@@ -59,10 +62,13 @@ def paged_decode_attention(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
+    window: int = 0,
 ) -> torch.Tensor:
     """The same for one query row per sequence: q is [S, num_heads, head_dim]."""
     one_each = torch.arange(q.shape[0] + 1, dtype=torch.int32, device=q.device)
-    return paged_prefill_attention(q, kv_pool, layer, block_tables, one_each, context_lens, scale)
+    return paged_prefill_attention(
+        q, kv_pool, layer, block_tables, one_each, context_lens, scale, window
+    )
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

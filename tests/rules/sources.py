@@ -60,9 +60,9 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Decorated with triton.jit, called or not."""
+    """Decorated with triton.jit or gluon.jit, called or not."""
     for decorator in function.decorator_list:
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if ast.unparse(target) == "triton.jit":
+        if ast.unparse(target) in ("triton.jit", "gluon.jit"):
             return True
     return False
