@@ -66,6 +66,8 @@ class Ready:
     num_blocks: int
     max_model_len: int
     load: Load
+    prefill_token_s: float = 0.0
+    """seconds a prompt token took in a trial"""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings()
         engine = build_engine(settings, "prefill" if role == "prefill" else "decode")
+        token_s = engine.try_out()
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code
@@ -174,6 +175,7 @@ def main(arguments: Sequence[str]) -> int:
             num_blocks=engine.memory.num_blocks,
             max_model_len=engine.max_model_len,
             load=engine.load(),
+            prefill_token_s=token_s,
         )
     )
     gc.collect()

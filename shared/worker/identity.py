@@ -43,7 +43,9 @@ class Identity:
             settings.worker_advertise,
         )
 
-    def hello(self, pool: str, load: Load, transfer_address: str) -> Hello:
+    def hello(
+        self, pool: str, load: Load, transfer_address: str, prefill_token_s: float = 0.0
+    ) -> Hello:
         return Hello(
             VERSION,
             self.role,
@@ -53,6 +55,7 @@ class Identity:
             transfer_address=transfer_address,
             pid=os.getpid(),
             host=socket.gethostname(),
+            prefill_token_s=prefill_token_s,
         )
 
     def entry(self, ready: Ready, pool: str, port: int) -> WorkerEntry:

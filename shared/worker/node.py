@@ -156,7 +156,8 @@ class Node:
 
     def _hello(self) -> Hello:
         address = self._service.transfer_address
-        return self._identity.hello(self._pool, self._state.load(), address)
+        token_s = self._ready.prefill_token_s
+        return self._identity.hello(self._pool, self._state.load(), address, token_s)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StepReport):

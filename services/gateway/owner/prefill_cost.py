@@ -16,11 +16,17 @@ class PrefillCost:
 
     def __init__(self) -> None:
         self._by_inc: dict[str, float] = {}
+        self._tried: dict[str, float] = {}
         self._pool_s: float | None = None
 
     def token_s(self, inc: str) -> float:
-        """Seconds per token on this worker, the pool's if it is new."""
-        return self._by_inc.get(inc) or self._pool_s or FIRST_GUESS_S
+        """Seconds per token on this worker; while nothing of it was seen, what its own trial
+        said, else the pool's."""
+        return self._by_inc.get(inc) or self._tried.get(inc) or self._pool_s or FIRST_GUESS_S
+
+    def expect(self, inc: str, token_s: float) -> None:
+        """What the worker says of itself; 0 is nothing."""
+        self._tried[inc] = token_s
 
     def observe(self, inc: str, num_tokens: int, seconds_s: float) -> None:
         """`num_tokens` were computed from START to token 1 in `seconds_s`."""
@@ -33,6 +39,7 @@ class PrefillCost:
     def forget(self, inc: str) -> None:
         """The incarnation is gone."""
         self._by_inc.pop(inc, None)
+        self._tried.pop(inc, None)
 
 
 def _towards(average: float | None, seen: float) -> float:

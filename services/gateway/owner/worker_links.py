@@ -223,6 +223,7 @@ class WorkerLinks:
         peer = link.peer
         if link.closed or self._closing or peer.pool != self._pool or peer.inc in self._workers:
             return None
+        self._cost.expect(peer.inc, peer.prefill_token_s)
         worker = WorkerLink(link, worker_id_of(peer.inc), self._cost.token_s(peer.inc), self._clock)
         former = self._suspects.pop(peer.inc, None)
         if former is not None:

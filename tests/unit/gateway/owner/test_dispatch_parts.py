@@ -42,6 +42,19 @@ def test_cost_is_fitted_by_worker_and_new_ones_take_the_pool_s() -> None:
     assert cost.token_s("a") < cost.token_s("b") < 2e-3
 
 
+def test_a_workers_own_trial_counts_until_it_was_seen_at_work() -> None:
+    cost = PrefillCost()
+    cost.observe("a", 100, 0.1)
+    cost.expect("slow", 0.5)
+    cost.expect("silent", 0.0)
+    assert cost.token_s("slow") == pytest.approx(0.5)
+    assert cost.token_s("silent") == pytest.approx(1e-3)
+    cost.observe("slow", 100, 10.0)
+    assert cost.token_s("slow") == pytest.approx(0.1)
+    cost.forget("slow")
+    assert cost.token_s("slow") != pytest.approx(0.5)
+
+
 class NoOwner:
     """Remembers what a generation asked."""
 
