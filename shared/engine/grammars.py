@@ -79,6 +79,11 @@ class Grammars:
         if future is not None:
             future.cancel()
 
+    def renew(self, grammar: str) -> None:
+        """An output could not go on by it. All outputs of a compiled grammar add to what is
+        learnt of it, up to a limit of the library: the next one begins with nothing learnt."""
+        self._thread.submit(self._compiled.pop, grammar, None)
+
     def _matcher(self, grammar: str, output: list[int]) -> Matcher:
         """In the thread. GrammarError if there is none, or the output does not match it."""
         if self._vocabulary is None:

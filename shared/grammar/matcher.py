@@ -22,6 +22,7 @@ MAX_LEXER_STATES = 20_000
 """1 to 2 kB each"""
 NO_OUTPUT = "no output matches the grammar"
 MAX_PROBLEM_CHARS = 300
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 
 
@@ -145,5 +146,11 @@ def _problem(error: str) -> str:
     if error.startswith("NoExtension"):
         return NO_OUTPUT
     told = " ".join(error.partition("\n   1 |")[0].split())
-    told = _PLACE.sub("", told)[:MAX_PROBLEM_CHARS]
+    told = _PLACE.sub("", told)
+    if found := _UNKNOWN_KEYS.fullmatch(told):
+        which = "which cannot be enforced; leave it out"
+        if "," in found[1]:
+            which = "which cannot be enforced; leave them out"
+        told = f"the schema uses {found[1]}, {which}"
+    told = told[:MAX_PROBLEM_CHARS]
     return "".join(char if char.isprintable() else "?" for char in told)

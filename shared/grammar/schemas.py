@@ -105,7 +105,7 @@ def _is_finite(schema: Any, finite: dict[str, bool]) -> bool:
 def _is_composed(schema: dict[str, Any], finite: dict[str, bool]) -> bool:
     """Whether its reference, all of its allOf, and one each of its anyOf and oneOf are finite."""
     reference = schema.get("$ref")
-    if isinstance(reference, str) and not finite[reference]:
+    if isinstance(reference, str) and not finite.get(reference, True):  # True: out of a value
         return False
     choices = [_list(schema.get(name)) for name in ("anyOf", "oneOf")]
     return all(_is_finite(item, finite) for item in _list(schema.get("allOf"))) and all(

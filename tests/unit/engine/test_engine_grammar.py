@@ -239,6 +239,24 @@ def test_a_grammar_that_breaks_off_fails_the_attempt(
     assert not engine.sequences and engine.load().held == 0
 
 
+def test_a_grammar_that_many_outputs_wore_out_is_compiled_anew(
+    model: StructuredModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All outputs of a compiled grammar share the states that its lexer learns."""
+    monkeypatch.setattr("shared.grammar.matcher.MAX_LEXER_STATES", 700)
+    pattern = {"type": "string", "pattern": "^[ab]{20,40}a[ab]{24}$"}
+    grammar, engine, num_failed, failed = source.json_schema(pattern), model.engine(), 0, False
+    for number in range(60):
+        chosen = sampling(model, grammar, seed=number, temperature=1.0, max_tokens=80)
+        engine.add(spec_of(f"r{number}", PROMPT, chosen))
+        was_failed, failed = failed, False
+        while engine.sequences:
+            failed = bool(engine.step().failed) or failed
+        assert not (was_failed and failed), "one output alone does not wear it out"
+        num_failed += failed
+    assert 0 < num_failed < 20
+
+
 def test_without_the_library_only_requests_with_a_grammar_fail(model: StructuredModel) -> None:
     engine = model.engine(grammars=Grammars(None))
     engine.add(spec_of("r", PROMPT, sampling(model, 'start: "yes"')))

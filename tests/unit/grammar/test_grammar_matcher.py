@@ -111,3 +111,21 @@ def test_without_the_library_the_cure_is_named(
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingError, match="pip install llguidance"):
         GrammarVocabulary.load(directory, VOCAB_SIZE, (EOS,))
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ('{"not": {}}', 'the schema uses "not", which cannot be enforced; leave it out'),
+        (
+            '{"not": {}, "uniqueItems": true}',
+            'the schema uses "not", "uniqueItems", which cannot be enforced; leave them out',
+        ),
+    ],
+)
+def test_keys_that_cannot_be_enforced_are_named_in_plain_words(
+    vocabulary: GrammarVocabulary, schema: str, told: str
+) -> None:
+    with pytest.raises(GrammarError) as refused:
+        vocabulary.compile(f"start: %json {schema}")
+    assert str(refused.value) == told

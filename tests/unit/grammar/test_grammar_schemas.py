@@ -44,6 +44,7 @@ FINITE: list[Any] = [
         "$ref": "#/$defs/d0",
     },
     {"const": {"$ref": "#"}},
+    {"$ref": "#/default", "default": {"$ref": "#/elsewhere"}},
 ]
 
 

@@ -1,5 +1,6 @@
 """The checker process: what it refuses, that it can be killed, what is remembered."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from services.gateway.prompt import grammar_check
 from services.gateway.prompt.grammar_check import GrammarCheck
-from shared.errors import AttemptError, RequestError
+from shared.errors import AttemptError, OverloadedError, RequestError
 from shared.grammar import source
 from tests.text_models import END, byte_level_tokenizer, write_text_model
 
@@ -85,11 +86,23 @@ async def test_a_slow_grammar_costs_the_process_its_life(check: GrammarCheck) ->
 
 async def test_a_dead_process_is_replaced(check: GrammarCheck) -> None:
     await check.check(GOOD, "tools")
-    for process in checkers():
-        process.kill()
-        process.wait()
-    assert (await refusal(check, 'start: "d"')).code == "invalid_schema"
-    await check.check('start: "e"', "tools")
+    assert check._process is not None
+    check._process.kill()
+    await check._process.wait()
+    await check.check('start: "d"', "tools")
+
+
+async def test_nobody_waits_for_ever_behind_slow_grammars(
+    check: GrammarCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_check, "TURN_LIMIT_S", 0.1)
+    slow = asyncio.ensure_future(refusal(check, SLOW))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError) as caught:
+        await check.check(GOOD, "tools")
+    assert caught.value.status == 429
+    assert "too long" in (await slow).message
+    await check.check(GOOD, "tools")
 
 
 async def test_what_was_decided_is_remembered(
@@ -103,6 +116,11 @@ async def test_what_was_decided_is_remembered(
     await check.check(GOOD, "tools")
     assert (await refusal(check, "start: nowhere")).message.endswith('"nowhere"')
     assert "too long" in (await refusal(check, 'start: "new"')).message
+    assert "too long" in (await refusal(check, 'start: "new"')).message
+    assert checkers() == [], "that one took too long is remembered too, for a while"
+    monkeypatch.setattr(grammar_check, "TOO_LONG_FOR_S", 0.0)
+    check._too_long.clear()
+    await check.check('start: "new"', "tools")
     await check.check('start: "newer"', "tools")
     assert "too long" not in (await refusal(check, "start: nowhere")).message
 
