@@ -66,8 +66,7 @@ class Sampling:
     """what the output must match, as `shared.grammar` reads it; empty is anything"""
 
 
-@dataclass(frozen=True)
-class TokenLogprobs:
+class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, of the unscaled distribution."""
 
     logprob: float
@@ -130,6 +129,8 @@ class Hello:
     """worker only: where a decode worker pulls this worker's KV from"""
     pid: int = 0
     host: str = ""
+    prefill_token_s: float = 0.0
+    """worker only: seconds a prompt token took in a trial at its start"""
 
 
 @dataclass(frozen=True)
@@ -225,13 +226,12 @@ class Refuse:
     reason: Literal["no_room", "incarnation", "draining", "too_long", "fingerprint"]
 
 
-@dataclass(frozen=True)
-class TokenRun:
+class TokenRun(NamedTuple):
     """Consecutive tokens of one attempt; `index` counts the client's output tokens from 0."""
 
     rid: str
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None

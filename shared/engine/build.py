@@ -50,6 +50,14 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
     if device.type == "cpu":
         check_arithmetic(model)
     num_blocks = count_blocks(settings, layout, device)
+    longest = min(length, num_blocks * settings.block_size)
+    if longest < length:
+        log.warning(
+            "longest sequence: %d tokens (limited by the KV pool of %d blocks; the model's is %d)",
+            longest,
+            num_blocks,
+            length,
+        )
     kv_pool, memory, staging = create_pool(layout, num_blocks, device)
     pool = BlockPool(
         num_blocks, settings.block_size, memory.generations, prefix_cache=settings.prefix_cache
@@ -58,7 +66,7 @@ def build_engine(settings: Settings, role: Literal["prefill", "decode"]) -> Engi
         pool,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
-        max_model_len=min(length, num_blocks * settings.block_size),
+        max_model_len=longest,
     )
     runner = ModelRunner(model, kv_pool, TiledAttention())
     return Engine(runner, scheduler, Sampler(), memory, role, staging, load_grammars(checkpoint))

@@ -15,7 +15,6 @@ caller aborts a RESERVED sequence once the transfer into it has stopped (R7, R18
 
 from collections.abc import Callable
 from collections.abc import Sequence as Run
-from dataclasses import replace
 from typing import Literal, Protocol
 
 import torch
@@ -34,6 +33,7 @@ from shared.engine.sampler import SampledToken, Sampler
 from shared.engine.scheduler import ScheduledBatch, Scheduler
 from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.staging import HostStaging
+from shared.engine.trial import prefill_token_s
 from shared.errors import GrammarError, ProtocolError, RequestError
 from shared.kv_layout import num_blocks_for
 from shared.kv_memory import KVMemory
@@ -134,6 +134,11 @@ class Engine:
         sequence = self.sequences.get(attempt)
         if sequence is not None:
             self._forget(sequence)
+
+    def try_out(self) -> float:
+        """Seconds a prompt token takes here; before the first request only."""
+        assert not self._num_arrived
+        return prefill_token_s(self._runner, self._pool.num_blocks, self._pool.block_size)
 
     @property
     def max_model_len(self) -> int:
@@ -240,6 +245,7 @@ class Engine:
     def _fail(self, sequence: Sequence, error: GrammarError, output: StepOutput) -> None:
         """This sequence ends, the engine does not."""
         output.failed.append((sequence.attempt, str(error)))
+        self.grammars.renew(sequence.spec.sampling.grammar)
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
@@ -335,8 +341,7 @@ def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
     first, sequence.repeat = sequence.repeat, None
     if first is None:
         return run
-    return replace(
-        run,
+    return run._replace(
         index=first.index,
         token_ids=first.token_ids + run.token_ids,
         logprobs=first.logprobs + run.logprobs,

@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.telemetry.histogram import PlainHistogram
 from shared.telemetry.worker_metrics import WorkerCollector, WorkerSample
 
 TTFT_BUCKETS_S = (
@@ -69,9 +70,10 @@ class GatewayMetrics:
         self.ttft = self._histogram(
             "time_to_first_token", "arrival to the first token", TTFT_BUCKETS_S
         )
-        self.gap = self._histogram(
-            "inter_token_latency", "gap between consecutive tokens", GAP_BUCKETS_S
+        self.gap = PlainHistogram(
+            "baton_inter_token_latency_seconds", "gap between consecutive tokens", GAP_BUCKETS_S
         )
+        self.registry.register(self.gap)
         self.e2e = self._histogram(
             "e2e_request_latency", "arrival to the recorded end", DURATION_BUCKETS_S
         )

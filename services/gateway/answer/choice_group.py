@@ -8,6 +8,7 @@ request with its own status; and a failure of one is the failure of all.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from services.gateway.answer.submit_order import SubmitOrder
@@ -29,11 +30,16 @@ class ChoiceGroup:
         submit: Callable[[GenerateRequest], Generation],
         requests: Sequence[GenerateRequest],
         order: SubmitOrder,
+        starting: asyncio.Lock | None = None,
     ) -> None:
+        """`starting`: shared by all groups of a gateway."""
+        self._starting = starting or asyncio.Lock()
         self._submit = submit
         self._requests = requests
         self._order = order
         self._news = asyncio.Event()
+        self._is_waiting = False
+        """the task that reads is idle: nothing it took is still on its way to the client"""
         self._start_s = asyncio.get_running_loop().time()
         self._generations: dict[int, Generation] = {}
         self._open = dict.fromkeys(range(len(requests)))
@@ -43,7 +49,16 @@ class ChoiceGroup:
         self._all_accepted = False
 
     async def start(self) -> Self:
-        """Submit what may be submitted; OverloadedError, and nothing kept, if one is refused."""
+        """Submit what may be submitted; OverloadedError, and nothing kept, if one is refused.
+
+        Large groups begin one after the other: if they shared what room there is, each would be
+        refused for the lack of the rest."""
+        if len(self._order.opening()) <= SUBMITS_PER_TURN:
+            return await self._submit_opening()
+        async with self._starting:
+            return await self._submit_opening()
+
+    async def _submit_opening(self) -> Self:
         opening = self._order.opening()
         try:
             for place, index in enumerate(opening):
@@ -75,9 +90,14 @@ class ChoiceGroup:
                 self._submit_due()
             if self._all_accepted and (arrived := self._take()):
                 return arrived
-            self._news.clear()
-            await self._news.wait()
+            await self._wait()
         raise StopAsyncIteration
+
+    def read_with(self, reader: Callable[[int, Delta], bool]) -> None:
+        """While `__anext__` waits, call `reader` with what arrives, as (index, delta), and go on
+        waiting unless it does not take it (False). All choices must have been accepted."""
+        for index in self._open:
+            self._generations[index].read_with(partial(self._read, reader, index))
 
     async def finish(self, index: int, reason: FinishReason, num_tokens: int) -> None:
         """The text side ends a choice; returns once that is recorded, or late."""
@@ -86,12 +106,25 @@ class ChoiceGroup:
     def close(self, index: int) -> None:
         """This choice is complete: whatever may follow is not wanted."""
         self._open.pop(index, None)
+        self._generations[index].read_with(None)
 
     async def cancel(self) -> None:
         """Nobody wants the choices that are still open; safe to call twice."""
         for index in tuple(self._open):
             if index in self._generations:
+                self._generations[index].read_with(None)
                 await self._generations[index].cancel()
+
+    async def _wait(self) -> None:
+        self._news.clear()
+        self._is_waiting = True
+        try:
+            await self._news.wait()
+        finally:
+            self._is_waiting = False
+
+    def _read(self, reader: Callable[[int, Delta], bool], index: int, delta: Delta) -> bool:
+        return self._is_waiting and reader(index, delta)
 
     def _follow(self, index: int, prompt_inc: str | None) -> None:
         """Submit a choice whose prompt that incarnation has computed."""

@@ -26,11 +26,14 @@ from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import answer_receipt
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, answer_object
 from services.gateway.answer.sse import DONE, ChunkWriter, error_event
+from services.gateway.answer.text import AnswerText
 from services.gateway.answer.usage import usage
+from services.gateway.http.chunk_stream import ChunkStream, chunk_stream
 from services.gateway.http.client_connection import ClientConnection, ClientGoneError
 from services.gateway.http.errors import error_body, error_response, json_response
 from services.gateway.http.protocol import drop_connection, mark_event_stream
 from services.gateway.http.request_id import request_id
+from services.gateway.owner.generation import Delta
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
 
@@ -159,6 +162,9 @@ class StreamResponse(AnswerResponse):
         ]
         self._plain = not answer.with_logprobs and not prepared.continuous_usage
         self._num_ended = 0
+        self._stream: ChunkStream | None = None
+        self._last_shown: dict[int, str] = {}
+        """what the delta that ended a choice's text showed, where it was read at once"""
 
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
         answer = self._answer
@@ -166,18 +172,46 @@ class StreamResponse(AnswerResponse):
             body = b""
             for index, delta in arrived:
                 choice = self._choices[index]
-                shown = choice.text.push(delta)
+                shown = self._last_shown.pop(index, None)
+                if shown is None:
+                    shown = choice.text.push(delta)
                 if choice.text.finish_reason is not None:
                     body += await self._last_events(index, shown)
                 elif self._plain:
                     body += choice.plain(shown)
                 else:
                     body += choice.events(shown, self._so_far())
-            if not self._started:
+            begins = not self._started
+            if begins:
                 await self._start(scope, client)
             if body:
                 await client.send({"type": "http.response.body", "body": body, "more_body": True})
+            if begins:
+                self._read_at_once(scope)
         await client.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _read_at_once(self, scope: Scope) -> None:
+        """From here on tokens are written as they come, where a text is all there is to them.
+        What reads parts out of a text stays in this task: its bugs are this answer's alone."""
+        texts = self._answer.texts
+        if self._plain and all(isinstance(text, AnswerText) for text in texts):
+            self._stream = chunk_stream(scope)
+        if self._stream is not None:
+            self._answer.group.read_with(self._write_at_once)
+
+    def _write_at_once(self, index: int, delta: Delta) -> bool:
+        """Write a delta from the middle of a choice; False if this task has to see to it."""
+        assert self._stream is not None
+        if delta.finish_reason is not None or not self._stream.ready:
+            return False
+        choice = self._choices[index]
+        shown = choice.text.push(delta)
+        if choice.text.finish_reason is not None:
+            self._last_shown[index] = shown
+            return False
+        if events := choice.plain(shown):
+            self._stream.write(events)
+        return True
 
     async def _last_events(self, index: int, shown: str) -> bytes:
         """The events that the last text of a choice causes."""

@@ -25,6 +25,9 @@ TYPES = {
 }
 """status -> type; the rest is invalid_request_error below 500 and server_error from there"""
 
+POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+"""what a client that asked for another path is told"""
+
 
 def error_type(status: int) -> str:
     return TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
@@ -73,7 +76,7 @@ def http_exception_response(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     message, code = "bad request", "bad_request"
     if error.status_code == 404:
-        message, code = "no such path; the API's paths begin with /v1/", "not_found"
+        message, code = f"no such path; POST goes to {', '.join(POST_PATHS)}", "not_found"
     elif error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
         message, code = f"wrong method for this path; use {headers['Allow']}", "method_not_allowed"

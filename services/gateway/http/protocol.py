@@ -55,6 +55,13 @@ def mark_event_stream(scope: MutableMapping[str, Any]) -> None:
     scope[_EVENT_STREAM] = True
 
 
+def answer_in_progress(scope: MutableMapping[str, Any]) -> RequestResponseCycle | None:
+    """What is being answered on the connection of this request: the request itself, once its
+    answer has begun."""
+    connection: GatewayProtocol | None = scope.get(_CONNECTION)
+    return None if connection is None else connection.answering
+
+
 async def drop_connection(scope: MutableMapping[str, Any]) -> None:
     """Close the connection of this request now, whatever is still unsent.
 
@@ -155,6 +162,11 @@ class GatewayProtocol(HttpToolsProtocol):
             self._answering.disconnected = True
             self._answering.message_event.set()
 
+    @property
+    def answering(self) -> RequestResponseCycle | None:
+        """Whose answer is being written."""
+        return self._answering
+
     # What the parser finds
 
     def on_message_begin(self) -> None:
@@ -185,6 +197,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             return
+        self.transport.set_write_buffer_limits()  # a ChunkStream has changed them
         if self._half_closed and self._is_answered():
             self.transport.close()
         elif not self._refused:

@@ -109,10 +109,11 @@ class Dispatcher:
         """Accept a request and send it on its way; OverloadedError if that is impossible now."""
         requests = self._requests
         placement = requests.placement()
-        self._check_capacity(placement)
+        self._check_capacity(placement, request)
         live = self._open(request)
         route = requests.route(live, placement)
-        if route is None and len(requests.line) >= self._settings.max_backlog:
+        full = len(requests.line) >= self._settings.max_backlog
+        if route is None and full and not request.follows:
             raise self._overloaded("no worker has room and the backlog is full", len(requests.line))
         requests.accept(live, route, placement)
         return live.generation
@@ -247,14 +248,16 @@ class Dispatcher:
             view.ready and view.role == "decode" for view in self._links.views
         )
 
-    def _check_capacity(self, placement: Placement | None) -> None:
+    def _check_capacity(self, placement: Placement | None, request: GenerateRequest) -> None:
+        """A choice that follows may wait for a worker, also in a full line, and finish while we
+        drain, as the choice before it does."""
         num_live = len(self._requests.live)
-        if self._draining:
+        if self._draining and not request.follows:
             text = "this gateway is shutting down"
             raise OverloadedError(text, retry_after_s=MIN_RETRY_S, status=503)
         if num_live >= self._settings.max_live_requests:
             raise self._overloaded("this gateway has as many requests as it may", num_live)
-        if not self._can_serve(placement):
+        if not (request.follows or self._can_serve(placement)):
             away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
             raise OverloadedError(
                 "no worker can serve this now",
@@ -281,7 +284,7 @@ class Dispatcher:
             waits_for_decode = live.machine.wants_decode
             live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
             if now_s >= live.deadline_s:
-                self._requests.execute(live, live.machine.expire())
+                self._requests.execute(live, live.machine.expire(live.limit_s))
             elif now_s - self._last_progress_s(live) > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()

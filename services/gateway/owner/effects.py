@@ -1,7 +1,7 @@
 """What a request's state machine asks its surroundings to do."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shared.protocol import FinishReason, TokenLogprobs
 
@@ -57,11 +57,10 @@ class Requeue:
     cause: str
 
 
-@dataclass(frozen=True)
-class Deliver:
+class Deliver(NamedTuple):
     """Give these tokens to the client; more follow."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
 

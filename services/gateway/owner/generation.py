@@ -10,9 +10,9 @@ HTTP layer only reads it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from shared.errors import BatonError
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
@@ -47,9 +47,13 @@ class GenerateRequest:
     prefer_inc: str | None = None
     """incarnation that has computed the same prompt for another choice of the group"""
 
+    @property
+    def follows(self) -> bool:
+        """Its group has begun: the request as a whole was accepted with an earlier choice."""
+        return self.prefer_inc is not None
 
-@dataclass(frozen=True)
-class Delta:
+
+class Delta(NamedTuple):
     """Tokens that follow those of the delta before; `finish_reason` is on the last one only."""
 
     token_ids: tuple[int, ...]
@@ -81,6 +85,7 @@ class Generation:
         self._owner = owner
         self._waiting: list[Delta] = []
         self._news = asyncio.Event()
+        self._reader: Callable[[Delta], bool] | None = None
         self._failure: BatonError | None = None
         self._ended = False
         self.num_yielded_tokens = 0
@@ -103,6 +108,11 @@ class Generation:
         """From now on everything new sets this event: the group's, which clears it."""
         self._news = news
         news.set()
+
+    def read_with(self, reader: Callable[[Delta], bool] | None) -> None:
+        """Call `reader` with each delta as it comes, as long as nothing waits before it; what it
+        does not take (False) waits as usual."""
+        self._reader = reader
 
     @property
     def begun(self) -> bool:
@@ -147,6 +157,9 @@ class Generation:
     def put(self, delta: Delta) -> None:
         """Owner: more tokens."""
         self.accepted = True
+        if self._reader is not None and not self._waiting and self._reader(delta):
+            self.num_yielded_tokens += len(delta.token_ids)
+            return
         self._waiting.append(delta)
         self._news.set()
 

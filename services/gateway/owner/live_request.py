@@ -42,6 +42,8 @@ class LiveRequest:
         self.hash_root, self.block_hashes = hashes[0], tuple(hashes[1])
         self.token_ids = request.prompt_ids
         """what this epoch starts from: the prompt, then the tokens taken before it"""
+        self.num_earlier_tokens = 0
+        """output tokens taken before this epoch"""
         self.ticket = ""
         self.route: Route | None = None
         self.prefer_inc = request.prefer_inc
@@ -71,9 +73,15 @@ class LiveRequest:
     def rid(self) -> str:
         return self.request.rid
 
+    @property
+    def limit_s(self) -> float | None:
+        """How long its HTTP request may take; None of a choice that got what was left of it."""
+        return None if self.request.follows else self.request.timeout_s
+
     def begin_epoch(self, block_size: int) -> None:
         """A retry continues after the tokens taken so far."""
         self.token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
+        self.num_earlier_tokens = len(self.machine.token_ids)
         hashes = list(self.block_hashes)
         parent = hashes[-1] if hashes else self.hash_root
         for end in range((len(hashes) + 1) * block_size, len(self.token_ids) + 1, block_size):

@@ -35,8 +35,10 @@ class Observation:
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """So many tokens of one request arrived together, that long after the one before."""
-        for place in range(num_tokens):
-            self._metrics.gap.observe(0.0 if place else gap_s)
+        if num_tokens:
+            self._metrics.gap.observe(gap_s)
+        if num_tokens > 1:
+            self._metrics.gap.observe(0.0, num_tokens - 1)
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""

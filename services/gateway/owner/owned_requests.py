@@ -7,7 +7,6 @@ waits.
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -104,10 +103,9 @@ class OwnedRequests:
 
     def execute(self, live: LiveRequest, effects: Iterable[Effect]) -> None:
         """Do what the state machine asked for, and what follows from that, in order."""
-        todo = deque(effects)
-        while todo:
-            effect = todo.popleft()
-            todo.extend(self._perform[type(effect)](live, effect) or ())
+        todo = list(effects)
+        for effect in todo:  # grows meanwhile
+            todo += self._perform[type(effect)](live, effect) or ()
 
     # Where requests go
 

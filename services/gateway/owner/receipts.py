@@ -212,7 +212,8 @@ class Receipt:
 
 
 class Receipts:
-    """The last thousand, by rid; and which of them belong to one HTTP request."""
+    """The last thousand, by rid; and which of them belong to one HTTP request. What still lives,
+    or belongs to a group that does, stays beyond that: its client may have asked for it."""
 
     def __init__(self, max_receipts: int = MAX_RECEIPTS, max_open: int = MAX_OPEN) -> None:
         self._max_receipts = max_receipts
@@ -220,18 +221,18 @@ class Receipts:
         self._by_rid: OrderedDict[str, Receipt | bytes] = OrderedDict()
         self._open: deque[Receipt] = deque()
         self._groups: OrderedDict[str, list[str]] = OrderedDict()
+        self._group_of: dict[str, str] = {}
 
     def add(self, receipt: Receipt) -> None:
         self._by_rid[receipt.rid] = receipt
         self._open.append(receipt)
         if receipt.group:
             self._groups.setdefault(receipt.group, []).append(receipt.rid)
+            self._group_of[receipt.rid] = receipt.group
         if len(self._open) > self._max_open:
             self._pack(self._open.popleft())
-        if len(self._by_rid) > self._max_receipts:
-            self._by_rid.popitem(last=False)
-        if len(self._groups) > self._max_receipts:
-            self._groups.popitem(last=False)
+        for _ in range(len(self._by_rid) - self._max_receipts):
+            self._forget_oldest()
 
     def get(self, rid: str) -> Receipt | None:
         """One that may still change."""
@@ -259,6 +260,20 @@ class Receipts:
                     if receipt is not None and not receipt.complete:
                         receipt.told = asyncio.Event()
                         await receipt.told.wait()
+
+    def _forget_oldest(self) -> None:
+        """Or call it the newest, if it is wanted."""
+        rid = next(iter(self._by_rid))
+        group = self._group_of.get(rid, "")
+        members = self._groups.get(group, [rid])
+        if any(receipt and not receipt.ended_ns for receipt in map(self.get, members)):
+            self._by_rid.move_to_end(rid)
+            return
+        del self._by_rid[rid]
+        self._group_of.pop(rid, None)
+        members.remove(rid)
+        if not members:
+            self._groups.pop(group, None)
 
     def _pack(self, receipt: Receipt) -> None:
         """A receipt as objects takes five times the memory of its text, compressed."""

@@ -70,10 +70,19 @@ class Route:
     def text(self) -> str:
         """For the receipt."""
         return (
-            f"{self.mode}{':' + self.reason if self.reason else ''} {self.why}"
+            f"{self.mode}{':' + self.reason if self.reason else ''} on {_WHY_TEXT[self.why]};"
             f" ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
             f" candidates={self.num_candidates}"
         )
+
+
+_WHY_TEXT = {
+    "only": "the only worker",
+    "prefix": "the worker with the prefix",
+    "preferred": "the preferred worker",
+    "least_loaded": "the least loaded worker",
+}
+"""Route.why in a receipt"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ class Sequencer:
 
     def push(self, run: TokenRun) -> list[TokenRun]:
         """Step 8: the runs that `run` makes ready, in order and without what was taken before."""
+        if run.index == len(self.token_ids) and run.token_ids and not self._ahead:
+            self.token_ids += run.token_ids
+            return [run]
         if run.index > self.next_index:
             self._keep(run)
             return []
@@ -36,6 +39,8 @@ class Sequencer:
 
     def contradicts(self, run: TokenRun) -> bool:
         """Whether `run` repeats a taken position with another token."""
+        if run.index >= len(self.token_ids):
+            return False
         taken = self.token_ids[run.index : run.index + len(run.token_ids)]
         return tuple(taken) != run.token_ids[: len(taken)]
 

@@ -24,9 +24,9 @@ class _Place:
         self.live = live
         self.since_s = since_s
         self.put_s: float | None = None
-        self.accepted = live.machine.epoch > 0
-        """it was in the backlog or on a worker before: a full backlog ends it no more, then it
-        waits here alone"""
+        self.accepted = live.machine.epoch > 0 or live.request.follows
+        """it, or the choice it follows, was in the backlog or on a worker before: a full backlog
+        ends it no more, then it waits here alone"""
         self.queued = False
         """in the backlog, as far as we know"""
         self.popped = False

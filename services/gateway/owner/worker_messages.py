@@ -70,23 +70,25 @@ class WorkerMessages:
     def _tokens(self, worker: WorkerLink, message: Tokens) -> None:
         worker.note_load(message.load)
         worker.note_progress()
+        now_s = self._clock.monotonic_s()
         for run in message.runs:
             live = self._requests.live.get(run.rid)
             if live is not None:
-                self._token_run(worker, live, run)
+                self._token_run(worker, live, run, now_s)
 
-    def _token_run(self, worker: WorkerLink, live: LiveRequest, run: TokenRun) -> None:
-        num_before = len(live.machine.token_ids)
-        epoch_start = len(live.token_ids) - len(live.request.prompt_ids)
-        effects = live.machine.tokens(worker.inc, run)
-        num_new = len(live.machine.token_ids) - num_before
+    def _token_run(
+        self, worker: WorkerLink, live: LiveRequest, run: TokenRun, now_s: float
+    ) -> None:
+        machine = live.machine
+        num_before = len(machine.token_ids)
+        effects = machine.tokens(worker.inc, run)
+        num_new = len(machine.token_ids) - num_before
         if num_new > 0:
-            now_s = self._clock.monotonic_s()
             if num_before:
                 self._observer.token_gaps(now_s - live.last_token_s, num_new)
             else:
                 self._observer.token_gaps(0.0, num_new - 1)
-            if num_before == epoch_start:
+            if num_before == live.num_earlier_tokens:
                 self._note_first_token(worker, live, now_s)
             live.note_tokens(now_s)
         self._requests.execute(live, effects)

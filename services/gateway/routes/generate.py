@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions (steps 1 and 8 of a request's life)."""
 
+import asyncio
 import time
 
 from starlette.requests import Request
@@ -37,6 +38,7 @@ class GenerateRoutes:
         self._model = model
         self._dispatcher = dispatcher
         self._text = text
+        self._starting = asyncio.Lock()
 
     async def chat(self, request: Request) -> Response:
         return await self._answer(request, "chat")
@@ -83,7 +85,7 @@ class GenerateRoutes:
             max_waiting_tokens=settings.max_num_batched_tokens,
         )
         requests = choice_requests(http, prepared)
-        return ChoiceGroup(self._dispatcher.submit, requests, order)
+        return ChoiceGroup(self._dispatcher.submit, requests, order, self._starting)
 
     def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
         form = prepared.form

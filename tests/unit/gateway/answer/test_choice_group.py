@@ -39,7 +39,9 @@ class Owner:
         self.cancelled.append(rid)
 
 
-def group_of(owner: Owner, num_choices: int, length: int = 40) -> ChoiceGroup:
+def group_of(
+    owner: Owner, num_choices: int, length: int = 40, starting: asyncio.Lock | None = None
+) -> ChoiceGroup:
     order = SubmitOrder([length], num_choices, min_shared_tokens=16, max_waiting_tokens=512)
     requests = [
         GenerateRequest(
@@ -55,7 +57,7 @@ def group_of(owner: Owner, num_choices: int, length: int = 40) -> ChoiceGroup:
         )
         for at in range(num_choices)
     ]
-    return ChoiceGroup(owner.submit, requests, order)
+    return ChoiceGroup(owner.submit, requests, order, starting)
 
 
 def tokens(*ids: int, reason: FinishReason | None = None) -> Delta:
@@ -69,6 +71,14 @@ async def turn() -> None:
 
 def asked(group: ChoiceGroup) -> "asyncio.Future[list[tuple[int, Delta]]]":
     return asyncio.ensure_future(group.__anext__())
+
+
+async def test_of_large_groups_as_many_are_accepted_as_have_room() -> None:
+    """Not a part of each, and then none."""
+    owner, starting = Owner(num_taken=90), asyncio.Lock()
+    starts = [group_of(owner, 40, 4, starting).start() for _ in range(4)]
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    assert [isinstance(result, ChoiceGroup) for result in results] == [True, True, False, False]
 
 
 async def test_nothing_is_given_out_before_every_choice_is_accepted() -> None:
@@ -174,4 +184,73 @@ async def test_followers_get_what_is_left_of_the_time() -> None:
     owner.generations[0].put(tokens(1))
     await turn()
     assert 59.0 < owner.requests[1].timeout_s <= 59.98
+    arriving.cancel()
+
+
+class AtOnce:
+    """Takes what may be read at once, in so far as it is willing to."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Delta]] = []
+        self.willing = True
+
+    def read(self, index: int, delta: Delta) -> bool:
+        if self.willing:
+            self.seen.append((index, delta))
+        return self.willing
+
+
+async def test_what_is_read_at_once_does_not_wake_the_task() -> None:
+    owner, at_once = Owner(), AtOnce()
+    group = await group_of(owner, 2, length=5).start()
+    for generation in owner.generations:
+        generation.put(tokens(1))
+    assert len(await group.__anext__()) == 2
+    group.read_with(at_once.read)
+    arriving = asked(group)
+    await turn()
+    owner.generations[1].put(tokens(2))
+    owner.generations[0].put(tokens(3))
+    await turn()
+    assert at_once.seen == [(1, tokens(2)), (0, tokens(3))]
+    assert not arriving.done()
+    assert [generation.num_yielded_tokens for generation in owner.generations] == [2, 2]
+    owner.generations[0].fail(FAILURE)
+    with pytest.raises(AttemptError):
+        await arriving
+
+
+async def test_nothing_overtakes_what_the_task_has_or_must_see() -> None:
+    owner, at_once = Owner(), AtOnce()
+    group = await group_of(owner, 1).start()
+    owner.generations[0].put(tokens(1))
+    assert await group.__anext__() == [(0, tokens(1))]
+    group.read_with(at_once.read)
+    owner.generations[0].put(tokens(2))
+    assert at_once.seen == [], "the task may still be writing token 1"
+    assert await group.__anext__() == [(0, tokens(2))]
+    arriving = asked(group)
+    await turn()
+    at_once.willing = False
+    owner.generations[0].put(tokens(3))
+    at_once.willing = True
+    owner.generations[0].put(tokens(4))
+    assert await arriving == [(0, tokens(3, 4))]
+    assert at_once.seen == []
+
+
+async def test_a_closed_or_cancelled_choice_is_not_read_at_once() -> None:
+    owner, at_once = Owner(), AtOnce()
+    group = await group_of(owner, 2, length=5).start()
+    for generation in owner.generations:
+        generation.put(tokens(1))
+    assert len(await group.__anext__()) == 2
+    group.read_with(at_once.read)
+    group.close(0)
+    arriving = asked(group)
+    await turn()
+    owner.generations[0].put(tokens(2))
+    await group.cancel()
+    owner.generations[1].put(tokens(2))
+    assert at_once.seen == []
     arriving.cancel()

@@ -10,7 +10,7 @@ from services.gateway.owner.generation import GenerateRequest
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Receive, Span, Spans, Tokens
 from shared.telemetry import attributes as names
-from tests.unit.gateway.owner.gateway_bench import FULL, Bench, FakeWorker, settle, started
+from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +76,51 @@ async def test_a_follower_goes_where_the_prompt_was_computed() -> None:
         assert receipt is not None
         assert "preferred" in receipt["route"]
         assert "uncached=8 " in receipt["route"]
+
+
+async def test_a_follower_is_part_of_what_was_accepted() -> None:
+    """Its leader lives, so it waits for a worker as a retry does, and may finish in a drain."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(choice(bench, 0))
+        p.start()
+        p.tokens(0, 10)
+        d.die()
+        await settle()
+        follower = bench.dispatcher.submit(choice(bench, 1, prefer_inc=p.inc))
+        with pytest.raises(OverloadedError):
+            bench.dispatcher.submit(choice(bench, 2))
+        await bench.add(FakeWorker("decode", "d1"))
+        draining = asyncio.ensure_future(bench.dispatcher.drain(60.0))
+        await settle()
+        assert follower.failure is None
+        late = bench.dispatcher.submit(choice(bench, 3, prefer_inc=p.inc))
+        assert late.failure is None
+        assert {assign.rid for assign in p.all(Assign)} >= {"r1", "r3"}
+        with pytest.raises(OverloadedError):
+            bench.dispatcher.submit(choice(bench, 4))
+        draining.cancel()
+
+
+async def test_a_follower_waits_although_the_backlog_is_full() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    p.load = FULL
+    async with started(Bench(max_backlog=1)) as bench:
+        await bench.add(p, d)
+        bench.dispatcher.submit(choice(bench, 0))
+        await settle()
+        with pytest.raises(OverloadedError):
+            bench.dispatcher.submit(choice(bench, 1))
+        follower = bench.dispatcher.submit(choice(bench, 2, prefer_inc=p.inc))
+        await settle()
+        assert follower.failure is None
+        p.say(Tokens(p.inc, (), IDLE))
+        bench.clock.advance(2.0)
+        bench.dispatcher.tick()
+        assert [assign.rid for assign in p.all(Assign)] == ["r0", "r2"]
+        await settle()
+        assert follower.accepted
 
 
 async def ended_group(bench: Bench, p: FakeWorker, d: FakeWorker) -> None:

@@ -101,11 +101,32 @@ async def test_a_failure_comes_after_the_tokens_before_it() -> None:
 def test_receipts_keep_the_last_ones() -> None:
     receipts = Receipts(2)
     for rid in ("a", "b", "c"):
-        receipts.add(Receipt(rid, "chat", 1, 0, 0))
+        receipts.add(Receipt(rid, "chat", 1, 0, 0, ended_ns=1))
     assert receipts.get("a") is None
+    receipts.add(Receipt("c", "chat", 1, 0, 0))
     last = receipts.get("c")
     assert last is not None
     assert (last.as_dict()["state"], last.critical_path_ms()) == ("live", {})
+
+
+def test_receipts_of_what_lives_are_kept_with_all_of_their_group() -> None:
+    receipts = Receipts(4, max_open=1)
+    lone, member = Receipt("a", "chat", 1, 0, 0), Receipt("b", "chat", 1, 0, 0, group="g")
+    receipts.add(lone)
+    receipts.add(member)
+    receipts.add(Receipt("c", "chat", 1, 0, 0, outcome="done", ended_ns=1, group="g", choice=1))
+
+    def others(begin: int) -> None:
+        for at in range(begin, begin + 20):
+            receipts.add(Receipt(f"x{at}", "chat", 1, 0, 0, outcome="done", ended_ns=1, group="h"))
+
+    others(0)
+    assert receipts.get("a") is lone
+    assert len((receipts.body("g") or {})["choices"]) == 2
+    lone.ended_ns = member.ended_ns = 1
+    others(20)
+    assert [receipts.body(rid) for rid in ("a", "b", "c", "g")] == [None] * 4
+    assert len(receipts._by_rid) == len(receipts._group_of) == len(receipts._groups["h"]) == 4
 
 
 def test_packed_receipts_say_the_same() -> None:

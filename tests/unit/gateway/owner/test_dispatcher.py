@@ -167,6 +167,7 @@ async def test_both_gone_until_the_deadline_is_one_clean_error() -> None:
         with pytest.raises(AttemptError) as late:
             await read(generation)
         assert (late.value.code, late.value.status) == ("deadline_exceeded", 504)
+        assert "is up after 60 s (set by the header x-baton-timeout-s" in late.value.message
         with pytest.raises(OverloadedError) as refused:
             bench.dispatcher.submit(bench.request("r2"))
         assert refused.value.status == 503
