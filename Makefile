@@ -22,7 +22,7 @@ TIME ?= 60s
 .PHONY: help install demo check check-format check-lint check-types check-imports check-rules test clients load chart kube-test format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## install everything into .venv (TORCH_INDEX=<url> for another torch build)
 
@@ -76,7 +76,8 @@ clients: install ## run unmodified clients (openai, litellm, ...) against baton 
 	$(BIN)/python -m tests.clients --venvs .venv-clients
 
 load: install ## load a running gateway as its users would (URL= USERS= TIME=); locust, no page
-	@$(BIN)/baton status --url $(URL) >/dev/null
+	@said=$$($(BIN)/baton status --url $(URL) 2>&1 >/dev/null) || { code=$$?; \
+		echo "$$said" | sed 's/--url or BATON_URL/URL=.../' >&2; exit $$code; }
 	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
 

@@ -192,6 +192,7 @@ def show_gateway(environment: Environment, **_: Any) -> None:
         )
         if own_ms is not None and gateway_ms is not None:
             log.info("%s mean: %.2f ms here, %.2f ms at the gateway", kind, own_ms, gateway_ms)
+    log.info("read the rows POST, TTFT and GAP: the row Aggregated mixes all three")
 
 
 def _mean_ms(environment: Environment, kind: str) -> float | None:

@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from services.cli.gateway_client import GatewayClient
@@ -22,7 +23,9 @@ RECEIPT_POLL_S = 0.05
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=DEMO_QUESTION, metavar="TEXT", help="what to ask")
     parser.add_argument("--model", metavar="DIR|HUB_ID", help="default: the demo model")
-    parser.add_argument("--topology", choices=("pd", "agg"), default="pd", help="see `baton up`")
+    parser.add_argument(
+        "--topology", choices=("pd", "agg"), help="see `baton up`; default: pd, the hand-over shows"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,7 +37,9 @@ async def _demo(arguments: argparse.Namespace) -> int:
     flags: dict[str, Any] = {"port": 0}
     if arguments.model:
         flags["model"] = arguments.model
-    plan = make_plan(flags, os.environ, this_machine(), topology=arguments.topology)
+    plan = make_plan(flags, os.environ, this_machine(), topology=arguments.topology or "pd")
+    if arguments.topology is None:
+        plan = replace(plan, why="")
     output = Output(quiet=True)
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")

@@ -1,6 +1,7 @@
 """`baton up --detach`: the same `up` in a session of its own; returns when it is ready."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,11 @@ from pathlib import Path
 
 from services.cli.child import StartError
 from services.cli.local_cell import baton_command
-from services.cli.run_file import runtime_folder
+from services.cli.run_file import live_records, runtime_folder
+
+LOG_PREFIX = "log-"
+NUM_KEPT_LOGS = 3
+"""log folders of systems that are gone"""
 
 
 def start_detached(command_line: Sequence[str], log_folder: Path | None) -> int:
@@ -19,7 +24,8 @@ def start_detached(command_line: Sequence[str], log_folder: Path | None) -> int:
     """
     flags = [flag for flag in command_line if flag != "--detach"]
     if log_folder is None:
-        log_folder = Path(tempfile.mkdtemp(prefix="log-", dir=runtime_folder()))
+        remove_old_logs(runtime_folder())
+        log_folder = Path(tempfile.mkdtemp(prefix=LOG_PREFIX, dir=runtime_folder()))
         flags += ["--log-dir", str(log_folder)]
     log_folder.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
@@ -41,6 +47,15 @@ def start_detached(command_line: Sequence[str], log_folder: Path | None) -> int:
         raise
 
 
+def remove_old_logs(folder: Path) -> None:
+    """Removes the log folders made here, but for those in use and the last few."""
+    used = {record.log_folder for record in live_records(folder)}
+    gone = [path for path in folder.glob(f"{LOG_PREFIX}*") if str(path.resolve()) not in used]
+    gone.sort(key=lambda path: path.stat().st_mtime_ns)
+    for path in gone[:-NUM_KEPT_LOGS]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _follow(reading: int, log_folder: Path) -> int:
     with os.fdopen(reading, encoding="utf-8") as lines:
         for line in lines:
@@ -49,7 +64,8 @@ def _follow(reading: int, log_folder: Path) -> int:
                 sys.stdout.write(f"{text}\n")
                 sys.stdout.flush()
             elif word == "ready":
-                sys.stdout.write(f"logs are in {log_folder}; stop it with `baton down`\n")
+                stop = f"stop it with `baton down --port {text}`"
+                sys.stdout.write(f"logs are in {log_folder}; {stop}\n")
                 return 0
             elif word == "error":
                 code, _, message = text.partition(" ")

@@ -1,20 +1,50 @@
 """Command-line flags made from the settings, so that each is described once."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from shared.settings import SECRETS, Settings, environment_name, flag_name, parse
 
 
-def add_settings(parser: argparse.ArgumentParser, names: Iterable[str] | None = None) -> None:
-    """A flag for each named setting, all when None. A flag not given parses as None."""
+class _EnvironmentOnly(argparse.Action):
+    """The flag of a setting that a command takes from the environment only: says so."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        flag, command = self.option_strings[0], parser.prog.rpartition(" ")[2]
+        parser.error(f"{flag} is not a flag of {command}; set {environment_name(self.dest)}")
+
+
+def add_settings(
+    parser: argparse.ArgumentParser,
+    names: Iterable[str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+) -> None:
+    """A flag for each named setting, all when None. A flag not given parses as None.
+
+    `defaults`: what the help shows where the command has a default of its own.
+    """
     wanted = None if names is None else set(names)
     for item in fields(Settings):
         if wanted is None or item.name in wanted:
-            _add_setting(parser, item)
+            _add_setting(parser, item, (defaults or {}).get(item.name, _shown(item)))
+
+
+def refuse_settings(parser: argparse.ArgumentParser) -> None:
+    """Name the variable of every setting that the command has no flag for; add it last."""
+    known = {name for action in parser._actions for name in action.option_strings}
+    for item in fields(Settings):
+        if flag_name(item.name) not in known:
+            parser.add_argument(
+                flag_name(item.name),
+                dest=item.name,
+                action=_EnvironmentOnly,
+                nargs="?",
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
 
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -47,8 +77,8 @@ def secrets_environment(settings: Settings) -> dict[str, str]:
     }
 
 
-def _add_setting(parser: argparse.ArgumentParser, item: "Field[Any]") -> None:
-    text = f"{item.metadata['help']} [{environment_name(item.name)}, default: {_shown(item)}]"
+def _add_setting(parser: argparse.ArgumentParser, item: "Field[Any]", default: str) -> None:
+    text = f"{item.metadata['help']} [{environment_name(item.name)}, default: {default}]"
     optional: dict[str, Any] = {"nargs": "?", "const": True} if item.type is bool else {}
     parser.add_argument(
         flag_name(item.name),

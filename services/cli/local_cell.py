@@ -55,7 +55,7 @@ async def running(
             redis.start()
         else:
             await check_redis(settings.redis)
-        record = write_record(folder, port, url)
+        record = write_record(folder, port, url, output.log_folder)
         try:
             redis_url = settings.redis if redis is None else redis.url
             tag = "" if redis is not None else f"-{secrets.token_hex(3)}"

@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
 
@@ -49,7 +50,7 @@ class Output:
 
     def ready(self, url: str) -> None:
         self.say(f"ready {url}")
-        self._notify("ready")
+        self._notify(f"ready {urlsplit(url).port}")
         self._close_notify()
 
     def failed(self, code: int, text: str) -> None:

@@ -39,6 +39,7 @@ class Plan:
 
     topology: Topology
     why: str
+    """of the topology; empty where nobody has to know"""
     num_prefill: int
     num_decode: int
     settings: Settings
@@ -56,7 +57,17 @@ class Plan:
         workers = f"{self.num_decode} decode"
         if self.topology == "pd":
             workers = f"{self.num_prefill} prefill, {workers}"
-        return f"{self.topology} ({self.why}): {workers}; {self.settings.threads} thread(s) each"
+        topology = f"{self.topology} ({self.why})" if self.why else self.topology
+        return f"{topology}: {workers}; {self._threads}"
+
+    @property
+    def _threads(self) -> str:
+        threads = self.settings.threads
+        if threads == 1:
+            return "1 thread each"
+        if self.num_gpus:
+            return f"{threads} threads each"
+        return f"{threads} threads each (answers are not bit-exact; --threads 1 keeps them so)"
 
     def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
         """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""

@@ -26,6 +26,8 @@ class RunRecord:
     pid: int
     start_ticks: int
     """when the process started, in the kernel's clock ticks since boot"""
+    log_folder: str = ""
+    """empty: it logs to its terminal"""
 
     @property
     def alive(self) -> bool:
@@ -58,11 +60,12 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def write_record(folder: Path, port: int, url: str) -> RunRecord:
+def write_record(folder: Path, port: int, url: str, log_folder: Path | None = None) -> RunRecord:
     """Says that this process is the `baton up` on `port`."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    record = RunRecord(port, url, os.getpid(), ticks)
+    logs = "" if log_folder is None else str(log_folder.resolve())
+    record = RunRecord(port, url, os.getpid(), ticks, logs)
     path = _path(folder, port)
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(asdict(record)), encoding="utf-8")

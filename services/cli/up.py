@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from services.cli.detach import start_detached
-from services.cli.flags import add_settings, given_settings
+from services.cli.flags import add_settings, given_settings, refuse_settings
 from services.cli.local_cell import finished, running, stop_signals, this_machine
 from services.cli.output import Output
 from services.cli.plan import Plan, make_plan
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode", type=int, metavar="M", default=1, help="decode workers; default: 1"
     )
-    add_settings(parser, SETTINGS)
+    add_settings(parser, SETTINGS, {"threads": "max(1, cores // workers)"})
     parser.add_argument(
         "--restart",
         choices=("always", "never"),
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-dir", type=Path, metavar="D", help="one log file per process here")
     parser.add_argument("--detach", action="store_true", help="return once everything is ready")
     parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
+    refuse_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

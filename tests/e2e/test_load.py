@@ -48,6 +48,7 @@ def test_locust_reports_what_the_gateway_measured(tmp_path: Path) -> None:
         assert rows["POST", name]["Request Count"] == rows["TTFT", name]["Request Count"]
         assert int(rows["GAP", name]["Request Count"]) > 0
         assert float(rows["GAP", name]["Average Response Time"]) > 0
+    assert "the row Aggregated mixes all three" in printed
     for kind in ("TTFT", "GAP"):
         means = re.search(rf"{kind} mean: ([\d.]+) ms here, ([\d.]+) ms at the gateway", printed)
         assert means, printed

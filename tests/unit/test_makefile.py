@@ -77,7 +77,21 @@ def test_nothing_runs_apt_or_sudo(checkout: Path) -> None:
     assert not re.search(r"\b(apt|apt-get|sudo)\b", said)
 
 
+def test_load_without_a_gateway_names_its_own_variable(checkout: Path) -> None:
+    finish_install(checkout)
+    program = checkout / ".venv" / "bin" / "baton"
+    program.parent.mkdir()
+    said = "baton: error: none; running here: http://x (name it with --url or BATON_URL)"
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 4\n")
+    program.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        make(checkout, "load", "URL=http://127.0.0.1:9")
+    assert "running here: http://x (name it with URL=...)" in failed.value.stderr
+
+
 def test_help_is_the_default_and_lists_the_targets() -> None:
     listed = make(ROOT)
     for target in ("install", "demo", "check", "test", "format", "clean"):
         assert f"make {target} " in listed
+    texts = [re.fullmatch(r"(make \S+ +)\S.*", line) for line in listed.splitlines()]
+    assert len({len(text[1]) for text in texts if text}) == 1

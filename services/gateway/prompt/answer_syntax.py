@@ -59,7 +59,10 @@ class AnswerSyntax:
         if not use.offered:
             return
         if not self._takes_tools:
-            reason = "the model's chat template does not mention tools"
+            reason = (
+                "the model's chat template does not mention tools; "
+                "serve a model whose chat template takes them (see README, Tools)"
+            )
         elif self._family.name == "none":
             reason = "the syntax of this model's tool calls is not known (--tool-parser)"
         else:

@@ -87,6 +87,7 @@ class PromptReader:
         block_size: int,
     ) -> None:
         self._model = model
+        self._own_len = model.max_model_len
         self._tokenizer = tokenizer
         self._chat = None if template is None else ChatPrompt(template, tokenizer)
         self._syntax = None if template is None else _syntax(template, tokenizer, model)
@@ -237,16 +238,32 @@ class PromptReader:
             raise invalid(param, "at least one token long")
         left = self._model.max_model_len - num_prompt_tokens
         wanted = left if parsed.max_tokens is None else parsed.max_tokens
-        if left < 1 or wanted > left:
-            raise self._too_long(f"{num_prompt_tokens}", param, f" + {max(1, wanted)} to generate")
+        if left < 1:
+            raise self._too_long(f"{num_prompt_tokens}", param, " + 1 to generate")
+        if wanted > left:
+            raise RequestError(
+                f"{parsed.max_tokens_param}: at most {left} fit behind the "
+                f"{num_prompt_tokens} tokens of the prompt; {self._context}",
+                code="context_length_exceeded",
+                param=parsed.max_tokens_param,
+            )
         if parsed.min_tokens > wanted:
             raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
         return wanted
 
+    @property
+    def _context(self) -> str:
+        length = self._model.max_model_len
+        if length == self._own_len:
+            return f"the model's context is {length} tokens"
+        return (
+            f"the context is {length} tokens, all that the workers' KV pools hold "
+            f"(the model's is {self._own_len})"
+        )
+
     def _too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
         return RequestError(
-            f"the model's context is {self._model.max_model_len} tokens; "
-            f"this request needs {num_tokens} for the prompt{more}; shorten it",
+            f"{self._context}; this request needs {num_tokens} for the prompt{more}; shorten it",
             code="context_length_exceeded",
             param=param,
         )

@@ -147,6 +147,8 @@ class ParsedRequest:
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
+    max_tokens_param: str
+    """what the client calls it"""
     temperature: float
     top_p: float
     top_k: int
@@ -185,6 +187,7 @@ def parse_request(body: Mapping[str, Any], endpoint: Endpoint) -> ParsedRequest:
         include_usage=options.get("include_usage", False),
         continuous_usage=options.get("continuous_usage_stats", False),
         max_tokens=_max_tokens(fields),
+        max_tokens_param="max_tokens" if "max_tokens" in fields else "max_completion_tokens",
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=fields.get("top_p", 1.0),
         top_k=max(0, fields.get("top_k", 0)),

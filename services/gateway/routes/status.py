@@ -8,6 +8,7 @@ from starlette.responses import Response
 from services.gateway.answer.shape import ChatShape, TextShape
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
+from services.gateway.owner.receipts import MAX_RECEIPTS
 from services.gateway.routes.serving import Dispatch
 from shared.errors import OverloadedError, RequestError
 
@@ -52,5 +53,10 @@ class StatusRoutes:
             rid = rid.removeprefix(prefix)
         receipt = self._dispatcher.receipt(rid)
         if receipt is None:
-            raise RequestError("no such request", status=404, code="not_found", param="rid")
+            raise RequestError(
+                f"no such request; only the last {MAX_RECEIPTS:,} are kept",
+                status=404,
+                code="not_found",
+                param="id",
+            )
         return json_response(request, receipt)

@@ -281,6 +281,12 @@ ROWS: dict[int, tuple[str, ...]] = {
 def main(rows: list[str]) -> int:
     """Print the ids of the rows, as paths pytest takes from the repository's root."""
     folder = Path(__file__).resolve().parent
+    known = {str(row) for row in ROWS}
+    if unknown := [row for row in rows if row not in known]:
+        sys.stderr.write(
+            f"no row {', '.join(unknown)}; rows with tests: {', '.join(map(str, ROWS))}\n"
+        )
+        return 2
     for row in rows:
         for node in ROWS[int(row)]:
             sys.stdout.write(f"{folder.relative_to(Path.cwd()) / node}\n")

@@ -200,7 +200,7 @@ CASES = [
     case("57-huge", chat(seed=2**64), None, "seed"),
     case("57-string", chat(seed="x"), None, "seed"),
     case("58", chat(min_tokens=5, max_tokens=4), None, "min_tokens"),
-    case("63-exact", chat(max_tokens=MAX_MODEL_LEN), "context_length_exceeded", "messages"),
+    case("63-exact", chat(max_tokens=MAX_MODEL_LEN), "context_length_exceeded", "max_tokens"),
     case("64", chat(content="a" * 1_000_000), "context_length_exceeded", "messages"),
     case("71-empty", chat(stop=""), None, "stop"),
     case("71-number", chat(stop=5), None, "stop"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.http.contract import REQUIRED, ROWS
+from tests.integration.http.contract import REQUIRED, ROWS, main
 from tests.integration.http.refusals import check_error
 
 FOLDER = Path(__file__).resolve().parent
@@ -43,6 +43,12 @@ def test_every_id_is_a_test(collected: frozenset[str]) -> None:
 
 def test_no_id_is_listed_twice_in_a_row() -> None:
     assert [row for row, ids in ROWS.items() if len(set(ids)) != len(ids)] == []
+
+
+def test_a_row_that_does_not_exist_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["24", "999"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("no row 999; rows with tests: 1, 2, ")
 
 
 GOOD = {"message": "n: must be 1", "type": "invalid_request_error", "param": "n", "code": "x"}

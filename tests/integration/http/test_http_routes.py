@@ -55,6 +55,17 @@ async def test_bad_text_requests(
     assert response.json()["error"]["param"] == param
 
 
+async def test_an_unknown_path_is_told_the_paths_that_exist(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    response = await client.post("/v1/embeddings", json={})
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    for path in message.partition("POST goes to ")[2].split(", "):
+        assert (await client.get(path)).status_code == 405
+    assert "/v1/chat/completions, /v1/completions, /tokenize, /detokenize" in message
+
+
 async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     assert (await client.get("/health")).status_code == 200
     assert (await client.get("/ready")).status_code == 200
@@ -78,6 +89,8 @@ async def test_status_version_metrics_and_receipts(
         assert (await client.get(f"/v1/baton/requests/{rid}")).json() == {"attempts": 1}
     missing = await client.get("/v1/baton/requests/xyz")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert missing.json()["error"]["param"] == "id"
+    assert "only the last 1,000 are kept" in missing.json()["error"]["message"]
     for response in (metrics, missing):
         assert len(response.headers["x-request-id"]) == 32
 

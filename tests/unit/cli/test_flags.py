@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.cli import up
 from services.cli.__main__ import Parser
 from services.cli.flags import add_settings, given_settings, secrets_environment, to_flags
 from shared.errors import SettingsError
@@ -24,6 +25,24 @@ def test_every_setting_has_a_flag_and_none_is_set_by_default() -> None:
     add_settings(parser)
     text = parser.format_help()
     assert all(flag_name(item.name) in text for item in fields(Settings))
+
+
+def test_settings_without_a_flag_of_up_are_refused_with_their_variable() -> None:
+    parser = Parser(prog="baton up")
+    up.add_arguments(parser)
+    text = "--max-num-seqs is not a flag of up; set BATON_MAX_NUM_SEQS"
+    for argv in (["--max-num-seqs", "4"], ["--max-num-seqs=4"], ["--detach", "--max-num-seqs"]):
+        with pytest.raises(SettingsError, match=text):
+            parser.parse_args(argv)
+    assert "--max-num-seqs" not in parser.format_help()
+    assert given_settings(parser.parse_args(["--topology", "pd", "--port", "1"]))["port"] == 1
+
+
+def test_up_shows_its_own_default_of_threads() -> None:
+    parser = Parser(prog="baton up")
+    up.add_arguments(parser)
+    shown = " ".join(parser.format_help().split())
+    assert "[BATON_THREADS, default: max(1, cores // workers)]" in shown
 
 
 @given(

@@ -42,10 +42,10 @@ def test_waiting_process_is_told_until_ready() -> None:
     reading, writing = os.pipe()
     output = Output(notify_fd=writing, stream=io.StringIO())
     output.say("loading")
-    output.ready("http://x")
+    output.ready("http://x:81")
     output.say("later")
     with os.fdopen(reading) as file:
-        assert file.read() == "say loading\nsay ready http://x\nready\n"
+        assert file.read() == "say loading\nsay ready http://x:81\nready 81\n"
 
 
 def test_waiting_process_that_went_away_is_no_error() -> None:

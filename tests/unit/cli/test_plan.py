@@ -1,5 +1,7 @@
 """What `baton up` decides to start."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.cli.plan import Machine, Topology, choose_topology, make_plan
@@ -21,7 +23,20 @@ def test_topology_default_depends_on_gpus(
 def test_default_is_one_prefill_and_one_decode_and_says_why() -> None:
     plan = make_plan({}, {}, CPU)
     assert plan.worker_names == ("prefill-0", "decode-0")
-    assert plan.summary == "pd (the default on a CPU): 1 prefill, 1 decode; 4 thread(s) each"
+    assert plan.summary == (
+        "pd (the default on a CPU): 1 prefill, 1 decode; "
+        "4 threads each (answers are not bit-exact; --threads 1 keeps them so)"
+    )
+
+
+def test_start_line_warns_only_of_threads_that_change_answers() -> None:
+    assert make_plan({"threads": 1}, {}, CPU).summary.endswith("; 1 thread each")
+    assert make_plan({}, {}, Machine(8, 2)).summary.endswith("; 4 threads each")
+
+
+def test_start_line_without_a_reason_has_none() -> None:
+    plan = replace(make_plan({"threads": 1}, {}, CPU, topology="pd"), why="")
+    assert plan.summary == "pd: 1 prefill, 1 decode; 1 thread each"
 
 
 def test_agg_starts_decode_workers_only() -> None:

@@ -67,6 +67,18 @@ def test_an_engine_takes_memory_and_length_from_settings(tmp_path: Path) -> None
     engine.check_integrity()
 
 
+@pytest.mark.parametrize(("num_blocks", "limited"), [(4, True), (4096, False)])
+def test_a_pool_that_shortens_the_context_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_blocks: int, limited: bool
+) -> None:
+    write_checkpoint(tmp_path, TINY)
+    with caplog.at_level(logging.WARNING):
+        settings = Settings(model=str(tmp_path), device="cpu", kv_blocks=num_blocks)
+        length = build_engine(settings, "decode").max_model_len
+    told = "longest sequence: 64 tokens (limited by the KV pool of 4 blocks; the model's is "
+    assert (told in caplog.text, length == 64) == (limited, limited)
+
+
 def test_more_threads_say_what_they_give_up(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         set_threads(1, CPU)

@@ -74,6 +74,10 @@ async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> N
                 with pytest.raises(RequestError) as error:
                     await pool.read("text", body)
                 assert error.value.code == "context_length_exceeded"
+                assert error.value.param == "max_tokens"
+                assert "at most 8 fit behind the 40 tokens" in error.value.message
+                assert "48 tokens, all that the workers' KV pools hold" in error.value.message
+                assert "the model's is 1000" in error.value.message
         limits.pop(0)
         limits.append(None)
     await pool.close()

@@ -109,7 +109,7 @@ def test_families_are_recognised() -> None:
 
 
 REFUSED = [
-    (CHATML, "auto", "does not mention tools"),
+    (CHATML, "auto", "serve a model whose chat template takes them"),
     (TEMPLATES["hermes"], "none", "--tool-parser"),
     ("{{ tools }}", "auto", "--tool-parser"),
 ]
