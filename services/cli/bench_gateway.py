@@ -8,7 +8,8 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -18,7 +19,7 @@ from services.cli.bench_cell.dispatch import dispatch_times, redis_trips
 from services.cli.bench_cell.findings import Finding, render
 from services.cli.bench_cell.stream_cost import EDGE_TOKENS, StreamCost, StreamLoad, measure_streams
 from services.cli.bench_load.environment import allow_many_sockets, machine_record
-from services.cli.bench_load.progress import clear, say
+from services.cli.bench_load.progress import announce, clear
 from services.cli.bench_load.quantiles import Distribution
 from shared.errors import BatonError, SettingsError
 
@@ -28,11 +29,24 @@ BUSY_STEP_MS = 12.0
 """more than half of a core for the gateway: what a token costs when it is not idle in between"""
 MANY_STREAMS, MANY_STEP_MS, MANY_S = 2000, 250.0, 20.0
 PATH_STEPS = 200
+ERRORS = "streams with an error"
+ERRORS_OF_MANY = f"errors of {MANY_STREAMS} concurrent streams"
 MIN_WINDOW_S = 0.5
 """of all streams open at once: less would tell nothing"""
 
 
+EPILOG = (
+    "parts: streams, what the gateway adds to a token's time; rate, what a token costs it in CPU; "
+    "many, 2000 streams at once; burst, one worker with all streams; path, a token's CPU without "
+    "sockets; redis, round trips of a request; routing, one decision among 64 workers; dispatch, "
+    "from a body read to its first chunk scheduled. A figure is INVALID when the machine or the "
+    "client was in the way, twice in a row. Exit code: 0; 1 a stream failed or a figure is "
+    "INVALID, with --strict also a missed goal (everything is shown all the same)"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
     add = parser.add_argument
     add("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     add("--model", default="demo", metavar="NAME", help="whose tokenizer is used; demo")
@@ -62,13 +76,31 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError("streams, workers, step times, seconds and requests: more than 0")
     allow_many_sockets()
     parts = tuple(arguments.part or PARTS)
-    findings = [finding for part in _measurements(arguments, parts) for finding in part]
-    clear()
-    _report(arguments, findings)
-    missed = [one.name for one in findings if one.met is False]
-    if missed and arguments.strict:
-        raise BatonError(f"missed: {', '.join(missed)}")
+    findings: list[Finding] = []
+    try:
+        for found in _measurements(arguments, parts):
+            findings += found
+    finally:  # what was found is shown, also when a later part fails
+        clear()
+        if findings:
+            _report(arguments, findings)
+    _judge(findings, strict=arguments.strict)
     return 0
+
+
+def _judge(findings: Sequence[Finding], *, strict: bool) -> None:
+    """Everything was shown: BatonError for failed streams, for INVALID figures, and with `strict`
+    for missed goals."""
+    failed = [one for one in findings if one.name in (ERRORS, ERRORS_OF_MANY) and one.value]
+    invalid = [one.name.strip() for one in findings if one.invalid]
+    missed = [one.name.strip() for one in findings if one.met is False and one not in failed]
+    faults = [f"{one.part}: {one.value:g} of {one.n} streams failed" for one in failed]
+    if invalid:
+        faults.append(f"INVALID, measure again on a quiet machine: {', '.join(invalid)}")
+    if missed and strict:
+        faults.append(f"missed: {', '.join(missed)}")
+    if faults:
+        raise BatonError("; ".join(faults))
 
 
 def _measurements(arguments: argparse.Namespace, parts: tuple[str, ...]) -> Iterator[list[Finding]]:
@@ -81,32 +113,35 @@ def _measurements(arguments: argparse.Namespace, parts: tuple[str, ...]) -> Iter
     }
     wanted = [name for name in measures if name in parts]
     if wanted:
-        say("starting a gateway")
+        announce("starting a gateway")
         with running_cell(arguments.model, arguments.workers) as cell:
             for name in wanted:
-                say(f"measuring: {name}")
+                announce(f"measuring: {name}")
                 yield measures[name](cell, arguments)
     if "burst" in parts:
-        say("measuring: burst")
+        announce("measuring: burst")
         with running_cell(arguments.model, 1) as cell:
             yield _burst(cell, arguments)
     if "path" in parts:
-        say("measuring: path")
+        announce("measuring: path")
         yield _path(arguments)
     if "routing" in parts:
-        say("measuring: routing")
+        announce("measuring: routing")
         yield _routing(arguments)
 
 
 def _streams(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
     load = (arguments.streams, arguments.step_ms, arguments.seconds)
     cost = _run_streams(cell, arguments, load)
-    return [
-        _ms("P11", "added latency p50", cost.added_s, 0.5, 0.35, cost.circumstances),
-        _ms("P11", "added latency p99", cost.added_s, 0.99, 2.0),
-        Finding("P11", "streams with an error", len(cost.failed), "", 0, n=arguments.streams),
-        Finding("P11", "  CPU per chunk at this load", cost.us_per_event, "us", n=cost.num_events),
+    findings = [
+        _ms("streams", "added latency p50", cost.added_s, 0.5, 0.35, cost.circumstances),
+        _ms("streams", "added latency p99", cost.added_s, 0.99, 2.0),
+        Finding("streams", ERRORS, len(cost.failed), "", 0, n=arguments.streams),
+        Finding(
+            "streams", "  CPU per chunk at this load", cost.us_per_event, "us", n=cost.num_events
+        ),
     ]
+    return _stamped(findings, cost)
 
 
 def _rate(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
@@ -114,11 +149,14 @@ def _rate(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
     cost = _run_streams(cell, arguments, load)
     note, n = cost.circumstances, cost.num_events
     kernel = "clock ticks of system time: nearly all of it writes chunks to sockets"
-    return [
-        Finding("P11", "SSE chunks/s per core", cost.events_per_core, "1/s", 35_000, ">=", n, note),
-        Finding("P12", "CPU per chunk", cost.us_per_event, "us", 35.0, n=n),
-        Finding("P12", "  of it in the kernel", cost.system_us_per_event, "us", n=n, note=kernel),
+    findings = [
+        Finding(
+            "rate", "SSE chunks/s per core", cost.events_per_core, "1/s", 35_000, ">=", n, note
+        ),
+        Finding("rate", "CPU per chunk", cost.us_per_event, "us", 35.0, n=n),
+        Finding("rate", "  of it in the kernel", cost.system_us_per_event, "us", n=n, note=kernel),
     ]
+    return _stamped(findings, cost)
 
 
 def _many(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
@@ -126,8 +164,7 @@ def _many(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
     cost = _run_streams(cell, arguments, (MANY_STREAMS, MANY_STEP_MS, MANY_S))
     example = f"; first: {cost.failed[0]}" if cost.failed else ""
     note = f"all open at once for {cost.window_s:.1f} s; {cost.circumstances}{example}"
-    name = f"errors of {MANY_STREAMS} concurrent streams"
-    return [Finding("P11", name, len(cost.failed), "", 0, n=MANY_STREAMS, note=note)]
+    return [Finding("many", ERRORS_OF_MANY, len(cost.failed), "", 0, n=MANY_STREAMS, note=note)]
 
 
 def _burst(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
@@ -137,13 +174,30 @@ def _burst(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
         "all streams on one worker: its frame holds a token of each, so the last chunk waits "
         f"until the others are written. {cost.circumstances}"
     )
-    return [
-        _ms("P11", "  one worker's frame, p50", cost.added_s, 0.5, None, note),
-        _ms("P11", "  one worker's frame, p99", cost.added_s, 0.99, None),
+    findings = [
+        _ms("burst", "  one worker's frame, p50", cost.added_s, 0.5, None, note),
+        _ms("burst", "  one worker's frame, p99", cost.added_s, 0.99, None),
     ]
+    return _stamped(findings, cost)
+
+
+def _stamped(findings: list[Finding], cost: StreamCost) -> list[Finding]:
+    """Figures of streams that something else disturbed are no figures; errors stay errors."""
+    return [one if one.name == ERRORS else replace(one, invalid=cost.fault) for one in findings]
 
 
 def _run_streams(
+    cell: Cell, arguments: argparse.Namespace, sizes: tuple[int, float, float]
+) -> StreamCost:
+    """Once more if something else on the machine got into the way; the second run stands."""
+    cost = _run_once(cell, arguments, sizes)
+    if cost.fault:
+        announce(f"disturbed ({cost.fault}); once more")
+        cost = _run_once(cell, arguments, sizes)
+    return cost
+
+
+def _run_once(
     cell: Cell, arguments: argparse.Namespace, sizes: tuple[int, float, float]
 ) -> StreamCost:
     num_streams, step_ms, seconds = sizes
@@ -170,7 +224,7 @@ def _path(arguments: argparse.Namespace) -> list[Finding]:
     )
     num = arguments.streams * PATH_STEPS
     value = answer["us_per_token"]
-    return [Finding("P12", "CPU per token without sockets", value, "us", 12.0, n=num, note=note)]
+    return [Finding("path", "CPU per token without sockets", value, "us", 12.0, n=num, note=note)]
 
 
 def _redis(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
@@ -180,7 +234,7 @@ def _redis(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
         f"{trips.others} others came with time meanwhile (beats, polls)"
     )
     name = "Redis round trips per request"
-    return [Finding("P12", name, trips.per_request, "", 2.0, n=trips.num_requests, note=note)]
+    return [Finding("redis", name, trips.per_request, "", 2.0, n=trips.num_requests, note=note)]
 
 
 def _routing(arguments: argparse.Namespace) -> list[Finding]:
@@ -192,8 +246,10 @@ def _routing(arguments: argparse.Namespace) -> list[Finding]:
         "prompts of 12k tokens, 7 of 10 known"
     )
     return [
-        Finding("P13", "routing decision p50", (times.at(0.5) or 0) * 1e6, "us", n=times.n),
-        Finding("P13", "routing decision p99", times.tail * 1e6, "us", 50.0, n=times.n, note=note),
+        Finding("routing", "routing decision p50", (times.at(0.5) or 0) * 1e6, "us", n=times.n),
+        Finding(
+            "routing", "routing decision p99", times.tail * 1e6, "us", 50.0, n=times.n, note=note
+        ),
     ]
 
 
@@ -201,13 +257,13 @@ def _dispatch(cell: Cell, arguments: argparse.Namespace) -> list[Finding]:
     times = dispatch_times(cell, arguments.requests)
     note = "by the gateway's receipts; one request at a time, 200 prompt tokens"
     return [
-        _ms("P14", "body read to first chunk scheduled p50", times, 0.5, 0.8, note),
-        _ms("P14", "body read to first chunk scheduled p99", times, 0.99, 3.0),
+        _ms("dispatch", "body read to first chunk scheduled p50", times, 0.5, 0.8, note),
+        _ms("dispatch", "body read to first chunk scheduled p99", times, 0.99, 3.0),
     ]
 
 
 def _ms(
-    goal_id: str,
+    part: str,
     name: str,
     values: Distribution,
     q: float,
@@ -217,7 +273,7 @@ def _ms(
     value = values.at(q)
     if value is None:
         raise BatonError(f"{name}: only {values.n} values; a longer run is needed")
-    return Finding(goal_id, name, value * 1e3, "ms", goal, n=values.n, note=note)
+    return Finding(part, name, value * 1e3, "ms", goal, n=values.n, note=note)
 
 
 def _report(arguments: argparse.Namespace, findings: list[Finding]) -> None:

@@ -23,7 +23,15 @@ from services.cli.bench_load.summary import RunSummary
 from shared.errors import BatonError, SettingsError
 from shared.event_loop import run_main
 
-add_arguments = load_flags.add_arguments
+EXIT_CODES = (
+    "exit code: 0 every request was answered; 1 a request failed or a load point is INVALID "
+    "(everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    load_flags.add_arguments(parser)
+    parser.epilog = EXIT_CODES
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,18 +66,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _judge(summaries: list[RunSummary]) -> None:
-    """A run that says nothing about the server is a failure."""
-    for summary in summaries:
-        if not summary.good:
-            (kind, num), *_ = summary.errors.most_common(1)
-            text = next(s.error_text for s in summary.run.samples if s.error == kind)
-            raise BatonError(f"{summary.label}: no answer at all ({num} times {kind}: {text})")
-        if summary.client_fault:
-            raise BatonError(
-                f"{summary.label}: the client was the bottleneck ({summary.client_fault}); its "
-                "figures are not the server's. Lower --rate, give the client a core of its own, "
-                "or accept it with a higher --max-lag-ms"
-            )
+    """Everything was shown: now whether it may be relied on. BatonError names each point that
+    has a failed request, or whose figures are the client's."""
+    faults = [fault for summary in summaries for fault in _faults(summary)]
+    if faults:
+        raise BatonError("; ".join(faults))
+
+
+def _faults(summary: RunSummary) -> list[str]:
+    faults = []
+    if summary.errors:
+        (kind, num), *_ = summary.errors.most_common(1)
+        text = next(s.error_text for s in summary.run.samples if s.error == kind)
+        num_failed = summary.errors.total()
+        what = f"{num_failed} of {summary.run.num_sent} failed" if summary.good else "no answer"
+        faults.append(f"{summary.label}: {what} ({num} times {kind}: {text})")
+    if summary.client_fault:
+        faults.append(
+            f"{summary.label}: INVALID, the client was the bottleneck ({summary.client_fault}): "
+            "lower --rate, give the client a core of its own, or accept it with a higher "
+            "--max-lag-ms"
+        )
+    return faults
 
 
 def _check_files(arguments: argparse.Namespace) -> None:

@@ -2,9 +2,12 @@
 
 Its goals are not judged here: other work on the machine would decide."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import uvloop
 
 from services.cli.__main__ import main
+from services.cli.bench_cell import stream_cost
 from services.cli.bench_cell.cell import running_cell
 from services.cli.bench_cell.stream_cost import StreamLoad, measure_streams
 
@@ -20,8 +24,9 @@ SMALL = ("--streams", "16", "--workers", "4", "--step-ms", "20", "--seconds", "1
 
 
 def figures(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
-    assert main(["bench", "gateway", *SMALL, "--requests", "100", *flags, "--json", "-"]) == 0
+    code = main(["bench", "gateway", *SMALL, "--requests", "100", *flags, "--json", "-"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == int(any(line.get("invalid") for line in lines))  # other work on the machine
     assert lines[0]["kind"] == "environment"
     return {line["name"].strip(): line for line in lines[1:]}
 
@@ -68,11 +73,38 @@ def test_a_gateway_that_stands_still_shows_as_added_latency() -> None:
         cost = uvloop.run(measure_streams(cell, StreamLoad(8, 100, 20.0), pin=False))
         timer.join()
     assert not cost.failed
+    assert cost.gateway.waited_s < 0.1  # a stopped process waits for no core
     assert cost.added_s.maximum is not None
     assert cost.added_s.maximum > 0.1
     median_s = cost.added_s.at(0.5)
     assert median_s is not None
     assert median_s < 0.05
+
+
+def test_a_gateway_without_a_core_is_told_from_one_that_stands_still() -> None:
+    """The other detector's proof: others keep the only core busy that the gateway has."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    with running_cell("demo", 2) as cell, contextlib.ExitStack() as rivals:
+        core = min(os.sched_getaffinity(0))
+        for _ in range(6):
+            rival = rivals.enter_context(subprocess.Popen(spin))  # noqa: S603 ourselves
+            rivals.callback(rival.kill)
+            os.sched_setaffinity(rival.pid, {core})
+        cost = uvloop.run(measure_streams(cell, StreamLoad(64, 200, 10.0)))
+    assert "had no core" in cost.fault
+    assert not cost.stall
+
+
+def test_a_disturbed_run_is_repeated_once_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stream_cost, "MAX_LATE_S", -1.0)
+    assert main(["bench", "gateway", *SMALL, "--part", "streams", "--workers", "2"]) == 1
+    output = capsys.readouterr()
+    assert output.err.count("; once more") == 1
+    assert "INVALID, measure again on a quiet machine: added latency p50" in output.err
+    assert "INVALID: " in output.out
+    assert "MISSED" not in output.out
 
 
 def test_impossible_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

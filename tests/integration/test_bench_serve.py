@@ -36,6 +36,8 @@ class ScriptedEndpoint:
     per_1k_ms: float = 0.0
     """one prompt at a time, this long per 1,000 tokens, before `first_ms`"""
     refuse_every: int = 0
+    textless: bool = False
+    """tokens have no text, as special ones"""
     hang_up_after: int = 0
     """answers on a connection until it is closed without a word; 0 keeps it"""
     prompts: list[list[int]] = field(default_factory=list)
@@ -80,6 +82,8 @@ class ScriptedEndpoint:
         self.keys.add(head.get("authorization", ""))
         if head["target"] == "/v1/models":
             _write(writer, 200, {"data": [{"id": "scripted", "max_model_len": 5000}]})
+        elif body.get("model") == "nonesuch":
+            _write(writer, 404, {"error": {"message": "no model nonesuch"}})
         elif head["target"] != "/v1/completions":
             _write(writer, 404, {"detail": "Not Found"})
         else:
@@ -101,7 +105,9 @@ class ScriptedEndpoint:
             stalls = self.stall_every and number % self.stall_every == self.stall_every - 1
             gap_ms = self.gap_ms + (STALL_MS if stalls else 0.0) if number else 0.0
             await asyncio.sleep(gap_ms / 1e3)
-            _chunk(writer, {"choices": [{"text": "x"}]})
+            if not self.textless:
+                _chunk(writer, {"choices": [{"text": "x"}]})
+        _chunk(writer, {"choices": [{"text": "", "finish_reason": "length"}]})
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
         _chunk(writer, {"choices": [], "usage": usage})
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
@@ -217,11 +223,42 @@ def test_a_sweep_errors_and_kept_connections_that_close(
 ) -> None:
     with scripted(first_ms=1.0, gap_ms=0.0, refuse_every=5, hang_up_after=3) as endpoint:
         flags = ("--rate", "50,100", "--num-requests", "20", *PLAIN)
-        summaries, requests = bench(endpoint.port, tmp_path, *flags)
+        summaries, requests = bench(endpoint.port, tmp_path, *flags, code=1)
     assert [summary["errors"] for summary in summaries] == [{"http_429": 4}] * 2
     refused = next(request for request in requests if request["error"])
     assert (refused["status"], refused["error_text"]) == (429, "full")
-    assert "out tok/s" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "out tok/s" in output.out
+    assert output.err.count("4 of 20 failed (4 times http_429: full)") == 2
+    progress = [line for line in output.err.splitlines() if "sent 20 of 20" in line]
+    assert [line.partition(":")[0] for line in progress] == [
+        "poisson arrivals 50/s",
+        "poisson arrivals 100/s",
+    ]
+
+
+def test_answers_without_text_are_measured_and_calibrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted(textless=True, gap_ms=1.0) as endpoint:
+        flags = ("--rate", "50", "--num-requests", "5", *SHORT, "--ignore-eos")
+        (summary,), requests = bench(endpoint.port, tmp_path, *flags)
+    assert (summary["num_ok"], summary["num_without_text"], summary["errors"]) == (5, 5, {})
+    assert {request["output_tokens"] for request in requests} == {20}
+    assert summary["ttft_from_send_ms"]["p50"] >= FIRST_MS + 19 * 1.0
+    assert summary["ideal"]["num_servers"] == 1
+    assert "tokens without text" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [(), ("--vocab", "1000")])
+def test_an_unknown_model_is_said_in_the_endpoints_words(
+    more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted() as endpoint:
+        url = f"http://127.0.0.1:{endpoint.port}"
+        assert main(["bench", "serve", "--url", url, "--model", "nonesuch", *more]) == 1
+    said = capsys.readouterr().err
+    assert "404: no model nonesuch; it lists no model 'nonesuch', but scripted" in said
 
 
 def test_a_closed_loop_keeps_its_slots_busy(tmp_path: Path) -> None:

@@ -17,19 +17,32 @@ class CpuTime:
     """exact: the scheduler's own count"""
     system_s: float
     """in steps of a clock tick"""
+    waited_s: float = 0.0
+    """ready to run, but no core was free: others had it, or a quota was used up"""
 
     def __sub__(self, earlier: "CpuTime") -> "CpuTime":
-        return CpuTime(self.total_s - earlier.total_s, self.system_s - earlier.system_s)
+        return CpuTime(
+            self.total_s - earlier.total_s,
+            self.system_s - earlier.system_s,
+            self.waited_s - earlier.waited_s,
+        )
 
 
 def cpu_time(pid: int) -> CpuTime:
     folder = Path(f"/proc/{pid}")
-    total_ns = 0
+    total_ns = waited_ns = 0
     for thread in (folder / "task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it has just ended
-            total_ns += int((thread / "schedstat").read_text().split()[0])
+            ran, waited, _ = (thread / "schedstat").read_text().split()
+            total_ns, waited_ns = total_ns + int(ran), waited_ns + int(waited)
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    return CpuTime(total_ns / 1e9, int(fields[12]) / _TICKS_PER_S)
+    return CpuTime(total_ns / 1e9, int(fields[12]) / _TICKS_PER_S, waited_ns / 1e9)
+
+
+def stolen_s() -> float:
+    """Seconds of all cores that the machine under this virtual one gave to others."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[8]) / _TICKS_PER_S
 
 
 @contextlib.contextmanager

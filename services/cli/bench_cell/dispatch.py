@@ -1,5 +1,5 @@
-"""P14: from a request's body to its first chunk's schedule on an idle worker. P12: what of it
-Redis sees."""
+"""From a request's body to its first chunk's schedule on an idle worker, and what of it Redis
+sees."""
 
 import contextlib
 import socket

@@ -9,7 +9,8 @@ from typing import Any, Literal
 class Finding:
     """One figure."""
 
-    goal_id: str
+    part: str
+    """of the benchmark"""
     name: str
     value: float
     unit: str
@@ -18,10 +19,12 @@ class Finding:
     better: Literal["<=", ">="] = "<="
     n: int = 0
     note: str = ""
+    invalid: str = ""
+    """why something else was measured; empty if it was not"""
 
     @property
     def met(self) -> bool | None:
-        if self.goal is None:
+        if self.goal is None or self.invalid:
             return None
         return self.value <= self.goal if self.better == "<=" else self.value >= self.goal
 
@@ -29,12 +32,13 @@ class Finding:
         """Its JSON line."""
         return {
             "kind": "figure",
-            "id": self.goal_id,
+            "part": self.part,
             "name": self.name,
             "value": round(self.value, 4),
             "unit": self.unit,
             "goal": None if self.goal is None else f"{self.better} {self.goal:g}",
             "met": self.met,
+            "invalid": self.invalid or None,
             "n": self.n,
             "note": self.note,
         }
@@ -42,17 +46,21 @@ class Finding:
 
 def render(findings: Sequence[Finding]) -> str:
     """A table; notes below it."""
-    rows = [("", "figure", "value", "", "goal", "", "n")]
+    rows = [("part", "figure", "value", "", "goal", "", "n")]
     notes = []
     for one in findings:
         mark = ""
-        if one.note:
-            notes.append(one.note)
-            mark = f" [{len(notes)}]"
+        text = "; ".join(filter(None, (one.invalid and f"INVALID: {one.invalid}", one.note)))
+        if text and text not in notes:
+            notes.append(text)
+        if text:
+            mark = f" [{notes.index(text) + 1}]"
         goal = "" if one.goal is None else f"{one.better} {one.goal:g}"
         verdict = {None: "", True: "met", False: "MISSED"}[one.met]
+        if one.invalid:
+            verdict = "INVALID"
         value = f"{one.value:,.0f}" if abs(one.value) >= 1000 else f"{one.value:.4g}"
-        rows.append((one.goal_id, one.name + mark, value, one.unit, goal, verdict, f"{one.n}"))
+        rows.append((one.part, one.name + mark, value, one.unit, goal, verdict, f"{one.n}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = (2, 4, 6)
     lines = [

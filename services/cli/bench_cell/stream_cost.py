@@ -1,8 +1,10 @@
-"""P11 and P12 on real sockets: what the gateway adds to a token's time, and what it costs.
+"""The gateway on real sockets: what it adds to a token's time, and what a token costs.
 
 Every token is followed from the moment its worker's frame is encoded to the read that brings it.
-CPU is the gateway's own, taken from the kernel while all streams are open, so it holds whatever
-else the machine does; latencies hold only on a machine that is otherwise idle.
+CPU is the gateway's own, taken from the kernel while all streams are open; latencies hold only on
+a machine that is otherwise idle. Whether it was is measured too: how long the gateway was ready to
+run and had no core, and how late the client itself was. A gateway that stands still of itself
+waits for no core.
 """
 
 import asyncio
@@ -14,14 +16,24 @@ from dataclasses import dataclass
 from time import monotonic_ns
 
 from services.cli.bench_cell.cell import Cell
-from services.cli.bench_cell.cpu_time import CpuTime, apart, cpu_time
+from services.cli.bench_cell.cpu_time import CpuTime, apart, cpu_time, stolen_s
 from services.cli.bench_cell.stream_reader import ReadStream, open_streams, read_to_end
+from services.cli.bench_load.loop_lag import LoopLag
 from services.cli.bench_load.quantiles import Distribution
 from shared.errors import BatonError
 
 EDGE_TOKENS = 8
 """first and last tokens of a stream are not looked at: others begin or end then"""
 OPEN_LIMIT_S = 60.0
+MAX_WAIT_SHARE = 0.05
+"""of the time, by the gateway for a core: more makes its latencies the machine's"""
+MAX_LATE_SHARE = 0.1
+"""of the time, by the client, or of a core, to other machines of the host"""
+MAX_LATE_S = 0.02
+"""of the client, at p99"""
+MERGED = 1.5
+"""more tokens in a mean chunk: the gateway got to its streams only now and then"""
+FULL_CORE = 0.9
 _POLL_S = 0.1
 
 
@@ -49,6 +61,9 @@ class StreamCost:
     client_share: float
     workers_share: float
     """of a core"""
+    client_late: Distribution
+    """of a timer in the client, per tick"""
+    stolen_s: float
     own_core: bool
     failed: tuple[str, ...]
 
@@ -71,13 +86,41 @@ class StreamCost:
         return self.gateway.system_s * 1e6 / max(self.num_events, 1)
 
     @property
+    def fault(self) -> str:
+        """Why the machine or the client, not the gateway, was measured; empty if it was not."""
+        late, waited = self.client_late, self.gateway.waited_s / self.window_s
+        if waited > MAX_WAIT_SHARE:
+            return f"the gateway was ready to run but had no core {waited:.0%} of the time"
+        if (stolen := self.stolen_s / self.window_s) > MAX_LATE_SHARE:
+            return f"the host gave {stolen:.0%} of a core's time to others"
+        if late.tail > MAX_LATE_S:
+            return f"the client read late: p99 {late.tail * 1e3:.0f} ms"
+        if (share := sum(late.ordered) / self.window_s) > MAX_LATE_SHARE:
+            return f"the client was late {share:.0%} of the time"
+        return ""
+
+    @property
+    def stall(self) -> str:
+        """How the gateway, having a core, fell behind its streams; empty if it did not."""
+        if self.fault or self.tokens_per_event <= MERGED:
+            return ""
+        busy = self.gateway.total_s / self.window_s
+        why = "was overloaded" if busy > FULL_CORE else "stood still now and then"
+        return (
+            f"; the gateway {why}: it had a core, used {busy:.0%} of it and the client was in time"
+        )
+
+    @property
     def circumstances(self) -> str:
         core = "a core of its own" if self.own_core else "one core shared with the load"
+        waited = self.gateway.waited_s / self.window_s
         return (
             f"{self.load.num_streams} streams, a token each {self.load.step_ms:g} ms; gateway on "
-            f"{core} and busy {self.gateway.total_s / self.window_s:.0%}; of the other core the "
+            f"{core}, busy {self.gateway.total_s / self.window_s:.0%} of the time and without it "
+            f"{waited:.0%}; of the other core the "
             f"client used {self.client_share:.0%}, the workers {self.workers_share:.0%}; "
-            f"{self.tokens_per_event:.2f} tokens per chunk"
+            f"client late by {self.client_late.tail * 1e3:.1f} ms (p99); "
+            f"{self.tokens_per_event:.2f} tokens per chunk{self.stall}"
         )
 
 
@@ -93,9 +136,14 @@ async def measure_streams(cell: Cell, load: StreamLoad, *, pin: bool = True) -> 
             streams = await open_streams(cell, load.num_streams, load.num_tokens)
             await _all_open(streams)
             pids = (cell.gateway_pid, own, cell.workers_pid)
+            lag = LoopLag()
+            lag.start()
+            stolen_before_s = stolen_s()
             start_ns, before = monotonic_ns(), [cpu_time(pid) for pid in pids]
             await _until_one_nears_its_end(streams, load.num_tokens)
             end_ns, after = monotonic_ns(), [cpu_time(pid) for pid in pids]
+            stolen_after_s = stolen_s()
+            lag.stop()
             await read_to_end(streams)
     finally:
         gc.enable()
@@ -111,6 +159,8 @@ async def measure_streams(cell: Cell, load: StreamLoad, *, pin: bool = True) -> 
         gateway=used[0],
         client_share=used[1].total_s / window_s,
         workers_share=used[2].total_s / window_s,
+        client_late=Distribution.of(lag.late_s),
+        stolen_s=stolen_after_s - stolen_before_s,
         own_core=own_core,
         failed=tuple(stream.failed for stream in streams if stream.failed),
     )

@@ -3,11 +3,12 @@
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from services.cli.bench_load.event_stream import error_of_body
 from services.cli.gateway_client import DEFAULT_URL
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
@@ -107,11 +108,21 @@ class EndpointFacts:
     """Baton only: workers that compute prompts"""
     status: Mapping[str, Any]
     """Baton's own status; empty elsewhere"""
+    served: tuple[str, ...] = ()
+    """the models that it lists"""
+
+    @property
+    def model_doubt(self) -> str:
+        """What to add to a failure: the model may not be there at all."""
+        if not self.served or self.model in self.served:
+            return ""
+        return f"; it lists no model {self.model!r}, but {', '.join(self.served)}"
 
 
 def look_up(endpoint: Endpoint, model: str | None) -> EndpointFacts:
-    """Asks for models, version and workers. BatonError when the model is not there."""
-    card = _model_card(endpoint, model)
+    """Asks for models, version and workers. BatonError when it lists none and none is named."""
+    cards = _model_cards(endpoint)
+    card = _chosen(endpoint, cards, model)
     _, version = endpoint.ask("/version")
     code, status = endpoint.ask("/v1/baton/status")
     baton = status if code == 200 and "workers" in status else {}
@@ -121,12 +132,17 @@ def look_up(endpoint: Endpoint, model: str | None) -> EndpointFacts:
         version=str(version.get("version", "unknown")),
         num_prefill_servers=_prefill_servers(baton),
         status=baton,
+        served=tuple(str(one["id"]) for one in cards if "id" in one),
     )
 
 
-def ordinary_ids(endpoint: Endpoint, model: str) -> list[int] | None:
-    """Token ids of plain text, if the endpoint has a tokenizer to ask."""
-    code, answer = endpoint.ask("/tokenize", {"model": model, "prompt": SAMPLE_TEXT})
+def ordinary_ids(endpoint: Endpoint, facts: EndpointFacts) -> list[int] | None:
+    """Token ids of plain text, if the endpoint has a tokenizer to ask. BatonError with its own
+    words when it does not know the model."""
+    code, answer = endpoint.ask("/tokenize", {"model": facts.model, "prompt": SAMPLE_TEXT})
+    if code != 200 and facts.model_doubt:
+        said = error_of_body(json.dumps(answer).encode())
+        raise BatonError(f"{endpoint.url}/tokenize answered {code}: {said}{facts.model_doubt}")
     ids = answer.get("tokens")
     if code != 200 or not isinstance(ids, list):
         return None
@@ -134,16 +150,22 @@ def ordinary_ids(endpoint: Endpoint, model: str) -> list[int] | None:
     return distinct if len(distinct) >= MIN_SAMPLE_IDS else None
 
 
-def _model_card(endpoint: Endpoint, model: str | None) -> dict[str, Any]:
+def _model_cards(endpoint: Endpoint) -> list[dict[str, Any]]:
     code, answer = endpoint.ask("/v1/models")
     if code in (401, 403):
         raise SettingsError(f"{endpoint.url} wants an API key: --api-key-env or --api-key-file")
-    cards = answer.get("data") or []
+    cards = answer.get("data")
+    return [one for one in cards if isinstance(one, dict)] if isinstance(cards, list) else []
+
+
+def _chosen(
+    endpoint: Endpoint, cards: Sequence[dict[str, Any]], model: str | None
+) -> dict[str, Any]:
     if model is None:
         if not cards:
             raise BatonError(f"{endpoint.url}/v1/models lists no model; name one with --model")
-        return dict(cards[0])
-    return next((dict(card) for card in cards if card.get("id") == model), {"id": model})
+        return cards[0]
+    return next((card for card in cards if card.get("id") == model), {"id": model})
 
 
 def _prefill_servers(status: Mapping[str, Any]) -> int | None:

@@ -1,9 +1,10 @@
 """Reads server-sent events of one answer and keeps account of its tokens.
 
-A chunk counts when it carries output: text, reasoning or a tool call. The chunk that only opens
-a chat does not. How many tokens a chunk holds is known from its own usage if the endpoint sends
-that with every chunk; the last usage tells the sum. Comments and fields other than `data` are
-skipped.
+A chunk counts when it carries output (text, reasoning or a tool call) or when its usage shows a
+new token: a special token has no text. The chunk that only opens a chat does not count. How many
+tokens a chunk holds is known from its own usage if the endpoint sends that with every chunk; the
+last usage tells the sum. An answer without any such chunk arrived with the chunk that finished it.
+Comments and fields other than `data` are skipped.
 """
 
 import json
@@ -23,6 +24,9 @@ class EventStream:
         self._sample = sample
         self._rest = b""
         self._num_known = 0
+        self._usage_in_all = True
+        """every chunk with choices carried its usage so far"""
+        self._finished_s: float | None = None
         self.done = False
         """`[DONE]` was seen"""
 
@@ -37,6 +41,7 @@ class EventStream:
     def _event(self, body: bytes, now_s: float) -> None:
         if body == DONE:
             self.done = True
+            self._note_unseen_tokens()
             return
         try:
             event = json.loads(body)
@@ -55,14 +60,29 @@ class EventStream:
         usage = event.get("usage")
         if isinstance(usage, dict):
             self._note_usage(usage)
-        if not any(_has_output(choice) for choice in event.get("choices") or ()):
+        choices = event.get("choices") or ()
+        num_new = self._num_known - num_before
+        if choices:
+            self._usage_in_all = self._usage_in_all and isinstance(usage, dict)
+        if any(choice.get("finish_reason") for choice in choices) or (not choices and num_new):
+            self._finished_s = self._finished_s or now_s
+        continuous = bool(choices) and self._usage_in_all
+        if not any(map(_has_output, choices)) and not (continuous and num_new):
             return
-        sample.chunk_times_s.append(now_s)
-        if usage:
+        if continuous:
             sample.counted_from = "continuous"
-            sample.chunk_tokens.append(self._num_known - num_before)
-        else:
-            sample.chunk_tokens.append(1)
+        self._add_chunk(now_s, num_new if continuous else 1)
+
+    def _add_chunk(self, now_s: float, num_tokens: int) -> None:
+        self._sample.chunk_times_s.append(now_s)
+        self._sample.chunk_tokens.append(num_tokens)
+
+    def _note_unseen_tokens(self) -> None:
+        """Tokens without text, of an endpoint that does not tell when: known at the finish."""
+        if not self._sample.chunk_times_s and self._finished_s is not None:
+            num_tokens = self._sample.completion_tokens
+            self._add_chunk(self._finished_s, 1 if num_tokens is None else num_tokens)
+            self._sample.without_text = True
 
     def _note_usage(self, usage: dict[str, Any]) -> None:
         sample = self._sample

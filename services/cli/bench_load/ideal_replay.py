@@ -4,13 +4,20 @@ Each prompt takes its measured prefill time on the first free of k servers, firs
 served; nothing else costs anything. The measured time to first token over this one tells how
 much of it is the system's own doing.
 
-A prefill of L tokens takes a L + b L^2: matrix products are linear, attention is quadratic.
+A prefill of L tokens takes c + a L + b L^2: c is what every prompt costs, matrix products are
+linear, attention is quadratic.
 """
 
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Protocol
+
+_POWERS = (1, 2, 0)
+"""of the length; in the order in which they are preferred where points cannot tell them apart"""
+_GAIN = 1e-9
+"""of the squared relative error: what less is no reason for another part"""
 
 
 class PrefillTime(Protocol):
@@ -23,23 +30,31 @@ class PrefillTime(Protocol):
     def text(self) -> str:
         """For a person."""
 
+    @property
+    def error(self) -> float | None:
+        """Largest relative distance of a measured point; None when it was given, not measured."""
+
 
 @dataclass(frozen=True)
 class QuadraticPrefill:
-    """a L + b L^2."""
+    """c + a L + b L^2."""
 
     a_s: float
     b_s: float
+    c_s: float = 0.0
     error: float | None = None
     """largest relative distance of a measured point; None when it was given, not measured"""
 
     def seconds(self, num_tokens: int, num_cached: int = 0) -> float:
         linear_s = self.a_s * (num_tokens - num_cached)
-        return linear_s + self.b_s * (num_tokens**2 - num_cached**2)
+        return self.c_s + linear_s + self.b_s * (num_tokens**2 - num_cached**2)
 
     @property
     def text(self) -> str:
-        per_1k = f"{self.a_s * 1e6:.3g} ms per 1k tokens + {self.b_s * 1e9:.3g} ms per (1k)^2"
+        constant = f"{self.c_s * 1e3:.3g} ms + " if self.c_s else ""
+        per_1k = (
+            f"{constant}{self.a_s * 1e6:.3g} ms per 1k tokens + {self.b_s * 1e9:.3g} ms per (1k)^2"
+        )
         return per_1k if self.error is None else f"{per_1k} (off by {self.error:.0%} at most)"
 
 
@@ -48,6 +63,7 @@ class PointPrefill:
     """Measured points (tokens, seconds) in order, straight lines in between and beyond."""
 
     points: tuple[tuple[int, float], ...]
+    error: None = None
 
     def seconds(self, num_tokens: int, num_cached: int = 0) -> float:
         return self._whole(num_tokens) - (self._whole(num_cached) if num_cached else 0.0)
@@ -64,26 +80,59 @@ class PointPrefill:
 
 
 def fit_prefill(points: Sequence[tuple[int, float]]) -> QuadraticPrefill:
-    """Least squares of the relative error over (tokens, seconds); neither part is negative.
+    """Least squares of the relative error over (tokens, seconds); no part is negative.
 
-    One length alone cannot tell the parts apart: all is linear then."""
-    xs = [num / seconds for num, seconds in points]
-    ys = [num**2 / seconds for num, seconds in points]
-    xx, yy = sum(x * x for x in xs), sum(y * y for y in ys)
-    xy = sum(x * y for x, y in zip(xs, ys, strict=True))
-    sx, sy = sum(xs), sum(ys)
-    determinant = xx * yy - xy * xy
-    a_s, b_s = sx / xx, 0.0
-    if len({num for num, _ in points}) > 1:
-        a_s = (sx * yy - sy * xy) / determinant
-        b_s = (sy * xx - sx * xy) / determinant
-    if b_s < 0:
-        a_s, b_s = sx / xx, 0.0
-    elif a_s < 0:
-        a_s, b_s = 0.0, sy / yy
-    fit = QuadraticPrefill(a_s, b_s)
-    error = max(abs(fit.seconds(num) / seconds - 1) for num, seconds in points)
-    return QuadraticPrefill(a_s, b_s, error)
+    The best of all fits with some of the parts and none below zero is the best with all of them
+    that has none below zero. Points of n lengths can tell n parts apart: one length is linear."""
+    num_parts = min(len({num for num, _ in points}), len(_POWERS))
+    best, best_error = (0.0, 0.0, 0.0), float("inf")
+    for size in range(1, num_parts + 1):
+        for powers in combinations(_POWERS, size):
+            found = _least_squares(points, powers)
+            if found is None or min(found) < 0:
+                continue
+            parts = dict(zip(powers, found, strict=True))
+            fit = (parts.get(1, 0.0), parts.get(2, 0.0), parts.get(0, 0.0))
+            errors = [_relative(QuadraticPrefill(*fit), point) for point in points]
+            if (error := sum(one * one for one in errors)) < best_error - _GAIN:
+                best, best_error = fit, error
+    largest = max(_relative(QuadraticPrefill(*best), point) for point in points)
+    return QuadraticPrefill(*best, largest)
+
+
+def _relative(fit: QuadraticPrefill, point: tuple[int, float]) -> float:
+    num, seconds = point
+    return abs(fit.seconds(num) / seconds - 1)
+
+
+def _least_squares(
+    points: Sequence[tuple[int, float]], powers: Sequence[int]
+) -> list[float] | None:
+    """Coefficients of `powers` by the normal equations; None where they do not tell them apart.
+
+    Lengths count in the longest one, so that the equations' numbers are of one size."""
+    scale = max(num for num, _ in points)
+    rows = [[(num / scale) ** power / seconds for power in powers] for num, seconds in points]
+    matrix = [
+        [*(sum(r[i] * r[j] for r in rows) for j in _places(powers)), sum(r[i] for r in rows)]
+        for i in _places(powers)
+    ]
+    for at in _places(powers):
+        pivot = max(range(at, len(powers)), key=lambda row: abs(matrix[row][at]))
+        matrix[at], matrix[pivot] = matrix[pivot], matrix[at]
+        if abs(matrix[at][at]) < 1e-12:
+            return None
+        for other in _places(powers):
+            if other != at:
+                factor = matrix[other][at] / matrix[at][at]
+                matrix[other] = [
+                    x - factor * y for x, y in zip(matrix[other], matrix[at], strict=True)
+                ]
+    return [matrix[at][-1] / matrix[at][at] / scale ** powers[at] for at in _places(powers)]
+
+
+def _places(powers: Sequence[int]) -> range:
+    return range(len(powers))
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class _Answer:
         elif not self._events.done:
             _note(sample, "cut_off", "the stream ended without [DONE]")
         elif not sample.chunk_times_s:
-            _note(sample, "empty", "the answer has no output")
+            _note(sample, "empty", "the answer has neither output nor a finish")
 
 
 def _note(sample: RequestSample, kind: str, text: str) -> None:

@@ -9,32 +9,37 @@ from services.cli.bench_load.svg import COLOURS, Axis, Panel, Point, picture
 MAX_POINTS = 400
 MAX_BARS = 400
 WAITING, STREAMING, FAILED = "#e69f00", "#0072b2", "#cc0000"
+LIMIT = "#cc0000"
 
 
 def render_plot(title: str, summaries: Sequence[RunSummary]) -> str:
     """SVG of all load points; the timeline is the last one's."""
     last = summaries[-1]
     panels = [_ttft_panel(summaries), _gap_panel(summaries), _timeline(last)]
-    return picture(f"{title}: {', '.join(s.label for s in summaries)}", panels, 1000, 760)
+    return picture(f"{title}: {', '.join(s.marked_label for s in summaries)}", panels, 1000, 760)
 
 
 def _ttft_panel(summaries: Sequence[RunSummary]) -> Panel:
     ideals = [one for s in summaries if (one := s.ideal_ttft) is not None]
-    x = _log_axis("time to first token, ms", [s.ttft for s in summaries] + ideals)
+    limit_ms = summaries[-1].limits.ttft_ms
+    x = _log_axis("time to first token, ms", [s.ttft for s in summaries] + ideals, limit_ms)
     panel = Panel("Time to first token", x, _shares(), left=70, top=80)
     for summary, colour in zip(summaries, _colours(summaries), strict=True):
-        panel.line(_curve(summary.ttft, 1e3), colour, summary.label)
+        panel.line(_curve(summary.ttft, 1e3), colour, summary.marked_label)
         if summary.ideal_ttft is not None:
             panel.line(_curve(summary.ideal_ttft, 1e3), colour, "its ideal replay", dashed=True)
+    _draw_limit(panel, limit_ms, "")
     return panel
 
 
 def _gap_panel(summaries: Sequence[RunSummary]) -> Panel:
     name = "chunk gap" if any(s.several_per_chunk for s in summaries) else "token gap"
-    x = _log_axis(f"{name}, ms", [s.gap for s in summaries])
+    limit_ms = summaries[-1].limits.gap_ms
+    x = _log_axis(f"{name}, ms", [s.gap for s in summaries], limit_ms)
     panel = Panel(f"{name.capitalize()}s", x, _shares(), left=570, top=80)
     for summary, colour in zip(summaries, _colours(summaries), strict=True):
-        panel.line(_curve(summary.gap, 1e3), colour, summary.label)
+        panel.line(_curve(summary.gap, 1e3), colour, summary.marked_label)
+    _draw_limit(panel, limit_ms, " of a request's p99")
     return panel
 
 
@@ -42,7 +47,7 @@ def _timeline(summary: RunSummary) -> Panel:
     run = summary.run
     samples = run.samples[:: len(run.samples) // MAX_BARS + 1]
     panel = Panel(
-        f"Requests of {summary.label}, one line each",
+        f"Requests of {summary.marked_label}, one line each",
         Axis("seconds", 0.0, max(run.seconds, 1e-3)),
         Axis("request", 0.0, float(max(run.num_sent, 1))),
         left=70,
@@ -75,8 +80,16 @@ def _curve(values: Distribution, scale: float) -> list[Point]:
     return [(ordered[at] * scale, (at + 1) / n) for at in (*body, *tail)]
 
 
-def _log_axis(label: str, distributions: Sequence[Distribution]) -> Axis:
+def _draw_limit(panel: Panel, limit_ms: float | None, of: str) -> None:
+    if limit_ms is not None:
+        line = [(limit_ms, 0.0), (limit_ms, 1.0)]
+        panel.line(line, LIMIT, f"limit{of}: {limit_ms:g} ms", dashed=True)
+
+
+def _log_axis(label: str, distributions: Sequence[Distribution], limit_ms: float | None) -> Axis:
+    """Holds the limit too, if there is one."""
     values = [v * 1e3 for one in distributions for v in (one.at(0.5), one.maximum) if v]
+    values += [limit_ms] if limit_ms else []
     low, high = min(values, default=1.0), max(values, default=10.0)
     return Axis(label, low / 4, high * 1.1, log=True)
 

@@ -1,4 +1,5 @@
-"""One line on a terminal that says how far a run is; nothing where there is no terminal."""
+"""One line on a terminal that says how far a run is; where there is none, as in the log of a CI
+job, one line for each part that ended or began."""
 
 import asyncio
 import contextlib
@@ -20,15 +21,25 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def announce(text: str) -> None:
+    """A line of its own where there is no terminal."""
+    if sys.stderr.isatty():
+        say(text)
+    else:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 def clear() -> None:
     say("")
 
 
 @contextlib.asynccontextmanager
 async def shown(label: str, run: LoadRun, client: LoadClient) -> AsyncIterator[None]:
-    """Shows a run while it goes on."""
+    """Shows a run while it goes on, or once when it is over."""
     if not sys.stderr.isatty():
         yield
+        announce(_state(label, run, client))
         return
     task = asyncio.create_task(_show(label, run, client))
     try:
@@ -42,10 +53,14 @@ async def shown(label: str, run: LoadRun, client: LoadClient) -> AsyncIterator[N
 async def _show(label: str, run: LoadRun, client: LoadClient) -> None:
     while True:
         await asyncio.sleep(INTERVAL_S)
-        num_failed = sum(not sample.ok for sample in run.samples)
-        of = f" of {run.num_planned}" if run.num_planned else ""
-        say(
-            f"{label}: {time.monotonic() - run.start_s:.0f} s, sent {run.num_sent}{of}, "
-            f"running {client.num_running}, answered {len(run.samples) - num_failed}, "
-            f"failed {num_failed}"
-        )
+        say(_state(label, run, client))
+
+
+def _state(label: str, run: LoadRun, client: LoadClient) -> str:
+    num_failed = sum(not sample.ok for sample in run.samples)
+    of = f" of {run.num_planned}" if run.num_planned else ""
+    return (
+        f"{label}: {time.monotonic() - run.start_s:.0f} s, sent {run.num_sent}{of}, "
+        f"running {client.num_running}, answered {len(run.samples) - num_failed}, "
+        f"failed {num_failed}"
+    )

@@ -14,7 +14,8 @@ def render_run(summary: RunSummary) -> str:
     lines = [_headline(summary), _quantile_header()]
     lines.append(_row("TTFT, ms", summary.ttft))
     if summary.ideal_ttft is not None:
-        lines += [_row("  ideal first-come", summary.ideal_ttft), _ratio_row(summary)]
+        lines.append(_row("  ideal first-come", summary.ideal_ttft))
+        lines += [] if summary.ideal is None or summary.ideal.fault else [_ratio_row(summary)]
     lines.append(_row("  from real send", summary.ttft_sent))
     lines.append(_row(_gap_name(summary), summary.gap))
     if summary.several_per_chunk and summary.chunk_tokens_known:
@@ -86,6 +87,8 @@ def _notes(summary: RunSummary) -> list[str]:
             f"ideal                     {summary.ideal.num_servers} prefill server(s), "
             f"{summary.ideal.prefill.text}"
         )
+        if summary.ideal.fault:
+            lines.append(f"note: no measured / ideal: {summary.ideal.fault}")
     if summary.closed:
         lines.append("note: a closed loop waits for the server; its latencies hide overload")
     if summary.several_per_chunk:
@@ -93,6 +96,11 @@ def _notes(summary: RunSummary) -> list[str]:
         lines.append(
             f"note: a chunk carries {summary.tokens_per_chunk:.2f} tokens on average, so gaps are "
             f"those of chunks{known}"
+        )
+    if summary.num_without_text:
+        lines.append(
+            f"note: {summary.num_without_text} answers are tokens without text; only their "
+            "end was seen, which counts as their first chunk"
         )
     if summary.client_fault:
         lines.append(f"INVALID: the client was the bottleneck ({summary.client_fault})")

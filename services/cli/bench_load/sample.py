@@ -29,13 +29,15 @@ class RequestSample:
     """kind of failure; empty when the answer is whole"""
     error_text: str = ""
     chunk_times_s: list[float] = field(default_factory=list)
-    """of chunks with output, as they arrived"""
+    """of chunks that showed tokens, as they arrived"""
     chunk_tokens: list[int] = field(default_factory=list)
     """tokens in each, as far as the endpoint says; else 1"""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int = 0
     counted_from: CountedFrom = "chunks"
+    without_text: bool = False
+    """nothing but its finish showed its tokens: the first one's time is unknown"""
     request_id: str = ""
 
     @property

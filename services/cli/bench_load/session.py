@@ -87,7 +87,7 @@ class LoadSession:
         ids = (
             safe_ids(arguments.vocab)
             if arguments.vocab is not None
-            else ordinary_ids(self._endpoint, self._facts.model)
+            else ordinary_ids(self._endpoint, self._facts)
         )
         if ids is None:
             raise SettingsError(
@@ -134,7 +134,8 @@ class LoadSession:
         sample = await client.send(planned, time.monotonic())
         if not sample.ok and sample.error != "empty":
             where = f"{self._endpoint.url}{self._endpoint.path}"
-            raise BatonError(f"{where} failed: {sample.error}: {sample.error_text}")
+            doubt = self._facts.model_doubt
+            raise BatonError(f"{where} failed: {sample.error}: {sample.error_text}{doubt}")
         return sample
 
     async def _run_point(

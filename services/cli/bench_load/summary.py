@@ -13,6 +13,8 @@ from services.cli.bench_load.quantiles import Distribution
 from services.cli.bench_load.sample import RequestSample
 
 MAX_CLIENT_CPU_SHARE = 0.9
+MAX_FIT_ERROR = 0.3
+"""of the idle prefill times: a ratio to a fit further off says nothing"""
 SEVERAL_TOKENS = 1.02
 """more tokens than this in a mean chunk: gaps of chunks are no gaps of tokens"""
 
@@ -23,6 +25,17 @@ class Ideal:
 
     prefill: PrefillTime
     num_servers: int
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is compared with it; empty if it can be."""
+        error = self.prefill.error
+        if error is None or error <= MAX_FIT_ERROR:
+            return ""
+        return (
+            f"the idle prefill times are off their fit by {error:.0%}, more than "
+            f"{MAX_FIT_ERROR:.0%}; measure on an idle machine, or give them with --prefill-file"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,10 @@ class RunSummary:
         return Distribution.of(replay(requests, self.ideal.prefill, self.ideal.num_servers))
 
     def ideal_ratio(self, q: float) -> float | None:
-        """Measured over ideal time to first token at a quantile."""
+        """Measured over ideal time to first token at a quantile; None if the ideal is not known
+        well enough."""
+        if self.ideal is not None and self.ideal.fault:
+            return None
         ideal = self.ideal_ttft.at(q) if self.ideal_ttft is not None else None
         measured = self.ttft.at(q)
         return None if not ideal or measured is None else measured / ideal
@@ -109,6 +125,16 @@ class RunSummary:
     @property
     def chunk_tokens_known(self) -> bool:
         return all(sample.counted_from == "continuous" for sample in self.good)
+
+    @property
+    def num_without_text(self) -> int:
+        """Answers of which only the finish was seen."""
+        return sum(sample.without_text for sample in self.good)
+
+    @property
+    def marked_label(self) -> str:
+        """With a mark where the figures are not the server's."""
+        return f"{self.label} (INVALID)" if self.client_fault else self.label
 
     @property
     def num_good_enough(self) -> int:
@@ -137,6 +163,7 @@ class RunSummary:
             "seconds": round(self.run.seconds, 3),
             "num_sent": self.run.num_sent,
             "num_ok": len(self.good),
+            "num_without_text": self.num_without_text,
             "errors": dict(self.errors),
             "ttft_ms": self.ttft.summary(ms),
             "ttft_from_send_ms": self.ttft_sent.summary(ms),
@@ -167,6 +194,7 @@ class RunSummary:
                 "ttft_ms": self.ideal_ttft.summary(ms),
                 "ratio_p50": _rounded(self.ideal_ratio(0.5)),
                 "ratio_p99": _rounded(self.ideal_ratio(0.99)),
+                "ratio_left_out": self.ideal.fault or None,
             }
         return line
 

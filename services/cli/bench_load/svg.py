@@ -105,13 +105,19 @@ class Panel:
             parts.append(_rule(self.left, at, self.left + self.width, at))
             parts.append(_text(self.left - 6, at + 4, f"{tick:g}", anchor="end"))
         parts.append(_text(self.left + self.width / 2, bottom + 30, self.x.label, anchor="middle"))
-        parts.append(_text(self.left - 40, self.top - 12, self.y.label, size=10))
+        middle = self.top + self.height / 2
+        parts.append(_upright(self.left - 46, middle, self.y.label))
         return parts
 
     def _legend_lines(self) -> list[str]:
         parts = []
         top = self.top + self.height - 8 - 15 * len(self._legend)
         right = self.left + self.width - 8
+        if self._legend:
+            longest = max(len(name) for name, _, _ in self._legend)
+            parts.append(
+                _ground(right - 30 - 5.6 * longest, top - 6, right + 4, 15 * len(self._legend) + 6)
+            )
         for at, (name, colour, dashed) in enumerate(self._legend):
             y = top + 15 * at + 8
             dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -144,6 +150,20 @@ def picture(title: str, panels: Sequence[Panel], width: float, height: float) ->
 def _rule(x0: float, y0: float, x1: float, y1: float) -> str:
     place = f'x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}"'
     return f'<line {place} stroke="{FAINT}" stroke-width="0.8"/>'
+
+
+def _ground(x0: float, y0: float, x1: float, height: float) -> str:
+    """Pale, so that text upon lines can be read."""
+    place = f'x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{height:.1f}"'
+    return f'<rect {place} fill="white" fill-opacity="0.8"/>'
+
+
+def _upright(x: float, y: float, text: str) -> str:
+    """Read from below, around (x, y)."""
+    return (
+        f'<text font-size="11" text-anchor="middle" fill="{INK}" '
+        f'transform="translate({x:.1f} {y:.1f}) rotate(-90)">{escape(text)}</text>'
+    )
 
 
 def _text(

@@ -1,12 +1,15 @@
 """Quantiles, goodput, the ideal replay and the figures of a run: all against arithmetic by hand."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.cli.bench_cell.cpu_time import CpuTime
 from services.cli.bench_cell.findings import Finding, render
+from services.cli.bench_cell.stream_cost import StreamCost, StreamLoad
 from services.cli.bench_load.calibration import calibration_lengths
 from services.cli.bench_load.goodput import ServiceLimits
 from services.cli.bench_load.ideal_replay import (
@@ -133,6 +136,42 @@ def test_no_part_of_the_fit_is_negative() -> None:
     assert fit_prefill([(100, 0.2), (100, 0.2)]).seconds(50) == pytest.approx(0.1)
 
 
+@given(st.floats(0, 1e-2), st.floats(1e-7, 1e-4), st.floats(0, 1e-9))
+def test_the_fit_finds_what_every_prompt_costs(c_s: float, a_s: float, b_s: float) -> None:
+    made_by = QuadraticPrefill(a_s, b_s, c_s)
+    points = [(length, made_by.seconds(length)) for length in (12, 25, 38, 50, 8000)]
+    fit = fit_prefill(points)
+    assert fit.error == pytest.approx(0.0, abs=1e-3)
+    assert min(fit.a_s, fit.b_s, fit.c_s) >= 0
+
+
+def test_short_prompts_of_a_small_model_are_a_constant() -> None:
+    """Without it the fit of these would be off by more than half."""
+    fit = fit_prefill([(12, 0.0100), (25, 0.0102), (37, 0.0101), (50, 0.0103)])
+    assert fit.error is not None
+    assert fit.error < 0.01
+    assert fit.text.startswith("9.95 ms + ")
+
+
+def test_no_ratio_to_an_ideal_that_is_not_known() -> None:
+    samples = [answered(at + 1.5, at + 2.0, index=at, scheduled_s=float(at)) for at in range(4)]
+    rough = summary_of(*samples, ideal=Ideal(QuadraticPrefill(1e-3, 0.0, error=0.73), 1))
+    assert rough.ideal_ratio(0.5) is None
+    assert "off their fit by 73%" in rough.record()["ideal"]["ratio_left_out"]
+    assert "  measured / ideal" not in render_run(rough)
+    assert "no measured / ideal" in render_run(rough)
+    fine = summary_of(*samples, ideal=Ideal(QuadraticPrefill(1e-3, 0.0, error=0.3), 1))
+    assert fine.ideal_ratio(0.5) == pytest.approx(1.5)
+    assert "  measured / ideal" in render_run(fine)
+
+
+def test_answers_of_which_only_the_end_was_seen_are_noted() -> None:
+    sample = answered(1.0)
+    sample.without_text = True
+    assert "1 answers are tokens without text" in render_run(summary_of(sample))
+    assert "without text" not in render_run(summary_of(answered(1.0)))
+
+
 def test_given_points_are_joined_by_lines() -> None:
     points = PointPrefill(((1000, 0.02), (3000, 0.08)))
     assert points.seconds(500) == pytest.approx(0.01)
@@ -229,10 +268,85 @@ def test_the_plot_holds_every_part() -> None:
     assert len(text) < 400_000
 
 
+def test_the_plot_marks_limits_and_what_is_invalid() -> None:
+    limits = ServiceLimits(ttft_ms=250, gap_ms=12.5)
+    valid, invalid = (summary_of(answered(1.0, 2.0), limits=limits) for _ in range(2))
+    invalid.run.client_cpu_share = 0.95
+    text = render_plot("m", [valid, invalid])
+    assert text.count("(INVALID)") == 4  # the title, two legends, the timeline
+    assert "limit: 250 ms" in text
+    assert "limit of a request&#x27;s p99: 12.5 ms" in text
+    assert "limit" not in render_plot("m", [summary_of(answered(1.0, 2.0))])
+
+
+def test_labels_of_upright_axes_stand_beside_their_charts() -> None:
+    """At the corner they would run into the title."""
+    text = render_plot("m", [summary_of(answered(1.0, 2.0))])
+    labels = [line for line in text.splitlines() if "rotate(-90)" in line]
+    assert [line.rpartition("</text>")[0].rpartition(">")[2] for line in labels] == [
+        "share",
+        "share",
+        "request",
+    ]
+
+
+def cost_of(**fields: Any) -> StreamCost:
+    """A quiet run of 8 s; `fields` disturb it."""
+    quiet: dict[str, Any] = {
+        "load": StreamLoad(256, 320, 25.0),
+        "added_s": Distribution.of([2e-4] * 100),
+        "num_tokens": 80_000,
+        "num_events": 80_000,
+        "window_s": 8.0,
+        "gateway": CpuTime(1.5, 0.5, 0.05),
+        "client_share": 0.1,
+        "workers_share": 0.06,
+        "client_late": Distribution.of([5e-4] * 800),
+        "stolen_s": 0.0,
+        "own_core": True,
+        "failed": (),
+    }
+    return StreamCost(**(quiet | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"gateway": CpuTime(0.1, 0.0, 7.5), "num_events": 1200}, "no core 94% of the time"),
+        ({"client_late": Distribution.of([4.0, 3.5])}, "the client read late"),
+        ({"client_late": Distribution.of([0.001] * 400 + [1.0])}, "late 18% of the time"),
+        ({"stolen_s": 2.0}, "the host gave 25%"),
+    ],
+)
+def test_a_disturbed_measurement_is_invalid(fields: dict[str, Any], says: str) -> None:
+    cost = cost_of(**fields)
+    assert says in cost.fault
+    assert not cost.stall
+
+
+def test_a_gateway_that_stands_still_of_itself_is_its_own_fault() -> None:
+    """67 tokens a chunk, but a core was free for it and the client was in time."""
+    still = cost_of(num_events=1200, gateway=CpuTime(0.1, 0.0, 0.01))
+    assert not still.fault
+    assert "stood still now and then: it had a core, used 1%" in still.circumstances
+    assert "was overloaded" in cost_of(num_events=1200, gateway=CpuTime(7.9, 2, 0.1)).stall
+    assert not cost_of().fault
+    assert not cost_of().stall
+
+
+def test_an_invalid_figure_meets_and_misses_nothing() -> None:
+    figure = Finding("streams", "latency", 2056.0, "ms", 0.35, note="n", invalid="no core")
+    assert figure.met is None
+    assert figure.record()["invalid"] == "no core"
+    text = render([figure, figure])
+    assert "MISSED" not in text
+    assert text.count("INVALID: no core; n") == 1  # a shared note stands once
+
+
 def test_a_figure_is_judged_by_its_goal() -> None:
-    low = Finding("P11", "latency", 0.3, "ms", 0.35)
-    high = Finding("P11", "rate", 30_000, "1/s", 35_000, ">=", note="so it was")
-    shown = Finding("P11", "only shown", 1.0, "ms")
+    low = Finding("rate", "latency", 0.3, "ms", 0.35)
+    high = Finding("rate", "rate", 30_000, "1/s", 35_000, ">=", note="so it was")
+    shown = Finding("rate", "only shown", 1.0, "ms")
     assert [one.met for one in (low, high, shown)] == [True, False, None]
     assert high.record()["goal"] == ">= 35000"
     text = render([low, high, shown])

@@ -153,6 +153,38 @@ def test_continuous_usage_tells_each_chunk() -> None:
     assert sample.num_tokens == 5
 
 
+FINISH = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\n'
+
+
+def test_tokens_without_text_are_an_answer_that_arrived_with_its_finish() -> None:
+    sample = RequestSample(0, 0.0, 40, 10)
+    stream = EventStream(sample)
+    stream.feed(text_event(""), 1.0)
+    stream.feed(FINISH, 2.0)
+    stream.feed(TAIL, 3.0)
+    stream.feed(END, 3.0)
+    assert sample.chunk_times_s == [2.0]
+    assert (sample.num_tokens, sample.chunk_tokens, sample.without_text) == (5, [5], True)
+    assert read(FINISH + END)[0].num_tokens == 1  # no usage: a finish is a token at least
+    assert read(TAIL + END)[0].num_tokens == 5  # no finish: the usage tells it
+    assert not read(END)[0].chunk_times_s
+
+
+def test_continuous_usage_shows_tokens_without_text() -> None:
+    opening = text_event("", usage_of(0))
+    sample, _ = read(opening + text_event("", usage_of(1)) + text_event("b", usage_of(2)) + END)
+    assert sample.chunk_tokens == [1, 1]
+    assert not sample.without_text
+
+
+def test_the_usage_of_a_last_chunk_is_not_its_own() -> None:
+    """Some servers send the sum with the chunk that finishes instead of after it."""
+    event = json.loads(FINISH[6:]) | {"usage": usage_of(2)}
+    last = b"data: " + json.dumps(event).encode() + b"\n\n"
+    sample, _ = read(text_event("a") + text_event("b") + last + END)
+    assert (sample.counted_from, sample.chunk_tokens) == ("total", [1, 1])
+
+
 @given(st.lists(st.integers(0, 5000), max_size=12))
 def test_events_cut_anywhere_say_the_same(cuts: list[int]) -> None:
     wire = text_event("a\u2028é", usage_of(1)) + text_event("b", usage_of(2)) + TAIL + END
