@@ -207,7 +207,9 @@ def _run_once(
     if len(cost.failed) == num_streams:
         raise BatonError(f"every stream failed: {cost.failed[0]}")
     if cost.window_s < MIN_WINDOW_S:
-        raise BatonError("the first streams ended before the last had begun: more --seconds")
+        raise BatonError(
+            "the first streams ended before the last had begun: more --seconds or a quieter machine"
+        )
     return cost
 
 

@@ -33,6 +33,8 @@ MAX_LATE_S = 0.02
 """of the client, at p99"""
 MERGED = 1.5
 """more tokens in a mean chunk: the gateway got to its streams only now and then"""
+STALL_S = 0.1
+"""of added latency at p99"""
 FULL_CORE = 0.9
 _POLL_S = 0.1
 
@@ -102,7 +104,8 @@ class StreamCost:
     @property
     def stall(self) -> str:
         """How the gateway, having a core, fell behind its streams; empty if it did not."""
-        if self.fault or self.tokens_per_event <= MERGED:
+        behind = self.tokens_per_event > MERGED or self.added_s.tail > STALL_S
+        if self.fault or not behind:
             return ""
         busy = self.gateway.total_s / self.window_s
         why = "was overloaded" if busy > FULL_CORE else "stood still now and then"

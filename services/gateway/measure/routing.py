@@ -1,4 +1,4 @@
-"""P13: one routing decision in a large pool.
+"""One routing decision in a large pool.
 
 `python -m services.gateway.measure.routing NUM_DECISIONS` prints what each took.
 
