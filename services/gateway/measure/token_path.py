@@ -1,4 +1,4 @@
-"""CPU per token without sockets: the gateway's own code for a token, in one process and nothing else.
+"""CPU per token without sockets: the gateway's own code for a token, in one process, nothing else.
 
 `python -m services.gateway.measure.token_path MODEL NUM_STREAMS NUM_STEPS [PROFILE_FILE]` builds
 the gateway's application on memory stores, speaks HTTP to its protocol through a transport that
