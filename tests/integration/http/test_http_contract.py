@@ -63,7 +63,7 @@ def test_the_check_of_errors_passes_a_good_one() -> None:
     "change",
     [
         {"message": "KeyError: 'n' in the request"},
-        {"message": "no file /work/models/config.json"},
+        {"message": "no file /srv/models/config.json"},
         {"message": "cannot connect to 127.0.0.1:5000"},
         {"message": 'Traceback File "a.py", line 5'},
         {"message": "raised in services.gateway"},
