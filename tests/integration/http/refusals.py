@@ -28,7 +28,7 @@ NUM_TRIES = 6
 """the best try counts: other processes share this machine's cores, our own work is in all"""
 LEAK = re.compile(
     r"Traceback|File \"|\.py\b|site-packages|\b[A-Z]\w*(?:Error|Exception)\b|0x[0-9a-f]{6}"
-    r"|127\.0\.0\.1|localhost|/(?:usr|home|work|tmp|root|opt)/"
+    r"|127\.0\.0\.1|localhost|/(?:usr|home|work|srv|var|tmp|root|opt)/"
     r"|\b(?:services|shared|starlette|fastapi|uvicorn|pydantic|httptools|asyncio)\b"
 )
 TYPES = {
