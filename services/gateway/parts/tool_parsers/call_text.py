@@ -1,5 +1,6 @@
 """What the parsers of all families share: text not yet understood, content, the open call."""
 
+from collections.abc import Callable
 from typing import Literal
 
 from services.gateway.parts.part import ContentPart, Part
@@ -27,6 +28,13 @@ class CallText:
     @property
     def in_call(self) -> bool:
         return self._call is not None
+
+    def read(self, text: str, step: Callable[[], bool]) -> list[Part]:
+        """The parts that this text completes; `step` reads on and says whether it got further."""
+        self.unread += text
+        while step():
+            pass
+        return self.take_parts()
 
     def take_parts(self) -> list[Part]:
         parts, self._parts = self._parts, []

@@ -25,10 +25,7 @@ class HermesParser:
         """a call has ended, its closing tag may follow"""
 
     def push(self, text: str) -> Sequence[Part]:
-        self._text.unread += text
-        while self._step():
-            pass
-        return self._text.take_parts()
+        return self._text.read(text, self._step)
 
     def end(self) -> Sequence[Part]:
         if self._closing:

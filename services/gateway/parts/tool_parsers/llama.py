@@ -25,10 +25,7 @@ class LlamaParser:
         """the next character may begin a call without the tag"""
 
     def push(self, text: str) -> Sequence[Part]:
-        self._text.unread += text
-        while self._step():
-            pass
-        return self._text.take_parts()
+        return self._text.read(text, self._step)
 
     def end(self) -> Sequence[Part]:
         return self._text.end()

@@ -32,10 +32,7 @@ class MistralParser:
         """tag and bracket, content if no call follows"""
 
     def push(self, text: str) -> Sequence[Part]:
-        self._text.unread += text
-        while self._step():
-            pass
-        return self._text.take_parts()
+        return self._text.read(text, self._step)
 
     def end(self) -> Sequence[Part]:
         if self._at_tag:
