@@ -82,11 +82,11 @@ def without_redis(folder: Path) -> str:
 
 @pytest.mark.parametrize("redis_hidden", [False, True])
 def test_demo_answers_in_time_and_shows_where_it_went(tmp_path: Path, redis_hidden: bool) -> None:
-    """The limits are those of an idle machine: time in which others had the CPU does not count,
-    and the best of three runs does."""
+    """The limits and the overlap are those of an idle machine: time in which others had the CPU
+    does not count, and the best of three runs does."""
     path = without_redis(tmp_path / "bin") if redis_hidden else os.environ["PATH"]
     assert (shutil.which("redis-server", path=path) is None) or not redis_hidden
-    times = []
+    runs = []
     for turn in range(3):
         folder = tmp_path / str(turn)
         folder.mkdir()
@@ -95,10 +95,12 @@ def test_demo_answers_in_time_and_shows_where_it_went(tmp_path: Path, redis_hidd
         found = re.search(r"first token \d+ ms after the question, ([\d.]+) s", output)
         assert found, output
         first_s = float(found[1])
-        if first_s * share <= FIRST_TOKEN_LIMIT_S and took_s * share <= EXIT_LIMIT_S:
+        overlapped = "░" in output  # of the hand-over, with prefill
+        in_time = first_s * share <= FIRST_TOKEN_LIMIT_S and took_s * share <= EXIT_LIMIT_S
+        if in_time and overlapped:
             return
-        times.append((first_s, took_s, share))
-    raise AssertionError(f"seconds to the first token and to the exit: {times}")
+        runs.append((first_s, took_s, share, overlapped))
+    raise AssertionError(f"seconds to the first token, to the exit, CPU share, overlapped: {runs}")
 
 
 def check_output(output: str) -> None:
@@ -118,7 +120,6 @@ def check_output(output: str) -> None:
     parts = dict(re.findall(r"([a-z-]+) ([\d.]+)", path[1]))
     assert set(parts) == {"queue", "prefill", "hand-over", "decode", "other"}
     assert sum(map(float, parts.values())) == pytest.approx(float(path[2]), abs=0.3)
-    assert "░" in output
 
 
 def test_demo_says_so_when_its_output_is_closed_early(tmp_path: Path) -> None:
