@@ -10,7 +10,6 @@ reference first.
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import triton
 from kernels import reference
 from kernels.decode_plan import DecodePlan
 from kernels.decode_tiles import decode_tile
+from kernels.graph_time import graph_time_us
 from kernels.paged_decode import paged_decode
 
 NUM_LAYERS = 16
@@ -30,7 +30,6 @@ HEAD_DIM = 128
 KEY_BYTES = 2 * NUM_KV_HEADS * HEAD_DIM * 2
 """K and V of one position of one layer in bf16"""
 MAX_ERROR = 1e-2
-NUM_REPLAYS = 12
 FLASH_ATTENTION_3_US = {
     (1, 1024): 11.4,
     (1, 4096): 13.4,
@@ -115,18 +114,7 @@ def time_us(batch: Batch, kv_pool: torch.Tensor, overlap: bool) -> float:
 
     layers()
     check(batch, kv_pool, output)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        layers()
-    times = []
-    for _ in range(NUM_REPLAYS + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times[2:]) / (NUM_LAYERS * len(batch.block_tables))
+    return graph_time_us(layers) / (NUM_LAYERS * len(batch.block_tables))
 
 
 def check(batch: Batch, kv_pool: torch.Tensor, output: torch.Tensor) -> None:

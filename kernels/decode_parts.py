@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.decode_plan import num_tiles_of
+from kernels.overlap import follow
 
 
 @triton.jit
@@ -132,9 +133,7 @@ def merge_kernel(
     _, _, num_tiles = num_tiles_of(tl.load(length_ptr + row), window, TILE_KEYS)
     begin = start + head // GROUP * num_tiles
     num_parts = (begin + num_tiles - 1) // run - begin // run + 1
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(OVERLAP)
     if (num_tiles > 0) & (num_parts > 1):
         target = output_ptr + row.to(tl.int64) * output_stride_row
         target += head // GROUP * GROUP * output_stride_head

@@ -32,7 +32,7 @@ def num_tiles_of(length, window, TILE_KEYS: tl.constexpr):
     return first_key, first_tile, (length + TILE_KEYS - 1) // TILE_KEYS - first_tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_programs", "num_resident"])
 def plan_kernel(
     length_ptr,
     plan_ptr,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.launch import next_power_of_two
+from kernels.launch import next_power_of_two, overlap_options
 
 MIN_ROWS = 16
 """rows, and keys, of one product on the tensor cores"""
@@ -47,12 +47,7 @@ class DecodeTile:
         options: dict[str, Any] = {"num_warps": self.num_warps, "num_stages": self.num_stages}
         if self.max_registers:
             options["maxnreg"] = self.max_registers
-        return options | self.overlap_options
-
-    @property
-    def overlap_options(self) -> dict[str, Any]:
-        """Triton's interpreter does not know the option at all."""
-        return {"launch_pdl": True} if self.overlap else {}
+        return options | overlap_options(self.overlap)
 
 
 @dataclass(frozen=True)

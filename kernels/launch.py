@@ -1,6 +1,8 @@
 """How a kernel is launched: plain tables instead of autotuning, which needs a GPU to load, and
 the checks all launchers share. Imports no triton, so reading it costs a CPU process nothing."""
 
+from typing import Any
+
 import torch
 
 MAX_STORE_ELEMENTS = 1024
@@ -17,6 +19,19 @@ def store_kv_tile(num_kv_heads: int, head_dim: int) -> tuple[int, int]:
 def num_warps(num_elements: int) -> int:
     """Warps for a program that moves this many elements: four per thread, 1 to 8 warps."""
     return min(8, max(1, num_elements // 128))
+
+
+def overlap_options(overlap: bool) -> dict[str, Any]:
+    """Of a launch; Triton's interpreter does not know the option at all."""
+    return {"launch_pdl": True} if overlap else {}
+
+
+def check_pool(kv_pool: torch.Tensor, layer: int | None = None) -> None:
+    """ValueError unless it is a KV pool that has this layer, if one is named."""
+    if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
+        raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
+    if layer is not None and not 0 <= layer < kv_pool.shape[1]:
+        raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
 
 
 def next_power_of_two(number: int) -> int:

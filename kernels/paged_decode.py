@@ -20,7 +20,8 @@ from triton.runtime.interpreter import InterpretedFunction
 from kernels.decode_parts import leave_part, merge_kernel, merge_parts, store_rows, store_zeros
 from kernels.decode_plan import PLAN_FIELDS, DecodePlan, num_tiles_of
 from kernels.decode_tiles import MERGE_WARPS, tile_parts, tile_rows
-from kernels.launch import check_interpretable, check_same_device
+from kernels.launch import check_interpretable, check_pool, check_same_device, overlap_options
+from kernels.overlap import follow
 
 
 @triton.jit
@@ -174,9 +175,7 @@ def attend_tiles(
     keys_at = start_key + tl.arange(0, TILE_KEYS)
     seen = (keys_at >= first_key) & (keys_at < length)
     blocks = tl.load(table_ptr + keys_at // BLOCK_SIZE, seen, other=0)
-    if OVERLAP:  # so far nothing was read that the kernel before this one may write
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    follow(OVERLAP)  # so far nothing was read that the kernel before this one may write
     q_at = q_ptr + rows[:, None] * q_stride_head + columns[None, :]
     q = tl.load(q_at, (rows < GROUP)[:, None] & real[None, :], other=0.0)
     peak = tl.full([TILE_ROWS], float("-inf"), tl.float32)
@@ -288,7 +287,7 @@ def _merge(plan: DecodePlan, output: torch.Tensor) -> None:
         TILE_PARTS=tile_parts(head_dim, MERGE_WARPS),
         OVERLAP=tile.overlap,
         num_warps=MERGE_WARPS,
-        **tile.overlap_options,
+        **overlap_options(tile.overlap),
     )
 
 
@@ -300,10 +299,7 @@ def _check(
     plan: DecodePlan,
     output: torch.Tensor,
 ) -> None:
-    if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
-        raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
-    if not 0 <= layer < kv_pool.shape[1]:
-        raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
+    check_pool(kv_pool, layer)
     num_kv_heads, _, head_dim = kv_pool.shape[3:]
     num_rows = plan.context_lens.shape[0]
     expected = (num_rows, plan.parts.shape[1] * num_kv_heads, head_dim)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_same_device, next_power_of_two
+from kernels.launch import check_interpretable, check_pool, check_same_device, next_power_of_two
 from kernels.paged_prefill_hopper import launch_hopper
 from kernels.prefill_plan import ITEM_FIELDS, PrefillPlan
 
@@ -235,10 +235,7 @@ def _check(
     plan: PrefillPlan,
     output: torch.Tensor,
 ) -> None:
-    if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
-        raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
-    if not 0 <= layer < kv_pool.shape[1]:
-        raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
+    check_pool(kv_pool, layer)
     expected = (plan.num_heads, kv_pool.shape[5])
     if q.shape != output.shape or q.dim() != 3 or q.shape[1:] != expected:
         raise ValueError(f"q {tuple(q.shape)}, output {tuple(output.shape)}, planned {expected}")

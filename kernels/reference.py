@@ -1,5 +1,6 @@
 """Torch references of every kernel, with the kernel's own signature: what a kernel is tested
-against, and what runs where there is no GPU. Written to be read, not to be fast.
+against, and what runs where there is no GPU. Written to be read, not to be fast. `overlap` is when
+a kernel may begin and changes no result.
 
 Pool: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; slot = block_id *
 block_size + offset.
@@ -71,11 +72,62 @@ def paged_decode_attention(
     )
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x) * weight over the last dimension, computed in float32."""
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    output: torch.Tensor,
+    *,
+    overlap: bool = False,
+) -> None:
+    """Write x / rms(x) * weight over the last dimension of x [T, W] into `output`. The quotient is
+    computed in float32 and rounded to x's dtype before the weight multiplies it."""
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * normed.to(x.dtype)
+    output.copy_(weight * normed.to(x.dtype))
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    delta: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    output: torch.Tensor,
+    *,
+    overlap: bool = False,
+) -> None:
+    """Add `delta` to x in place and write the norm of the sum into `output`."""
+    x.add_(delta)
+    rms_norm(x, weight, eps, output, overlap=overlap)
+
+
+def rope_store(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_pool: torch.Tensor,
+    layer: int,
+    queries: torch.Tensor,
+    *,
+    qk_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+    overlap: bool = False,
+) -> None:
+    """Norm (with qk_norm [H + Hkv, D]) and rotate the query and key heads of qkv
+    [T, (H + 2 Hkv) * D] by the angles at `positions` of the tables f32[max_positions, D / 2], in
+    float32; write queries [T, H, D], store K and V."""
+    num_tokens, num_heads, head_dim = queries.shape
+    heads = qkv.reshape(num_tokens, -1, head_dim)
+    num_turned = num_heads + kv_pool.shape[3]
+    turned = heads[:, :num_turned].float()
+    if qk_norm is not None:
+        scale = torch.rsqrt(turned.square().mean(-1, keepdim=True) + eps)
+        turned = turned * scale * qk_norm.float()
+    turned = rope(turned, cos[positions], sin[positions]).to(qkv.dtype)
+    store_kv(turned[:, num_heads:], heads[:, num_turned:], kv_pool, layer, slot_mapping)
+    queries.copy_(turned[:, :num_heads])
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -86,10 +138,42 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     return turned.to(x.dtype)
 
 
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of rows [T, 2 I] that hold gate, then up; computed in float32."""
+def silu_mul(
+    gate_up: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    overlap: bool = False,
+) -> None:
+    """Write silu(gate) * up of rows [T, 2 I] that hold gate, then up; computed in float32."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    return (F.silu(gate) * up).to(gate_up.dtype)
+    output.copy_(F.silu(gate) * up)
+
+
+def gather_blocks(
+    kv_pool: torch.Tensor,
+    block_ids: torch.Tensor,
+    layers: tuple[int, int],
+    output: torch.Tensor,
+    *,
+    overlap: bool = False,
+) -> None:
+    """Write `count` layers from `first` on, (first, count), of blocks i64[n] into `output`
+    [n, count, 2, num_kv_heads, block_size, head_dim]."""
+    first, count = layers
+    output.copy_(kv_pool[block_ids.long(), first : first + count])
+
+
+def scatter_blocks(
+    packed: torch.Tensor,
+    kv_pool: torch.Tensor,
+    block_ids: torch.Tensor,
+    layers: tuple[int, int],
+    *,
+    overlap: bool = False,
+) -> None:
+    """Write `packed` [n, count, ...] into these layers of blocks i64[n]."""
+    first, count = layers
+    kv_pool[block_ids.long(), first : first + count] = packed
 
 
 def _sequence_kv(

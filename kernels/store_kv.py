@@ -10,7 +10,13 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_same_device, num_warps, store_kv_tile
+from kernels.launch import (
+    check_interpretable,
+    check_pool,
+    check_same_device,
+    num_warps,
+    store_kv_tile,
+)
 
 
 @triton.jit
@@ -102,12 +108,9 @@ def _check(
     layer: int,
     slot_mapping: torch.Tensor,
 ) -> None:
-    if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
-        raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
+    check_pool(kv_pool, layer)
     if k.shape != v.shape or k.shape[1:] != (kv_pool.shape[3], kv_pool.shape[5]):
         raise ValueError(f"k {tuple(k.shape)}, v {tuple(v.shape)} do not fit {kv_pool.shape}")
-    if not 0 <= layer < kv_pool.shape[1]:
-        raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
     if k.stride(2) != 1 or v.stride(2) != 1:
         raise ValueError("head_dim of k and v must be contiguous")
     if slot_mapping.shape != k.shape[:1] or not slot_mapping.is_contiguous():

@@ -1,59 +1,65 @@
 """Compile every kernel for every GPU generation we serve on, without a GPU.
 
-Run as a program, by test_compile.py: Triton must be imported without its interpreter. Prints one
-JSON line per variant.
+    python -m tests.unit.kernels.compile_all [decode prefill ...]
+
+Run by test_compile.py: Triton must be imported without its interpreter. Takes the variants of each
+compile_*.py beside it, or of those named, and prints one JSON line per variant.
 """
 
+import argparse
+import importlib
 import json
+import multiprocessing
+import resource
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from tests.unit.kernels.variant import Variant
 
-from kernels.launch import num_warps, store_kv_tile
-from kernels.store_kv import store_kv_kernel
-
-CAPABILITIES = (80, 90, 100)
-POINTERS = ("*fp32", "*bf16", "*fp16")
-STORE_SHAPES = ((8, 128), (2, 64), (3, 80))
-"""(num_kv_heads, head_dim)"""
+FOLDER = Path(__file__).parent
 
 
-def store_kv_variants() -> Iterator[tuple[str, Any, int]]:
-    """(name, source, warps) of each variant of store_kv."""
-    for pointer in POINTERS:
-        for num_heads, head_dim in STORE_SHAPES:
-            tile_heads, tile_dim = store_kv_tile(num_heads, head_dim)
-            constants = {
-                "NUM_HEADS": num_heads,
-                "BLOCK_SIZE": 16,
-                "HEAD_DIM": head_dim,
-                "TILE_HEADS": tile_heads,
-                "TILE_DIM": tile_dim,
-            }
-            types = {"k_ptr": pointer, "v_ptr": pointer, "pool_ptr": pointer, "slot_ptr": "*i64"}
-            signature = {
-                name: "constexpr" if name in constants else types.get(name, "i64")
-                for name in store_kv_kernel.arg_names
-            }
-            source = ASTSource(fn=store_kv_kernel, signature=signature, constexprs=constants)
-            warps = num_warps(tile_heads * tile_dim)
-            yield f"store_kv {pointer} {num_heads}x{head_dim}", source, warps
+def all_variants(names: Collection[str]) -> Iterator[tuple[str, Variant]]:
+    """(program, variant) of each."""
+    for path in sorted(FOLDER.glob("compile_*.py")):
+        if path == Path(__file__) or (names and path.stem.removeprefix("compile_") not in names):
+            continue
+        module = importlib.import_module(f"tests.unit.kernels.{path.stem}")
+        for variant in module.variants():
+            yield path.stem, variant
+
+
+def compile_one(number: int) -> dict[str, Any]:
+    began_s = cpu_s()
+    program, variant = VARIANTS[number]
+    try:
+        line = variant.compile()
+    except Exception as error:  # of many types, not all of which pass between processes
+        raise RuntimeError(f"{variant.name}: {error!r}") from error
+    return {"program": program, **line, "cpu_s": round(cpu_s() - began_s, 2)}
+
+
+def cpu_s() -> float:
+    """Of this process and of the assemblers it ran."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+VARIANTS: list[tuple[str, Variant]] = []
+"""what the processes, forks of the first, find here"""
 
 
 def main() -> None:
-    for name, source, warps in store_kv_variants():
-        for capability in CAPABILITIES:
-            target = GPUTarget("cuda", capability, 32)
-            kernel = triton.compile(source, target=target, options={"num_warps": warps})
-            line = {
-                "name": f"{name} sm_{capability}",
-                "cubin_bytes": len(kernel.asm["cubin"]),
-                "shared_bytes": kernel.metadata.shared,
-            }
+    parser = argparse.ArgumentParser(description="compile kernels")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    VARIANTS.extend(all_variants(arguments.names))
+    with multiprocessing.get_context("fork").Pool(arguments.processes) as pool:
+        for line in pool.imap_unordered(compile_one, range(len(VARIANTS))):
             sys.stdout.write(json.dumps(line) + "\n")
 
 

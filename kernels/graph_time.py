@@ -1,0 +1,27 @@
+"""How benchmarks time what is too short to be timed launch by launch: in a captured graph."""
+
+import statistics
+from collections.abc import Callable
+
+import torch
+
+NUM_REPLAYS = 12
+NUM_WARM_UPS = 2
+
+
+def graph_time_us(step: Callable[[], None]) -> float:
+    """Median time of a graph of `step`, which runs once by itself first."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(NUM_REPLAYS + NUM_WARM_UPS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return statistics.median(times[NUM_WARM_UPS:])
