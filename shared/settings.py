@@ -66,6 +66,9 @@ class Settings:
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
+    tp: int = _setting(
+        1, "GPUs that compute one model together, from the device's number on", low=1, high=8
+    )
     max_model_len: int = _setting(0, "longest sequence in tokens; 0 = the model's", low=0)
 
     # KV cache
@@ -81,8 +84,13 @@ class Settings:
     threads: int = _setting(
         1, "torch threads per engine; more than 1 gives up bit-exact answers", low=1, high=512
     )
-    max_num_batched_tokens: int = _setting(512, "tokens one step may compute", low=4, high=131072)
-    max_num_seqs: int = _setting(64, "sequences that run at once", low=1, high=4096)
+    max_num_batched_tokens: int = _setting(
+        0, "tokens one step may compute; 0 = 512 on a CPU, 2048 on a GPU", low=0, high=131072
+    )
+    max_num_seqs: int = _setting(
+        0, "sequences that run at once; 0 = 64 on a CPU, 256 on a GPU", low=0, high=4096
+    )
+    eager: bool = _setting(False, "decode on a GPU kernel by kernel, without CUDA graphs")
     prefix_cache: bool = _setting(True, "reuse KV blocks of equal prefixes")
 
     # Network
@@ -135,6 +143,16 @@ class Settings:
     def __post_init__(self) -> None:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), item.metadata)
+
+    def tokens_per_step(self, device_type: str = "cpu") -> int:
+        """max_num_batched_tokens of an engine on that kind of device."""
+        return self.max_num_batched_tokens or (512 if device_type == "cpu" else 2048)
+
+    def running_seqs(self, device_type: str) -> int:
+        """max_num_seqs of an engine on that kind of device; if it is left open, no more than one
+        step can advance beside a block of a prompt."""
+        most = self.tokens_per_step(device_type) - self.block_size + 1
+        return self.max_num_seqs or max(1, min(64 if device_type == "cpu" else 256, most))
 
     @property
     def embedded_redis(self) -> bool:

@@ -15,7 +15,7 @@ from shared.block_hash import chain_hashes
 from shared.checkpoint import Checkpoint, kv_layout
 from shared.engine.attention import TiledAttention
 from shared.engine.block_pool import BlockPool
-from shared.engine.build import load_grammars, load_model
+from shared.engine.build import load_grammars
 from shared.engine.engine import Engine
 from shared.engine.grammars import Grammars
 from shared.engine.kv_cache import pool_of
@@ -27,7 +27,7 @@ from shared.engine.sequence import SequenceSpec
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory
 from shared.protocol import Attempt, Sampling, TokenRun
-from tests.tiny_model import TINY, write_checkpoint
+from tests.tiny_model import TINY, model_of, write_checkpoint
 
 VOCAB_SIZE = 512
 BLOCK_SIZE = 16
@@ -106,7 +106,7 @@ def structured_model(path: Path) -> StructuredModel:
         },
     )
     tokenizer.save(str(path / "tokenizer.json"))
-    model = load_model(checkpoint, torch.float32, torch.device("cpu"), MAX_MODEL_LEN)
+    model = model_of(checkpoint, MAX_MODEL_LEN)
     return StructuredModel(
         checkpoint, model, kv_layout(checkpoint, "float32", BLOCK_SIZE), tokenizer
     )

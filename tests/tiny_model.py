@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, max_model_len
 from shared.engine.attention import TiledAttention
-from shared.engine.batch import BatchTensors, slot_range
+from shared.engine.batch import BatchShape, HostBatch, slot_range
 from shared.engine.build import load_model
 from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
+from shared.engine.model import Model
 from shared.engine.model_runner import ModelRunner
+from shared.engine.operations import TorchOperations
+from shared.engine.weights import WeightReader
 from shared.kv_layout import num_blocks_for
 
 STD = 0.2
@@ -139,34 +143,29 @@ class Rows:
     block_table: Sequence[int]
 
 
+def model_of(checkpoint: Checkpoint, length: int, dtype: torch.dtype = torch.float32) -> Model:
+    """The checkpoint's model in plain torch on the CPU."""
+    with WeightReader(checkpoint, dtype, torch.device("cpu")) as reader:
+        return load_model(checkpoint.config, reader, length, TorchOperations())
+
+
 class TinyRunner:
     """A model runner with its pool; the pool starts as NaN, as stale memory might."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        num_blocks: int,
-        block_size: int,
-        device: str = "cpu",
-        dtype: str = "float32",
+        self, checkpoint: Checkpoint, *, num_blocks: int, block_size: int, dtype: str = "float32"
     ) -> None:
         self.layout = kv_layout(checkpoint, dtype, block_size)
         self.block_size = block_size
         self.config = checkpoint.config
-        torch_device, torch_dtype = torch.device(device), TORCH_DTYPES[dtype]
-        self.pool = torch.full(
-            pool_shape(self.layout, num_blocks), torch.nan, dtype=torch_dtype, device=torch_device
-        )
-        length = max_model_len(checkpoint.config, 0)
-        model = load_model(checkpoint, torch_dtype, torch_device, length)
+        shape, torch_dtype = pool_shape(self.layout, num_blocks), TORCH_DTYPES[dtype]
+        self.pool = torch.full(shape, torch.nan, dtype=torch_dtype)
+        model = model_of(checkpoint, max_model_len(checkpoint.config, 0), torch_dtype)
         self.runner = ModelRunner(model, self.pool, TiledAttention())
 
     def run(self, steps: Sequence[Rows], *, all_rows: bool = False) -> torch.Tensor:
         """Logits of each entry's last row, or of every row."""
-        return self.runner.run(
-            hand_made_batch(steps, self.block_size, self.runner.device, all_rows=all_rows)
-        )
+        return self.runner.run(hand_made_batch(steps, self.block_size, all_rows=all_rows))
 
     def alone(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits of all positions of one sequence in one chunk, in blocks 0, 1, 2 ..."""
@@ -174,14 +173,9 @@ class TinyRunner:
         return self.run([Rows(token_ids, 0, len(token_ids), table)], all_rows=True)
 
 
-def hand_made_batch(
-    steps: Sequence[Rows], block_size: int, device: torch.device, *, all_rows: bool
-) -> BatchTensors:
-    """The batch tensors of these entries."""
+def hand_made_batch(steps: Sequence[Rows], block_size: int, *, all_rows: bool) -> HostBatch:
+    """The batch of these entries."""
     lengths = [item.end - item.start for item in steps]
-    borders = [0]
-    for length in lengths:
-        borders.append(borders[-1] + length)
     ids = [token for item in steps for token in item.token_ids[item.start : item.end]]
     positions = [position for item in steps for position in range(item.start, item.end)]
     slots = [
@@ -190,23 +184,12 @@ def hand_made_batch(
         for slot in slot_range(item.block_table, item.start, item.end, block_size)
     ]
     widths = [num_blocks_for(item.end, block_size) for item in steps]
-    tables = torch.zeros(len(steps), max(widths), dtype=torch.int32)
+    tables = np.zeros((len(steps), max(widths)), dtype=np.int32)
     for row, (item, width) in enumerate(zip(steps, widths, strict=True)):
-        tables[row, :width] = torch.tensor(list(item.block_table[:width]), dtype=torch.int32)
-    wanted = range(borders[-1]) if all_rows else [border - 1 for border in borders[1:]]
-
-    def long(values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=torch.int64, device=device)
-
-    return BatchTensors(
-        input_ids=long(ids),
-        positions=long(positions),
-        slot_mapping=long(slots),
-        cu_seqlens_q=long(borders).int(),
-        context_lens=long([item.end for item in steps]).int(),
-        block_tables=tables.to(device),
-        logits_rows=long(wanted),
-        copies=torch.empty(0, 2, dtype=torch.int64, device=device),
-        query_lens=tuple(lengths),
-        context_lens_host=tuple(item.end for item in steps),
-    )
+        tables[row, :width] = list(item.block_table[:width])
+    lasts = (np.cumsum(lengths) - 1).tolist()
+    wanted = list(range(sum(lengths))) if all_rows else lasts
+    context_lens = [item.end for item in steps]
+    parts = [ids, positions, slots, context_lens, lengths, wanted, [], tables.flatten()]
+    shape = BatchShape(len(ids), len(steps), len(wanted), 0, max(widths))
+    return HostBatch(shape, np.concatenate(parts).astype(np.int32))

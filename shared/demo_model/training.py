@@ -134,7 +134,7 @@ def train(
         token_ids, trained = next(batches)
         with mixed:
             loss = batch_loss(network, token_ids, trained)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

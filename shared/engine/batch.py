@@ -1,16 +1,19 @@
-"""The tensors of one step: all scheduled tokens packed in one row, never padded.
+"""One step's input: all scheduled tokens packed in one row, never padded.
 
 Sequence s owns rows cu_seqlens_q[s] to cu_seqlens_q[s + 1]. Its K and V lie in the blocks of
 block_tables[s]; the new tokens' go to slot_mapping (slot = block_id * block_size + offset)
-before attention reads them.
+before attention reads them. A step is put together on the host in one array, so that one copy
+carries it to a device, or one message to another process.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Run
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shared.engine.sequence import Sequence
 
@@ -34,9 +37,101 @@ class BlockCopy(NamedTuple):
     dst: int
 
 
+class BatchShape(NamedTuple):
+    """How many of everything a step has."""
+
+    num_tokens: int
+    num_sequences: int
+    num_logits_rows: int
+    num_copies: int
+    table_width: int
+    """blocks of the longest sequence"""
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """One step on the host, in one array: T tokens, S sequences, R rows to sample, C copies, block
+    tables of width W."""
+
+    shape: BatchShape
+    packed: NDArray[np.int32]
+    """the parts below, one after the other"""
+
+    @property
+    def input_ids(self) -> NDArray[np.int32]:
+        """[T]; -1 - r stands for the token that row r of the step before sampled, which only the
+        device knows yet"""
+        return self.packed[: self.shape.num_tokens]
+
+    @property
+    def positions(self) -> NDArray[np.int32]:
+        """[T], index of each token in its sequence"""
+        return self._part(1, self.shape.num_tokens)
+
+    @property
+    def slot_mapping(self) -> NDArray[np.int32]:
+        """[T]"""
+        return self._part(2, self.shape.num_tokens)
+
+    @property
+    def context_lens(self) -> NDArray[np.int32]:
+        """[S], KV length after this step"""
+        return self._part(3, self.shape.num_sequences)
+
+    @property
+    def query_lens(self) -> NDArray[np.int32]:
+        """[S], tokens of each sequence in this step"""
+        return self._part(4, self.shape.num_sequences)
+
+    @property
+    def logits_rows(self) -> NDArray[np.int32]:
+        """[R], rows of T whose logits are wanted"""
+        return self._part(5, self.shape.num_logits_rows)
+
+    @property
+    def copies(self) -> NDArray[np.int32]:
+        """[C, 2] of (src, dst) block ids: pool[dst] = pool[src] first of all; C is mostly 0"""
+        return self._part(6, 2 * self.shape.num_copies).reshape(-1, 2)
+
+    @property
+    def block_tables(self) -> NDArray[np.int32]:
+        """[S, W]; unused entries are 0 and must not be read"""
+        shape = self.shape
+        return self._part(7, shape.num_sequences * shape.table_width).reshape(
+            shape.num_sequences, shape.table_width
+        )
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """Some input is a token of the step before."""
+        return bool((self.input_ids < 0).any())
+
+    def _part(self, index: int, length: int) -> NDArray[np.int32]:
+        start = part_starts(self.shape)[index]
+        return self.packed[start : start + length]
+
+
+def part_starts(shape: BatchShape) -> tuple[int, ...]:
+    """Where each part of `HostBatch.packed` begins, and last its length."""
+    tokens, sequences = shape.num_tokens, shape.num_sequences
+    starts = [0]
+    for length in (
+        tokens,
+        tokens,
+        tokens,
+        sequences,
+        sequences,
+        shape.num_logits_rows,
+        2 * shape.num_copies,
+        sequences * shape.table_width,
+    ):
+        starts.append(starts[-1] + length)
+    return tuple(starts)
+
+
 @dataclass(frozen=True)
 class BatchTensors:
-    """One step's input to the model runner. T tokens, S sequences, R rows to sample, C copies."""
+    """One step's input to the model. T tokens, S sequences, R rows to sample, C copies."""
 
     input_ids: torch.Tensor
     """i64[T]"""
@@ -60,39 +155,68 @@ class BatchTensors:
     """context_lens on the host"""
 
 
-def build_batch(
+def pack_batch(
     scheduled: Run[ScheduledSequence],
     copies: Run[BlockCopy],
     block_size: int,
-    device: torch.device,
-) -> BatchTensors:
-    """Pack the scheduled tokens. One small transfer per tensor, nothing read back."""
+    rows_ahead: Mapping[Sequence, int] | None = None,
+) -> HostBatch:
+    """Pack the scheduled tokens.
+
+    `rows_ahead`: the row of the step before that samples the next token of a sequence, where that
+    token is not on the host yet.
+    """
     input_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    cu_seqlens = [0]
-    context_lens: list[int] = []
     logits_rows: list[int] = []
     for sequence, start, num_tokens, samples, _ in scheduled:
         end = start + num_tokens
-        input_ids += sequence.token_ids[start:end]
-        positions += range(start, end)
-        slots += slot_range(sequence.block_table, start, end, block_size)
-        cu_seqlens.append(cu_seqlens[-1] + num_tokens)
-        context_lens.append(end)
+        if start < len(sequence.token_ids):
+            input_ids += sequence.token_ids[start:end]
+        else:
+            assert rows_ahead is not None
+            input_ids.append(-1 - rows_ahead[sequence])
+        if num_tokens == 1:
+            block, offset = divmod(start, block_size)
+            positions.append(start)
+            slots.append(sequence.block_table[block] * block_size + offset)
+        else:
+            positions += range(start, end)
+            slots += slot_range(sequence.block_table, start, end, block_size)
         if samples:
-            logits_rows.append(cu_seqlens[-1] - 1)
+            logits_rows.append(len(input_ids) - 1)
+    query_lens = [item.num_tokens for item in scheduled]
+    context_lens = [item.start + item.num_tokens for item in scheduled]
+    tables = _block_tables(scheduled, context_lens, block_size)
+    flat = [number for copy in copies for number in copy]
+    shape = BatchShape(
+        len(input_ids), len(scheduled), len(logits_rows), len(copies), tables.shape[1]
+    )
+    lists = (input_ids, positions, slots, context_lens, query_lens, logits_rows, flat)
+    parts = [np.array(part, dtype=np.int32) for part in lists]
+    return HostBatch(shape, np.concatenate([*parts, tables.reshape(-1)]))
+
+
+def to_tensors(batch: HostBatch, previous: torch.Tensor | None = None) -> BatchTensors:
+    """The tensors of a step on the CPU. `previous`: i64, the tokens the step before sampled."""
+    input_ids = torch.from_numpy(batch.input_ids).long()
+    if batch.awaits_tokens:
+        assert previous is not None
+        ahead = previous.index_select(0, (-1 - input_ids).clamp_(min=0))
+        input_ids = torch.where(input_ids < 0, ahead, input_ids)
+    starts = np.concatenate([[0], np.cumsum(batch.query_lens)])
     return BatchTensors(
-        input_ids=torch.tensor(input_ids, dtype=torch.int64, device=device),
-        positions=torch.tensor(positions, dtype=torch.int64, device=device),
-        slot_mapping=torch.tensor(slots, dtype=torch.int64, device=device),
-        cu_seqlens_q=torch.tensor(cu_seqlens, dtype=torch.int32, device=device),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=_block_tables(scheduled, context_lens, block_size).to(device),
-        logits_rows=torch.tensor(logits_rows, dtype=torch.int64, device=device),
-        copies=torch.tensor(copies, dtype=torch.int64, device=device).view(-1, 2),
-        query_lens=tuple(item.num_tokens for item in scheduled),
-        context_lens_host=tuple(context_lens),
+        input_ids=input_ids,
+        positions=torch.from_numpy(batch.positions).long(),
+        slot_mapping=torch.from_numpy(batch.slot_mapping).long(),
+        cu_seqlens_q=torch.from_numpy(starts.astype(np.int32)),
+        context_lens=torch.from_numpy(batch.context_lens),
+        block_tables=torch.from_numpy(batch.block_tables),
+        logits_rows=torch.from_numpy(batch.logits_rows).long(),
+        copies=torch.from_numpy(batch.copies).long(),
+        query_lens=tuple(batch.query_lens.tolist()),
+        context_lens_host=tuple(batch.context_lens.tolist()),
     )
 
 
@@ -110,10 +234,10 @@ def slot_range(block_table: Run[int], start: int, end: int, block_size: int) -> 
 
 def _block_tables(
     scheduled: Run[ScheduledSequence], context_lens: Run[int], block_size: int
-) -> torch.Tensor:
-    """i32[S, W]: of each table only the blocks that hold positions of this step's context."""
+) -> NDArray[np.int32]:
+    """[S, W]: of each table only the blocks that hold positions of this step's context."""
     widths = [-(-length // block_size) for length in context_lens]
     tables = np.zeros((len(widths), max(widths, default=0)), dtype=np.int32)
     for row, (item, width) in enumerate(zip(scheduled, widths, strict=True)):
         tables[row, :width] = np.frombuffer(item.sequence.block_table, dtype=np.int32)[:width]
-    return torch.from_numpy(tables)
+    return tables

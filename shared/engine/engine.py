@@ -1,5 +1,11 @@
 """The step loop of one worker: schedule, run, sample, update.
 
+Where the runner runs ahead, a call of `step` starts one step and then books the one before it, so
+that a device never waits for the host. Step n + 1 is thus decided before the tokens of step n are
+known: their ids go from step to step on the device, and a sequence that step n ended has been
+computed once more for nothing. What must see each token first, a grammar, holds the engine back
+to one step at a time while it runs.
+
 Modes of a sequence
     full     add -> WRITING -> DECODE -> finished                    prompt and answer here
     prefill  add -> WRITING -> HELD -> release, or ended at token 1  KV is handed over
@@ -14,45 +20,35 @@ caller aborts a RESERVED sequence once the transfer into it has stopped (R7, R18
 """
 
 from collections.abc import Callable
-from collections.abc import Sequence as Run
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
 from shared.engine.admission import check_fits
-from shared.engine.batch import BatchTensors, ScheduledSequence, build_batch
+from shared.engine.batch import pack_batch
 from shared.engine.block_pool import BlockPool
 from shared.engine.block_table import commit_blocks
 from shared.engine.counters import EngineCounters
-from shared.engine.grammars import Grammars, allowed_tokens
+from shared.engine.grammars import Grammars
 from shared.engine.integrity import check_engine
+from shared.engine.model_runner import Runner
 from shared.engine.output import StepOutput
 from shared.engine.pieces import next_pieces
-from shared.engine.sample_row import SampleRow
-from shared.engine.sampler import SampledToken, Sampler
+from shared.engine.sampled_tokens import SampledToken, TokenSampler
 from shared.engine.scheduler import ScheduledBatch, Scheduler
 from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.staging import HostStaging
+from shared.engine.step_in_flight import StepInFlight, needs_its_tokens, sample_rows
 from shared.engine.trial import prefill_token_s
 from shared.errors import GrammarError, ProtocolError, RequestError
 from shared.kv_layout import num_blocks_for
 from shared.kv_memory import KVMemory
 from shared.protocol import Attempt, Load, TokenRun
 
+TRIAL_TOKENS = 64
+"""of the prompt that `try_out` computes where a whole step of prompts would take seconds"""
 QUEUED_STEPS = 2
 """steps' worth of prompt tokens a worker accepts beyond what runs"""
-
-
-class Runner(Protocol):
-    """The model behind the engine."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are built and logits come back."""
-
-    def run(self, batch: BatchTensors) -> torch.Tensor:
-        """Do the batch's copies, write K and V of all its tokens into the pool, and return the
-        logits of its logits_rows, f32[R, vocab]."""
 
 
 class Engine:
@@ -62,7 +58,7 @@ class Engine:
         self,
         runner: Runner,
         scheduler: Scheduler,
-        sampler: Sampler,
+        sampler: TokenSampler,
         memory: KVMemory,
         role: Literal["prefill", "decode"],
         staging: HostStaging | None = None,
@@ -83,6 +79,7 @@ class Engine:
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started,
         reserved, handed_back), so that a hand-over can overlap with the step"""
+        self._in_flight: StepInFlight | None = None
         self._num_arrived = 0
         self._stirred = False
         """something outside a step changed what the next step can do"""
@@ -138,7 +135,19 @@ class Engine:
     def try_out(self) -> float:
         """Seconds a prompt token takes here; before the first request only."""
         assert not self._num_arrived
-        return prefill_token_s(self._runner, self._pool.num_blocks, self._pool.block_size)
+        step_tokens = self._scheduler.max_num_batched_tokens
+        num_tokens = step_tokens if self._runner.runs_ahead else min(TRIAL_TOKENS, step_tokens)
+        num_tokens = min(num_tokens, self._scheduler.max_model_len)
+        return prefill_token_s(self._runner, num_tokens, self._pool.block_size)
+
+    def rehearse(self) -> bool:
+        """Use 0.1 s of an idle time for what later steps would wait for; False: nothing is left."""
+        assert not self.in_flight
+        batch = self._runner.rehearsal()
+        if batch is None:
+            return False
+        self._runner.run(batch)
+        return True
 
     @property
     def max_model_len(self) -> int:
@@ -148,20 +157,31 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """False: step() would do nothing until one of the calls above."""
-        return bool(self._scheduler.running) or self._stirred or self.grammars.any_ready
+        busy = bool(self._scheduler.running) or self.in_flight
+        return busy or self._stirred or self.grammars.any_ready
+
+    @property
+    def in_flight(self) -> bool:
+        """A step was started that the next call of step() books."""
+        return self._in_flight is not None
 
     def step(self) -> StepOutput:
-        """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do."""
+        """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.
+
+        Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._go_on(output)
+        if self._scheduler.lacks_blocks:
+            self._finish_step(output)
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next
         self._report(scheduled, output)
         self.on_scheduled(output)
-        if scheduled.items:
-            logits = self._run(scheduled)
-            sampled = self._sampler.sample(logits, _sample_rows(scheduled.items))
-            self._update(scheduled, sampled, output)
+        started = self._start(scheduled) if scheduled.items else None
+        self._finish_step(output)
+        self._in_flight = started
+        if not self._runner.runs_ahead or needs_its_tokens(scheduled.items):
+            self._finish_step(output)
         output.stored, output.removed = self._pool.drain_events()
         return output
 
@@ -194,7 +214,9 @@ class Engine:
 
     def check_integrity(self) -> None:
         """IntegrityError if pool, tables and queues disagree; between steps only."""
-        check_engine(self._pool, self._scheduler, self.sequences.values())
+        copies = self._in_flight.scheduled.copies if self._in_flight else []
+        copied = [copy.src for copy in copies]
+        check_engine(self._pool, self._scheduler, self.sequences.values(), copied)
 
     def _queue(self, spec: SequenceSpec) -> bool:
         if spec.attempt in self.sequences:
@@ -274,8 +296,8 @@ class Engine:
         counters.preemptions += len(scheduled.preempted)
         counters.handed_back += len(scheduled.handed_back)
 
-    def _run(self, scheduled: ScheduledBatch) -> torch.Tensor:
-        """Feed the model. Prompt work is counted here and nowhere else."""
+    def _start(self, scheduled: ScheduledBatch) -> StepInFlight:
+        """Run the model and sample. Prompt work is counted here and nowhere else."""
         counters = self.counters
         counters.steps += 1
         for sequence, _, num_tokens, _, prefill in scheduled.items:
@@ -283,32 +305,64 @@ class Engine:
                 counters.prompt_tokens_computed += num_tokens
                 if self.role == "decode":
                     counters.local_prefill_tokens[sequence.spec.reason] += num_tokens
-        batch = build_batch(
-            scheduled.items, scheduled.copies, self._pool.block_size, self._runner.device
+        before = self._in_flight
+        batch = pack_batch(
+            scheduled.items,
+            scheduled.copies,
+            self._pool.block_size,
+            before.rows if before else None,
         )
-        return self._runner.run(batch)
+        logits = self._runner.run(batch, before.tokens.device_ids if before else None)
+        tokens = self._sampler.sample(logits, sample_rows(scheduled.items))
+        rows: dict[Sequence, int] = {}
+        for sequence, _, num_tokens, samples, _ in scheduled.items:
+            sequence.num_in_flight_tokens += num_tokens
+            if samples:
+                rows[sequence] = len(rows)
+                sequence.num_awaited_tokens += 1
+                if sequence.spec.mode != "prefill":
+                    sequence.state = SequenceState.DECODE
+        mark = self._staging.mark() if self._staging is not None else None
+        return StepInFlight(scheduled, tokens, rows, mark)
 
-    def _update(
-        self, scheduled: ScheduledBatch, sampled: Run[SampledToken], output: StepOutput
-    ) -> None:
+    def _finish_step(self, output: StepOutput) -> None:
+        """Wait for the step in flight, if there is one, and book it."""
+        if self._in_flight is not None:
+            step, self._in_flight = self._in_flight, None
+            self._update(step, output)
+            self._stirred = True
+
+    def _update(self, step: StepInFlight, output: StepOutput) -> None:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
-        self._scheduler.complete(scheduled)
-        tokens = iter(sampled)
-        for sequence, start, num_tokens, samples, prefill in scheduled.items:
-            sequence.num_computed_tokens = start + num_tokens
-            commit_blocks(self._pool, sequence)
+        tokens = iter(step.tokens.wait())
+        self._scheduler.complete(step.scheduled)
+        for sequence, start, num_tokens, samples, prefill in step.scheduled.items:
+            token = next(tokens) if samples else None
+            if sequence.state is SequenceState.FINISHED:  # while the step ran
+                continue
+            sequence.num_in_flight_tokens -= num_tokens
+            sequence.num_awaited_tokens -= samples
             if prefill:
                 output.chunks.append((sequence.attempt, num_tokens))
+            sequence.num_computed_tokens = start + num_tokens
+            commit_blocks(self._pool, sequence)
             if sequence.spec.mode == "prefill":
-                self._publish(sequence, samples, output)
-            if samples:
-                self._append(sequence, next(tokens), output)
+                self._publish(sequence, step.mark, samples, output)
+            if token is not None:
+                self._append(sequence, token, output)
 
-    def _publish(self, sequence: Sequence, last: bool, output: StepOutput) -> None:
+    def _publish(
+        self,
+        sequence: Sequence,
+        mark: torch.cuda.Event | None,
+        last: bool,
+        output: StepOutput,
+    ) -> None:
         """Report what is complete and lies where readers see it (R11)."""
         pieces = next_pieces(self._pool, sequence, last=last)
         if self._staging is not None:
-            self._staging.publish([block for piece in pieces for block in piece.block_ids])
+            blocks = [block for piece in pieces for block in piece.block_ids]
+            self._staging.publish(blocks, mark)
         output.pieces += [(sequence.attempt, piece) for piece in pieces]
 
     def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
@@ -332,8 +386,6 @@ class Engine:
             self._scheduler.park(sequence)
             sequence.state = SequenceState.HELD
             output.sealed.append((sequence.attempt, run))
-        else:
-            sequence.state = SequenceState.DECODE
 
 
 def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
@@ -346,18 +398,3 @@ def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
         token_ids=first.token_ids + run.token_ids,
         logprobs=first.logprobs + run.logprobs,
     )
-
-
-def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:
-    return [
-        SampleRow(
-            sequence.spec.sampling,
-            len(sequence.token_ids),
-            sequence.num_output_tokens,
-            sequence.bias,
-            sequence.counts,
-            allowed_tokens(sequence),
-        )
-        for sequence, _, _, samples, _ in items
-        if samples
-    ]

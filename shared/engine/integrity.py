@@ -20,11 +20,16 @@ class IntegrityError(AssertionError):
 
 
 def check_engine(
-    pool: BlockPool, scheduler: Scheduler, sequences: Iterable[EngineSequence]
+    pool: BlockPool,
+    scheduler: Scheduler,
+    sequences: Iterable[EngineSequence],
+    copied: Iterable[int] = (),
 ) -> None:
-    """IntegrityError if pool, block tables and queues disagree."""
+    """IntegrityError if pool, block tables and queues disagree. `copied`: blocks that a step in
+    flight copies from, which it keeps until it is booked."""
     known = list(sequences)
-    check_pool(pool, [sequence.block_table for sequence in known])
+    tables = [sequence.block_table for sequence in known]
+    check_pool(pool, [*tables, *([block] for block in copied)])
     _check_queues(scheduler, known)
     for sequence in known:
         _check_sequence(pool, sequence)

@@ -1,4 +1,4 @@
-"""The arithmetic between attention calls, on packed rows [T, width].
+"""The matrices and norms of a model, and their arithmetic in plain torch on packed rows [T, width].
 
 Bits of a row must not depend on what else is in the batch. On a CPU that holds because
 - every matrix product has at least MIN_ROWS rows (the model runner pads a step to that): below,
@@ -31,6 +31,20 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class RmsNorm:
+    """Root mean square norm over the last dimension (arXiv 1910.07467), in float32."""
+
+    weight: torch.Tensor
+    """of the last dimension, or of [heads, head_dim] for a norm of each head"""
+    eps: float
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        wide = rows.float()
+        scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * scale).to(rows.dtype)
+
+
+@dataclass(frozen=True)
 class LayerNorm:
     """Norm over the last dimension with its mean taken off (arXiv 1607.06450), row by row."""
 
@@ -40,13 +54,6 @@ class LayerNorm:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(rows, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Root mean square norm over the last dimension, in float32 (arXiv 1910.07467)."""
-    wide = rows.float()
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(rows.dtype)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,14 @@ class Model(Protocol):
     def forward(
         self, batch: BatchTensors, kv_pool: torch.Tensor, attention: Attention
     ) -> torch.Tensor:
-        """Hidden states [T, hidden_size] of all rows, normalised; writes their K and V."""
+        """Hidden states [T, hidden_size] of all rows; writes their K and V."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """f32[R, vocab_size] of these rows only."""
+    def logits(self, hidden: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
+        """[R, vocab_size] of these rows only, in the model's type; in `output` if given."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
 
     @property
     def linears(self) -> list[Linear]:

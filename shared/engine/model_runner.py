@@ -4,41 +4,65 @@ Nothing is read back from the device, and no tensor of a batch is looked at on t
 """
 
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
 from shared.engine import layers
 from shared.engine.attention import Attention
-from shared.engine.batch import BatchTensors
+from shared.engine.batch import BatchTensors, HostBatch, to_tensors
 from shared.engine.kv_cache import copy_blocks
 from shared.engine.model import Model
 
 SKIP_SLOT = -1
 
 
+class Runner(Protocol):
+    """The model behind an engine."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """A call of `run` returns before the device is done, so that the host may put the next
+        step together meanwhile."""
+
+    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        """Do the batch's block copies, write K and V of its T tokens into the pool, and return the
+        logits of its logits_rows, [R, vocab_size]. `previous`: i64, the tokens that the step
+        before sampled, for a batch that awaits them."""
+
+    def rehearsal(self) -> HostBatch | None:
+        """A step nobody asked for: run it while there is nothing else to do, and a later one will
+        not have to wait for what is made once. It writes nowhere. None: nothing is left to make."""
+
+
 class ModelRunner:
-    """One model and its KV pool on one device."""
+    """One model and its KV pool on the CPU, bit for bit the same whatever shares a batch."""
+
+    runs_ahead = False
 
     def __init__(self, model: Model, kv_pool: torch.Tensor, attention: Attention) -> None:
         self._model = model
         self._kv_pool = kv_pool
         self._attention = attention
 
-    @property
-    def device(self) -> torch.device:
-        return self._kv_pool.device
+    @torch.inference_mode()
+    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        """See Runner; logits are f32."""
+        return self.run_tensors(to_tensors(batch, previous))
+
+    def rehearsal(self) -> HostBatch | None:
+        return None
 
     @torch.inference_mode()
-    def run(self, batch: BatchTensors) -> torch.Tensor:
-        """Do the batch's block copies, write K and V of its T tokens, and return the logits of
-        its logits_rows, f32[R, vocab_size]."""
+    def run_tensors(self, batch: BatchTensors) -> torch.Tensor:
+        """The same for a batch that is tensors already."""
         copy_blocks(self._kv_pool, batch.copies)
         num_rows = batch.logits_rows.shape[0]
-        if self.device.type == "cpu":
-            batch = padded(batch, layers.MIN_ROWS)
+        batch = padded(batch, layers.MIN_ROWS)
         hidden = self._model.forward(batch, self._kv_pool, self._attention)
-        return self._model.logits(hidden.index_select(0, batch.logits_rows))[:num_rows]
+        logits = self._model.logits(hidden.index_select(0, batch.logits_rows))
+        return logits[:num_rows].float()
 
 
 def padded(batch: BatchTensors, min_rows: int) -> BatchTensors:

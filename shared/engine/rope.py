@@ -21,13 +21,13 @@ class Rope:
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
         scaling = config.rope.scaling
         length = scaling.attention_factor if isinstance(scaling, YarnRope) else 1.0
-        self._cos = angles.cos().mul_(length).to(device)
-        self._sin = angles.sin().mul_(length).to(device)
+        self.cos = angles.cos().mul_(length).to(device)
+        self.sin = angles.sin().mul_(length).to(device)
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin for the rows of a step, each [T, 1, head_dim / 2]."""
-        cos = self._cos.index_select(0, positions).unsqueeze(1)
-        sin = self._sin.index_select(0, positions).unsqueeze(1)
+        cos = self.cos.index_select(0, positions).unsqueeze(1)
+        sin = self.sin.index_select(0, positions).unsqueeze(1)
         return cos.to(dtype), sin.to(dtype)
 
 

@@ -13,15 +13,20 @@ integer weights, so that sums over the vocabulary are exact in any order and on 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from shared.engine.penalties import add_bias_, penalise_
 from shared.engine.random_draw import as_int64, uniform
+from shared.engine.raw_logprobs import ID_BITS, MAX_ID, raw_logprobs
 from shared.engine.sample_row import SampleRow
+from shared.engine.sampled_tokens import (
+    HostTokens,
+    SampledToken,
+)
 from shared.engine.token_masks import is_restricted, mask_
-from shared.protocol import TokenLogprobs
+
+__all__ = ["SampledToken", "Sampler"]
 
 GREEDY_BELOW = 1e-3
 """temperatures under this are greedy: logits / T overflows or leaves no second candidate"""
@@ -29,37 +34,29 @@ GREEDY_BELOW = 1e-3
 WEIGHT_ONE = 2.0**40
 """integer weight of the likeliest token; a vocabulary of such weights sums below 2**63"""
 
-ID_BITS = 22
-MAX_ID = 2**ID_BITS - 1
-"""largest token id; weight and id fit into one int64"""
-
-
-class SampledToken(NamedTuple):
-    """A chosen token, on the host."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None
-
 
 class Sampler:
     """Every way of choosing that a `Sampling` can name."""
 
     @torch.inference_mode()
-    def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
-        """One token per row of logits, f32[R, V]; logits stay as they are."""
+    def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> HostTokens:
+        """One token per row of logits, [R, V]; 16-bit ones are widened, all stay as they are."""
         if not rows:
-            return []
+            return HostTokens(torch.empty(0, dtype=torch.int64, device=logits.device), [])
+        logits = logits.float()
         adjusted = _adjust(logits, rows)
         token_ids = adjusted.argmax(dim=-1)
         for num_ordered, indexes in _random_rows(rows, logits.shape[-1]).items():
             drawing = [rows[index] for index in indexes]
             at = torch.tensor(indexes, device=logits.device)
             token_ids[at] = _draw_tokens(adjusted[at], drawing, num_ordered)
-        logprobs = _logprobs(logits, token_ids, rows)
-        return [
-            SampledToken(token_id, logprobs.get(index))
+        logprobs = raw_logprobs(logits, token_ids, rows)
+        by_row = {} if logprobs is None else logprobs.by_row()
+        tokens = [
+            SampledToken(token_id, by_row.get(index))
             for index, token_id in enumerate(token_ids.tolist())
         ]
+        return HostTokens(token_ids, tokens)
 
 
 def _adjust(logits: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
@@ -141,35 +138,3 @@ def _cut_min_p(weights: torch.Tensor, min_p: list[float]) -> torch.Tensor:
     WEIGHT_ONE and stays for any share up to 1."""
     least = torch.tensor([math.ceil(share * WEIGHT_ONE) for share in min_p], device=weights.device)
     return weights.masked_fill(weights < least[:, None], 0)
-
-
-def _logprobs(
-    logits: torch.Tensor, token_ids: torch.Tensor, rows: Sequence[SampleRow]
-) -> dict[int, TokenLogprobs]:
-    """By row that asks for them: log-softmax of the raw logits at the chosen and top ids."""
-    asking = [index for index, row in enumerate(rows) if row.sampling.logprobs >= 0]
-    if not asking:
-        return {}
-    at = torch.tensor(asking, device=logits.device)
-    table = logits[at].float().log_softmax(dim=-1)
-    chosen = table.gather(-1, token_ids[at, None])[:, 0].tolist()
-    counts = [min(rows[index].sampling.logprobs, logits.shape[-1]) for index in asking]
-    top_ids = _most_probable(table, max(counts))
-    top_values = table.gather(-1, top_ids).tolist()
-    top_ids_host = top_ids.tolist()
-    return {
-        index: TokenLogprobs(
-            chosen[row], tuple(top_ids_host[row][:count]), tuple(top_values[row][:count])
-        )
-        for row, (index, count) in enumerate(zip(asking, counts, strict=True))
-    }
-
-
-def _most_probable(logprobs: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids of the `count` largest of each row, i64[R, count], the lower id first among equals.
-
-    The bits of non-negative floats order like the floats, so -logprob and id pack into one key.
-    """
-    ids = torch.arange(logprobs.shape[-1], device=logprobs.device)
-    keys = (logprobs.abs().view(torch.int32).long() << ID_BITS) + ids
-    return torch.bitwise_and(keys.topk(count, dim=-1, largest=False).values, MAX_ID)

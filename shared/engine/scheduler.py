@@ -11,6 +11,10 @@ queue and is computed again, mode decode is handed back. A sequence that was pre
 MAX_PREEMPTIONS times is next admitted only with every block it can ever need, and then keeps
 them; so preemptions are bounded and each admitted sequence ends. Mode prefill is never
 preempted.
+
+A step may be decided while the one before it still runs. What that one computes counts as
+computed, the tokens it samples as known; a sequence whose last token is among them waits. Where
+`lacks_blocks`, the step in flight must be booked first: nobody is preempted while it runs.
 """
 
 from bisect import insort
@@ -95,6 +99,18 @@ class Scheduler:
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.FINISHED
 
+    @property
+    def lacks_blocks(self) -> bool:
+        """The next step would have to take a block from a sequence that has it."""
+        decoding = (SequenceState.DECODE, SequenceState.VERIFIED)
+        wanted = sum(
+            sequence.state in decoding
+            and not sequence.ends_in_flight(self.max_model_len)
+            and self._is_full(sequence)
+            for sequence in self.running
+        )
+        return wanted > self.pool.num_available
+
     def schedule(self) -> ScheduledBatch:
         """Decide one step and take the blocks for it."""
         batch = ScheduledBatch(self.max_num_batched_tokens)
@@ -112,14 +128,17 @@ class Scheduler:
         for sequence in tuple(self.running):
             if sequence.state is SequenceState.VERIFIED:
                 sequence.state = SequenceState.DECODE
-            if sequence.state is SequenceState.DECODE and self._grow(sequence, batch):
-                start = sequence.num_computed_tokens
-                batch.items.append(ScheduledSequence(sequence, start, 1, True, False))
-                batch.budget -= 1
+            if sequence.state is not SequenceState.DECODE:
+                continue
+            if sequence.ends_in_flight(self.max_model_len) or not self._grow(sequence, batch):
+                continue
+            start = sequence.num_scheduled_tokens
+            batch.items.append(ScheduledSequence(sequence, start, 1, True, False))
+            batch.budget -= 1
 
     def _grow(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
         """Make room for the next token; False if the sequence itself had to give way."""
-        if sequence.num_computed_tokens // self.pool.block_size < len(sequence.block_table):
+        if not self._is_full(sequence):
             return True
         while not self.pool.num_available:
             victim = self._youngest_preemptible()
@@ -128,6 +147,10 @@ class Scheduler:
                 return False
         sequence.block_table.extend(self.pool.allocate(1))
         return True
+
+    def _is_full(self, sequence: Sequence) -> bool:
+        """Its next token needs a block more."""
+        return sequence.num_scheduled_tokens // self.pool.block_size >= len(sequence.block_table)
 
     def _youngest_preemptible(self) -> Sequence:
         """Never one already scheduled in this step: those are older than whoever asks."""
@@ -155,7 +178,7 @@ class Scheduler:
                 self._schedule_chunk(sequence, batch)
 
     def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
-        start = sequence.num_computed_tokens
+        start = sequence.num_scheduled_tokens
         num_tokens = len(sequence.token_ids) - start
         samples = num_tokens <= batch.budget
         if not samples:

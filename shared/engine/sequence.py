@@ -70,9 +70,11 @@ class Sequence:
         "block_table",
         "counts",
         "grammar",
+        "num_awaited_tokens",
         "num_cached_tokens",
         "num_committed_blocks",
         "num_computed_tokens",
+        "num_in_flight_tokens",
         "num_preemptions",
         "num_prefill_tokens",
         "num_published_blocks",
@@ -99,6 +101,10 @@ class Sequence:
         self.block_table: array[int] = array("i")
         self.num_computed_tokens = 0
         """leading tokens whose K and V are in the pool"""
+        self.num_in_flight_tokens = 0
+        """tokens after those that steps in flight compute"""
+        self.num_awaited_tokens = 0
+        """tokens that steps in flight sample: the sequence has them, nobody here knows them yet"""
         self.num_cached_tokens = 0
         """of those, how many the prefix cache gave at the latest admission"""
         self.num_prefill_tokens = len(spec.token_ids)
@@ -133,6 +139,16 @@ class Sequence:
         return len(self.token_ids) - self.spec.num_prompt_tokens
 
     @property
+    def num_scheduled_tokens(self) -> int:
+        """Leading tokens that are computed or will be by a step in flight."""
+        return self.num_computed_tokens + self.num_in_flight_tokens
+
+    @property
+    def num_tokens_ahead(self) -> int:
+        """Its length once every step in flight is done."""
+        return len(self.token_ids) + self.num_awaited_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
@@ -150,6 +166,12 @@ class Sequence:
     def _grammar_ended(self) -> bool:
         """The output is complete and nothing can follow it."""
         return self.grammar is not None and self.grammar.is_stopped
+
+    def ends_in_flight(self, max_model_len: int) -> bool:
+        """Whatever token it awaits, that one is its last."""
+        length = self.num_tokens_ahead
+        full = length - self.spec.num_prompt_tokens >= self.spec.sampling.max_tokens
+        return self.num_awaited_tokens > 0 and (full or length >= max_model_len)
 
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the last token ends the sequence, or None if it goes on."""

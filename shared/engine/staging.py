@@ -54,14 +54,27 @@ class HostStaging:
         self._retired: dict[int, None] = {}
         """blocks kept for nobody in particular, longest first"""
         self._max_retired = keep_bytes // block_bytes
+        self._stream = torch.cuda.Stream(kv_pool.device) if kv_pool.is_cuda else None
+        """for what need not wait until the step after is done too"""
 
-    def publish(self, block_ids: Sequence[int]) -> None:
-        """Device to host, all but what is there already."""
+    def mark(self) -> torch.cuda.Event | None:
+        """The steps that were started so far; `publish` waits for them and no others."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def publish(self, block_ids: Sequence[int], after: torch.cuda.Event | None = None) -> None:
+        """Device to host, all but what is there already, once the steps up to `after` are done."""
         generations = self._memory.generations
         missing = [block for block in block_ids if self._staged[block] != generations[block]]
+        if self._stream is not None and after is not None:
+            self._stream.wait_event(after)
         for chunk in self._chunks(missing):
             bounce = self._bounce[: len(chunk)]
-            bounce.copy_(self._device.index_select(0, self._index(chunk)))  # waits for the GPU
+            with torch.cuda.stream(self._stream if after is not None else None):
+                bounce.copy_(self._device.index_select(0, self._index(chunk)))  # waits
             for block, content in zip(chunk, bounce, strict=True):
                 self._host[block].copy_(content)
                 self._staged[block] = generations[block]

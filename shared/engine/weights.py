@@ -1,20 +1,23 @@
 """Reads a checkpoint's tensors by name, cast and moved on the way, each exactly once.
 
-Files are memory-mapped, so loading needs little more memory than the weights themselves.
-A tensor that is missing, has another shape, or that no one asked for ends the start: each means
-that the model would compute something else than its authors did.
+Files are memory-mapped, so loading needs little more memory than the weights themselves, and a
+rank touches no more of a tensor than its own part. A dimension is a number, or the part of it that
+this rank holds. A tensor that is missing, has another shape, or that no one asked for ends the
+start: each means that the model would compute something else than its authors did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 
 from shared.checkpoint import Checkpoint, weight_files
 from shared.engine.layers import Linear
+from shared.engine.parallel.shard import Part, Shard, part_of
 from shared.errors import ModelError
 
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
@@ -24,10 +27,18 @@ IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 class WeightReader:
     """Open files of one checkpoint; use as a context manager."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard | None = None,
+    ) -> None:
+        """`shard`: what this rank holds; all of it by default."""
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
+        self.shard = shard or Shard(checkpoint.config)
         self._files = ExitStack()
         self._where: Mapping[str, Any] = {}
         self._read: set[str] = set()
@@ -60,40 +71,62 @@ class WeightReader:
     def has(self, name: str) -> bool:
         return name in self._where
 
-    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+    def tensor(self, name: str, *shape: int | Part) -> torch.Tensor:
         """The tensor `name`, which must have this shape."""
-        raw = self._raw(name, shape)
+        raw = self._part(name, *map(part_of, shape))
         return raw.to(device=self._device, dtype=self._dtype, copy=True)
 
-    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
+    def linear(
+        self, name: str, outputs: int | Part, inputs: int | Part, *, bias: bool = False
+    ) -> Linear:
         """The layer `name` (its .weight and, if the config says so, its .bias)."""
         return self.fused({name: outputs}, inputs, bias=bias)
 
-    def fused(self, outputs: Mapping[str, int], inputs: int, *, bias: bool = False) -> Linear:
+    def fused(
+        self, outputs: Mapping[str, int | Part], inputs: int | Part, *, bias: bool = False
+    ) -> Linear:
         """Several layers over the same input as one: their outputs lie side by side."""
-        total = sum(outputs.values())
-        weight = torch.empty(total, inputs, dtype=self._dtype, device=self._device)
-        offset = torch.zeros(total, dtype=self._dtype, device=self._device) if bias else None
+        parts = {name: part_of(width) for name, width in outputs.items()}
+        columns = part_of(inputs)
+        total = sum(part.width for part in parts.values())
+        weight = torch.empty(total, columns.width, dtype=self._dtype, device=self._device)
         start = 0
-        for name, width in outputs.items():
-            weight[start : start + width] = self._raw(name + ".weight", (width, inputs))
-            if offset is not None:
-                offset[start : start + width] = self._raw(name + ".bias", (width,))
-            start += width
-        return Linear(weight, offset)
+        for name, rows in parts.items():
+            weight[start : start + rows.width] = self._part(name + ".weight", rows, columns)
+            start += rows.width
+        if not bias:
+            return Linear(weight)
+        biases = [self._bias(name + ".bias", [rows], columns) for name, rows in parts.items()]
+        held = [offset for offset in biases if offset is not None]
+        return Linear(weight, torch.cat(held) if held else None)
 
-    def conv1d(self, name: str, outputs: int, inputs: int) -> Linear:
+    def conv1d(self, name: str, outputs: int | Part, inputs: int | Part) -> Linear:
         """The layer `name` whose weight is stored as [inputs, outputs], with its bias."""
-        weight = self._raw(name + ".weight", (inputs, outputs)).t()
-        wanted = weight.to(self._device, self._dtype, memory_format=torch.contiguous_format)
-        return Linear(wanted.contiguous(), self.tensor(name + ".bias", outputs))
+        return self.fused_conv1d(name, [outputs], inputs)
+
+    def fused_conv1d(self, name: str, outputs: Sequence[int | Part], inputs: int | Part) -> Linear:
+        """The same for a layer that is stored as several side by side: of each its part."""
+        parts, columns = [part_of(width) for width in outputs], part_of(inputs)
+        whole = sum(part.total for part in parts)
+        rows, before = [], 0
+        for part in parts:
+            rows.append(Part(whole, before + part.start, before + part.stop))
+            before += part.total
+        weights = [self._part(name + ".weight", columns, part).t() for part in rows]
+        weight = torch.cat([item.to(self._device, self._dtype) for item in weights])
+        return Linear(weight.contiguous(), self._bias(name + ".bias", rows, columns))
 
     def lm_head(self, embedding: torch.Tensor, *, tied: bool) -> Linear:
-        """The product with the vocabulary; with the embedding itself where the two are tied."""
+        """The product with the vocabulary, this rank's rows of it and zeros after the last; with
+        the embedding itself where the two are tied."""
+        rows = self.shard.vocabulary
+        missing = self.shard.vocabulary_width - rows.width
         if tied:
             self.ignore("lm_head.weight")
-            return Linear(embedding)
-        return self.linear("lm_head", *embedding.shape)
+            weight = embedding[rows.span]
+        else:
+            weight = self.linear("lm_head", rows, embedding.shape[1]).weight
+        return Linear(F.pad(weight, (0, 0, 0, missing)) if missing else weight)
 
     def ignore(self, name: str) -> None:
         """This tensor may be there and is not needed."""
@@ -110,18 +143,37 @@ class WeightReader:
                 f"{self._checkpoint.config.architecture}, the first is {left[0]}"
             )
 
-    def _raw(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def _bias(self, name: str, parts: Sequence[Part], inputs: Part) -> torch.Tensor | None:
+        """The parts of a bias one after the other. Where the inputs are split over the ranks their
+        outputs are added up, so only one rank has it."""
+        raws = [self._part(name, part) for part in parts]
+        if not inputs.is_whole and self.shard.rank:
+            return None
+        return torch.cat([raw.to(self._device, self._dtype) for raw in raws])
+
+    def _part(self, name: str, *shape: Part) -> torch.Tensor:
+        whole = tuple(part.total for part in shape)
+        if all(part.is_whole for part in shape):
+            return self._raw(name, whole)
+        return self._raw(name, whole, tuple(part.span for part in shape))
+
+    def _raw(
+        self, name: str, shape: tuple[int, ...], spans: tuple[slice, ...] = ()
+    ) -> torch.Tensor:
+        """These spans of a tensor that must have this shape; none: the whole."""
         if name not in self._where:
             raise ModelError(f"{self._checkpoint.path}: tensor {name} is missing")
         try:
-            raw: torch.Tensor = self._where[name].get_tensor(name)
+            stored = self._where[name].get_slice(name)
+            found = stored.get_shape()
+            if tuple(found) != shape:
+                raise ModelError(
+                    f"{self._checkpoint.path}: tensor {name} has shape {found}, "
+                    f"config.json says {list(shape)}"
+                )
+            raw: torch.Tensor = stored[spans] if spans else self._where[name].get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"{self._checkpoint.path}: tensor {name}: {error}") from None
-        if tuple(raw.shape) != shape:
-            raise ModelError(
-                f"{self._checkpoint.path}: tensor {name} has shape {list(raw.shape)}, "
-                f"config.json says {list(shape)}"
-            )
         if not raw.is_floating_point():
             raise ModelError(f"{self._checkpoint.path}: tensor {name} is {raw.dtype}, not a float")
         self._read.add(name)

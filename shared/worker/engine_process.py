@@ -6,7 +6,6 @@ Started by `EngineClient` with one end of the channel as an inherited file descr
 come through the environment. Ends when the channel closes, so it never outlives its io process.
 """
 
-import contextlib
 import gc
 import os
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
+from shared.engine.parallel.followers import RankLostError, end_process
 from shared.engine.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
 from shared.fault_delay import planted_delay_s
@@ -46,12 +46,15 @@ class EngineLoop:
     def __init__(self, engine: Engine, channel: CommandSource, settings: Settings) -> None:
         self._engine = engine
         self._channel = channel
+        self._tp = settings.tp
         self._prefill_delay_s = planted_delay_s(settings.fault_delay, "prefill")
         self._decode_delay_s = planted_delay_s(settings.fault_delay, "decode")
         self._adopted: set[Attempt] = set()
         """attempts whose next token is the first that decode computes"""
         self._computing: set[Attempt] = set()
         """attempts whose prompt is computed here, before token 1"""
+        self._began_ns = 0
+        """when the step in flight began to run"""
         engine.on_scheduled = self._report_scheduled
 
     def run(self) -> None:
@@ -61,23 +64,31 @@ class EngineLoop:
 
     def turn(self) -> None:
         """Apply what arrived, waiting for something if there is nothing to do, then step."""
-        for command in self._channel.receive(block=not self._engine.has_work):
+        idle = not self._engine.has_work and not self._engine.rehearse()
+        for command in self._channel.receive(block=idle):
             self._apply(command)
         self._step()
 
     def _step(self) -> None:
         start_ns = time.time_ns()
+        ran_ahead = self._engine.in_flight
         output = self._engine.step()
         self._delay_first_decode(output)
         for attempt, problem in output.failed:
             self._computing.discard(attempt)
             self._channel.send(Refused(attempt, problem))
-        self._channel.send(self._report(output, start_ns, time.time_ns()))
+        end_ns = time.time_ns()
+        began_ns = self._began_ns if ran_ahead else start_ns
+        self._channel.send(self._report(output, began_ns, end_ns))
+        # What this turn started runs from now on, if it had to wait for a step before it.
+        self._began_ns = end_ns if ran_ahead else start_ns
 
     def _apply(self, command: Command) -> None:
         match command:
             case Add(spec):
                 self._take(spec, lambda: self._engine.add(spec))
+            case Reserve(spec) if self._tp > 1:
+                self._channel.send(Refused(spec.attempt, f"--tp {self._tp} takes no KV over"))
             case Reserve(spec):
                 self._take(spec, lambda: self._engine.reserve(spec))
             case Adopt():
@@ -180,8 +191,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(EOFError, ConnectionError):
+    try:
         EngineLoop(engine, channel, settings).run()
+    except RankLostError as error:
+        end_process(error)
+    except (EOFError, ConnectionError):
+        pass
     return 0
 
 

@@ -1,25 +1,30 @@
-"""The engine's own model on a GPU: float32 logits of the CPU, no waiting inside a step."""
+"""The engine's own model on a GPU: the CPU's tokens in float32, graphs that change no bit, no
+waiting inside a step."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from shared.engine.batch import HostBatch
 from shared.engine.build import build_engine
+from shared.engine.decode_graphs import graph_sizes
 from shared.engine.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling
 from shared.settings import Settings
+from tests.gpu.device_model import device_runner
 from tests.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, hand_made_batch, write_checkpoint
 
 QWEN3 = {**TINY, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64}
 MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": 30}
+WIDE = {**TINY, "head_dim": 128, "hidden_size": 256}
+CONFIGS = {"llama": TINY, "qwen3": QWEN3, "mistral": MISTRAL, "gpt2": TINY_GPT2, "wide": WIDE}
 PROMPTS = [[(7 * number + step * step) % 131 for step in range(number)] for number in (1, 17, 130)]
 NUM_TOKENS = 12
 MAX_ERROR = 2e-3
 """of logits around 20: float32 sums in another order, without TF32"""
+MAX_ROWS = 40
 
 
 @pytest.fixture(autouse=True)
@@ -30,47 +35,93 @@ def full_float32() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize(
-    "config", [TINY, QWEN3, MISTRAL, TINY_GPT2], ids=["llama", "qwen3", "mistral", "gpt2"]
-)
-def test_logits_equal_the_cpus(config: Mapping[str, Any], tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path, config)
-    runners = [
-        TinyRunner(checkpoint, num_blocks=30, block_size=16, device=device)
-        for device in ("cpu", "cuda")
-    ]
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_equal_the_cpus(name: str, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, CONFIGS[name])
     steps = [
-        Rows(prompt, 0, len(prompt), range(6 * index, 6 * index + 9))
+        Rows(prompt, 0, len(prompt), range(10 * index, 10 * index + 9))
         for index, prompt in enumerate(PROMPTS)
     ]
-    cpu, cuda = (runner.run(steps, all_rows=True).cpu() for runner in runners)
-    torch.testing.assert_close(cuda, cpu, rtol=0, atol=MAX_ERROR)
+    on_cpu = TinyRunner(checkpoint, num_blocks=30, block_size=16).run(steps, all_rows=True)
+    batch = hand_made_batch(steps, 16, all_rows=True)
+    on_gpu = device_runner(checkpoint, num_blocks=30, max_sequences=200).run(batch).cpu()
+    torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=MAX_ERROR)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graphs", "eager"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_tokens_equal_the_cpus(name: str, eager: bool, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, CONFIGS[name])
+    assert _answers(tmp_path, "cuda", eager=eager) == _answers(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "wide"])
+def test_a_replay_gives_the_bits_of_the_kernels_one_by_one(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    """At every size, and at one row less: the padding row must not matter."""
+    checkpoint = write_checkpoint(tmp_path, CONFIGS[name])
+    runners = [
+        device_runner(
+            checkpoint, num_blocks=6 * MAX_ROWS, dtype=dtype, max_sequences=MAX_ROWS, eager=eager
+        )
+        for eager in (True, False)
+    ]
+    prompts = [Decoding(MAX_ROWS, step) for step in range(3)]
+    for size in graph_sizes(MAX_ROWS):
+        for num_rows in {size, max(1, size - 1)}:
+            for number, lengths in enumerate(prompts):  # the first captures, the others replay
+                logits = []
+                for runner in runners:
+                    generator = torch.Generator(device="cuda").manual_seed(number)
+                    runner.kv_pool.normal_(generator=generator)
+                    logits.append(runner.run(lengths(num_rows)).clone())
+                assert logits[0].isfinite().all()
+                assert torch.equal(*logits), (size, num_rows, number)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("config", [TINY, MISTRAL, TINY_GPT2], ids=["llama", "mistral", "gpt2"])
-def test_a_step_never_waits_for_the_gpu(config: Mapping[str, Any], tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path, config)
-    tiny = TinyRunner(checkpoint, num_blocks=20, block_size=16, device="cuda")
-    steps = [Rows(PROMPTS[2], 0, 100, range(9)), Rows(PROMPTS[1], 16, 17, range(10, 13))]
-    batch = hand_made_batch(steps, 16, torch.device("cuda"), all_rows=False)
-    tiny.runner.run(batch)
-    fresh = replace(batch)  # an equal batch, so that nothing of the last run is reused
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+def test_a_step_never_waits_for_the_gpu(name: str, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, CONFIGS[name])
+    runner = device_runner(checkpoint, num_blocks=60)
+    mixed = [Rows(PROMPTS[1], 16, 17, range(10, 13)), Rows(PROMPTS[2], 0, 100, range(9))]
+    batches = [hand_made_batch(mixed, 16, all_rows=False), Decoding(6, 0)(6)]
+    for batch in batches:
+        runner.run(batch)
     try:
         torch.cuda.set_sync_debug_mode("error")
-        tiny.runner.run(fresh)
+        for batch in batches:
+            runner.run(batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_greedy_tokens_equal_the_cpus(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, TINY)
-    assert _answers(tmp_path, "cuda") == _answers(tmp_path, "cpu")
+class Decoding:
+    """Steps in which some of `most` sequences of random lengths decode."""
+
+    def __init__(self, most: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._lengths = torch.randint(1, 90, (most,), generator=generator).tolist()
+        self._ids = torch.randint(131, (most,), generator=generator).tolist()
+
+    def __call__(self, num_rows: int) -> HostBatch:
+        steps = [
+            Rows([token] * length, length - 1, length, range(6 * row, 6 * row + 6))
+            for row, (length, token) in enumerate(zip(self._lengths, self._ids, strict=True))
+        ]
+        return hand_made_batch(steps[:num_rows], 16, all_rows=False)
 
 
-def _answers(path: Path, device: str) -> dict[str, list[int]]:
+def _answers(path: Path, device: str, *, eager: bool = False) -> Mapping[str, list[int]]:
     settings = Settings(
-        model=str(path), device=device, dtype="float32", kv_blocks=40, max_num_batched_tokens=80
+        model=str(path),
+        device=device,
+        dtype="float32",
+        kv_blocks=40,
+        max_num_batched_tokens=80,
+        eager=eager,
     )
     engine = build_engine(settings, "decode")
     sampling = Sampling(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)

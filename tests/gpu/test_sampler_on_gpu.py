@@ -1,9 +1,13 @@
-"""The sampler on a GPU: the CPU's draws, and rows that do not see each other."""
+"""The device's sampler compiled: the CPU's tokens, whatever shares the batch, without waiting."""
+
+import random
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from shared.engine.penalties import add_bias_, penalise_
+from shared.engine.device_sampler import DeviceSampler
 from shared.engine.random_draw import draw
 from shared.engine.sample_row import SampleRow
 from shared.engine.sampler import Sampler
@@ -12,26 +16,32 @@ from tests.unit.engine.plain_sampling import row_of
 
 pytestmark = pytest.mark.gpu
 
-NUM_ROWS = 96
 CASES = [
     {"temperature": 0.0},
     {"temperature": 0.8},
     {"temperature": 1.0, "top_k": 40},
     {"temperature": 1.0, "top_p": 0.9, "top_k": 200},
     {"temperature": 1.3, "top_p": 0.7},
+    {"temperature": 0.6, "top_p": 0.95, "min_p": 0.01},
     {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4},
     {"temperature": 0.9, "presence_penalty": 0.8, "min_p": 0.05},
     {"temperature": 0.0, "logit_bias": tuple((token_id, 9.0) for token_id in range(0, 60, 7))},
     {"temperature": 0.7, "min_tokens": 10**6, "stop_token_ids": (1, 2), "top_k": 50, "min_p": 0.1},
 ]
 NUM_WORDS = 4
+DEVICE = torch.device("cuda")
 
 
-def make_rows() -> list[SampleRow]:
+def make_rows(count: int, *, logprobs: int = 3) -> list[SampleRow]:
     """Every third row with a grammar that allows ids below 32 * NUM_WORDS with a bit set."""
     rows = []
-    for index in range(NUM_ROWS):
-        sampling = Sampling(8, seed=index % 7, logprobs=3, **CASES[index % len(CASES)])  # type: ignore[arg-type]
+    for index in range(count):
+        sampling = Sampling(
+            8,
+            seed=index % 7,
+            logprobs=logprobs,
+            **CASES[index % len(CASES)],  # type: ignore[arg-type]
+        )
         token_ids = tuple((index + step * step) % 61 for step in range(20 + index))
         generator = torch.Generator().manual_seed(index)
         bits = torch.randint(1, 2**31, (NUM_WORDS,), dtype=torch.int32, generator=generator)
@@ -40,31 +50,139 @@ def make_rows() -> list[SampleRow]:
     return rows
 
 
+def ids(logits: torch.Tensor, rows: list[SampleRow]) -> list[int]:
+    sampled = DeviceSampler(logits.shape[1], DEVICE).sample(logits, rows)
+    return [token.token_id for token in sampled.wait()]
+
+
 def test_the_same_bits_are_drawn() -> None:
     seeds = torch.randint(-(2**62), 2**62, (1000,), generator=torch.Generator().manual_seed(1))
     positions = torch.arange(1000)
     assert torch.equal(draw(seeds.cuda(), positions.cuda()).cpu(), draw(seeds, positions))
 
 
-@pytest.mark.parametrize("vocab_size", [64, 5000, 128256])
-def test_a_row_gets_its_token_whatever_shares_the_batch(vocab_size: int) -> None:
-    rows = make_rows()
-    logits = torch.randn(NUM_ROWS, vocab_size, generator=torch.Generator().manual_seed(2)) * 4
-    on_gpu = logits.cuda()
-    together = Sampler().sample(on_gpu, rows)
-    for picked in ([3], list(range(5, 40)), list(range(NUM_ROWS - 1, -1, -3))):
-        apart = Sampler().sample(on_gpu[picked], [rows[index] for index in picked])
-        assert [token.token_id for token in apart] == [together[i].token_id for i in picked]
-    on_cpu = Sampler().sample(logits, rows)
-    different = sum(a.token_id != b.token_id for a, b in zip(together, on_cpu, strict=True))
-    assert different == 0
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("vocab_size", [64, 5000, 128256, 151936])
+@pytest.mark.parametrize("num_rows", [1, 3, 40, 96, 300])
+def test_a_row_gets_the_cpus_token(num_rows: int, vocab_size: int, dtype: torch.dtype) -> None:
+    """A row is shared by 64, 32, 2 programs or has one to itself."""
+    rows = make_rows(num_rows)
+    generator = torch.Generator(DEVICE).manual_seed(num_rows + vocab_size)
+    logits = torch.randn(num_rows, vocab_size, device=DEVICE, generator=generator) * 4
+    logits = logits.to(dtype)
+    on_device = ids(logits, rows)
+    some = sorted({*range(0, num_rows, 7), *range(min(num_rows, len(CASES)))})
+    on_cpu = Sampler().sample(logits[some].cpu(), [rows[index] for index in some]).wait()
+    assert [on_device[index] for index in some] == [token.token_id for token in on_cpu]
 
 
-def test_bias_and_penalties_are_the_same_bits() -> None:
-    rows = make_rows()
-    logits = torch.randn(NUM_ROWS, 5000, generator=torch.Generator().manual_seed(3)) * 4
-    on_gpu = logits.cuda()
-    for values in (logits, on_gpu):
-        add_bias_(values, rows)
-        penalise_(values, rows)
-    assert torch.equal(on_gpu.cpu(), logits)
+def test_a_row_gets_its_token_whatever_shares_the_batch() -> None:
+    rows = make_rows(96)
+    logits = torch.randn(96, 128256, generator=torch.Generator().manual_seed(2)).cuda() * 4
+    together = ids(logits, rows)
+    for picked in ([3], list(range(5, 40)), list(range(95, -1, -3))):
+        apart = ids(logits[picked], [rows[index] for index in picked])
+        assert apart == [together[index] for index in picked]
+
+
+@pytest.mark.parametrize("temperature", [0.001, 0.5, 1.0, 100.0])
+def test_flat_distributions(temperature: float) -> None:
+    """Many candidates close to each other; at most a draw on a border may differ."""
+    logits = torch.randn(64, 151936, generator=torch.Generator().manual_seed(5))
+    samplings = [Sampling(8, temperature, top_p=0.9), Sampling(8, temperature)]
+    rows = [SampleRow(replace(samplings[i % 2], seed=i), i, 0) for i in range(64)]
+    on_cpu = [token.token_id for token in Sampler().sample(logits, rows).wait()]
+    different = sum(a != b for a, b in zip(ids(logits.cuda(), rows), on_cpu, strict=True))
+    assert different <= (temperature > 1) * 4
+
+
+def test_strided_logits() -> None:
+    rows = make_rows(12)
+    wide = torch.randn(
+        12, 2 * 4096, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(1)
+    )
+    assert ids(wide[:, :4096], rows) == ids(wide[:, :4096].contiguous(), rows)
+    assert ids(wide[::2, 1:4097], rows[:6]) == ids(wide[::2, 1:4097].contiguous(), rows[:6])
+
+
+def test_logprobs_come_with_the_tokens() -> None:
+    rows = make_rows(20)
+    logits = torch.randn(20, 5000, generator=torch.Generator().manual_seed(2)) * 4
+    on_device = DeviceSampler(5000, DEVICE).sample(logits.cuda(), rows).wait()
+    for token, wanted in zip(on_device, Sampler().sample(logits, rows).wait(), strict=True):
+        assert token.logprobs and wanted.logprobs
+        assert token.logprobs.top_ids == wanted.logprobs.top_ids
+        assert token.logprobs.logprob == pytest.approx(wanted.logprobs.logprob, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_nothing_waits_and_nothing_is_allocated() -> None:
+    """Ids of a step are used by the next one before the host has them."""
+    rows = [row._replace(allowed=None) for row in make_rows(40, logprobs=-1)]
+    logits = torch.randn(40, 128256, device=DEVICE)
+    sampler = DeviceSampler(128256, DEVICE)
+    for step in range(8):
+        following = [row._replace(position=row.position + step) for row in rows]
+        sampler.sample(logits, following).wait()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rows = [row._replace(position=row.position + 8) for row in rows]
+        first = sampler.sample(logits, rows)
+        rows = [row._replace(position=row.position + 1) for row in rows]
+        second = sampler.sample(logits, rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert first.device_ids.tolist() == [token.token_id for token in first.wait()]
+    assert second.device_ids.tolist() == [token.token_id for token in second.wait()]
+
+
+def test_a_slow_step_is_not_ready_before_its_end() -> None:
+    sampler = DeviceSampler(4096, DEVICE)
+    row = SampleRow(Sampling(8, 0.0), 5, 0)
+    sampler.sample(torch.zeros(1, 4096, device=DEVICE), [row]).wait()
+    logits = torch.zeros(1, 4096, device=DEVICE)
+    torch.cuda._sleep(200_000_000)
+    logits[0, 77] = 1.0
+    sampled = sampler.sample(logits, [row])
+    assert not sampled.ready()
+    assert sampled.wait()[0].token_id == 77
+    assert sampled.ready()
+
+
+def test_counts_run_ahead_of_the_hosts() -> None:
+    """No token is told to the host's counts, and the device counts them all."""
+    sampling = Sampling(99, 0.8, repetition_penalty=1.3, frequency_penalty=0.6, top_k=30)
+    logits = torch.randn(16, 5000, generator=torch.Generator().manual_seed(8)) * 3
+    ahead = [row_of(replace(sampling, seed=i), (1, 2, 3, i), 2) for i in range(16)]
+    exact = [row_of(replace(sampling, seed=i), (1, 2, 3, i), 2) for i in range(16)]
+    sampler, on_gpu = DeviceSampler(5000, DEVICE), logits.cuda()
+    for _ in range(20):
+        sampled = sampler.sample(on_gpu, ahead)
+        wanted = Sampler().sample(logits, exact).wait()
+        assert sampled.wait() == wanted
+        for row, token in zip(exact, wanted, strict=True):
+            assert row.counts is not None
+            row.counts.append(token.token_id)
+        ahead = [row._replace(position=row.position + 1) for row in ahead]
+        exact = [row._replace(position=row.position + 1) for row in exact]
+
+
+def test_launching_is_quick() -> None:
+    """What the host spends on a batch that asks for several things."""
+    rng = random.Random(1)  # noqa: S311
+    rows = [
+        SampleRow(Sampling(8, rng.choice([0.0, 0.8]), top_p=rng.choice([1.0, 0.9]), seed=i), i, 0)
+        for i in range(256)
+    ]
+    logits = torch.randn(256, 4096, device=DEVICE)
+    sampler = DeviceSampler(4096, DEVICE)
+    times = []
+    for _ in range(30):
+        start = time.perf_counter()
+        sampled = sampler.sample(logits, rows)
+        times.append(time.perf_counter() - start)
+        sampled.wait()
+    assert sorted(times)[len(times) // 2] < 2e-3

@@ -90,7 +90,8 @@ def test_a_gateway_without_a_core_is_told_from_one_that_stands_still() -> None:
             rival = rivals.enter_context(subprocess.Popen(spin))  # noqa: S603 ourselves
             rivals.callback(rival.kill)
             os.sched_setaffinity(rival.pid, {core})
-        cost = uvloop.run(measure_streams(cell, StreamLoad(64, 200, 10.0)))
+        # Long enough to last until a gateway without a core has opened them all.
+        cost = uvloop.run(measure_streams(cell, StreamLoad(32, 800, 10.0)))
     assert "had no core" in cost.fault
     assert not cost.stall
 

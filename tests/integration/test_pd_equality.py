@@ -21,13 +21,13 @@ from shared.checkpoint import Checkpoint, kv_layout
 from shared.engine import sequence
 from shared.engine.attention import TiledAttention
 from shared.engine.block_pool import BlockPool
-from shared.engine.build import load_model
 from shared.engine.engine import Engine
 from shared.engine.kv_cache import pool_of
 from shared.engine.model import Model
 from shared.engine.model_runner import ModelRunner
 from shared.engine.sample_row import SampleRow
-from shared.engine.sampler import SampledToken, Sampler
+from shared.engine.sampled_tokens import HostTokens
+from shared.engine.sampler import Sampler
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import SequenceSpec
 from shared.engine.token_counts import TokenCounts, counts_for
@@ -38,7 +38,7 @@ from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, OnRelease
 from tests.one_ulp_off import OneUlpOff
-from tests.tiny_model import TINY, write_checkpoint
+from tests.tiny_model import TINY, model_of, write_checkpoint
 from tests.worker_pair import ROOT, PairGateway, PairRequest, StepWorker, drive
 
 BLOCK_SIZE = 16
@@ -66,7 +66,7 @@ class RowRecorder(Sampler):
         self.num_contradictions = 0
         """rows that were sampled twice, with other bits"""
 
-    def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
+    def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> HostTokens:
         for row, values in zip(rows, logits, strict=True):
             bits = values.contiguous().numpy().tobytes()
             known = self.bits.setdefault((row.sampling.seed, row.position), bits)
@@ -105,7 +105,7 @@ class TinyModel:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     path: Path = tmp_path_factory.mktemp("tiny")
     checkpoint = write_checkpoint(path, TINY)
-    model = load_model(checkpoint, torch.float32, torch.device("cpu"), MAX_MODEL_LEN)
+    model = model_of(checkpoint, MAX_MODEL_LEN)
     return TinyModel(checkpoint, model, kv_layout(checkpoint, "float32", BLOCK_SIZE))
 
 

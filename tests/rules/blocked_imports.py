@@ -21,6 +21,9 @@ FORBIDDEN = (
 FREE_OF_THEM = (
     "kernels",
     "services.cli.__main__",
+    "services.cli.bench_engine",
+    "services.cli.bench_kernels",
+    "services.cli.bench_model",
     "shared.block_hash",
     "shared.checkpoint",
     "shared.clock",
@@ -31,6 +34,7 @@ FREE_OF_THEM = (
     "shared.kv_layout",
     "shared.kv_memory",
     "shared.model_config",
+    "shared.model_shapes",
     "shared.protocol",
     "shared.rope",
     "shared.settings",

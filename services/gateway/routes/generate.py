@@ -82,7 +82,7 @@ class GenerateRoutes:
             [len(prompt.token_ids) for prompt in prepared.prompts],
             prepared.num_choices,
             min_shared_tokens=settings.block_size if settings.prefix_cache else never,
-            max_waiting_tokens=settings.max_num_batched_tokens,
+            max_waiting_tokens=settings.tokens_per_step(),
         )
         requests = choice_requests(http, prepared)
         return ChoiceGroup(self._dispatcher.submit, requests, order, self._starting)

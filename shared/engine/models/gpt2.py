@@ -13,6 +13,7 @@ from shared.engine.attention import Attention
 from shared.engine.batch import BatchTensors
 from shared.engine.kv_cache import store_kv
 from shared.engine.layers import LayerNorm, Linear, gelu_tanh
+from shared.engine.operations import Operations
 from shared.engine.weights import WeightReader
 from shared.model_config import ModelConfig
 
@@ -34,8 +35,15 @@ class Layer:
 class Model:
     """See shared.engine.model.Model."""
 
-    def __init__(self, config: ModelConfig, reader: WeightReader, max_positions: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        reader: WeightReader,
+        max_positions: int,
+        operations: Operations,
+    ) -> None:
         self.config = config
+        self._operations = operations
         hidden = config.hidden_size
         prefix = PREFIX if reader.has(PREFIX + "wte.weight") else ""
         self._embedding = reader.tensor(prefix + "wte.weight", config.vocab_size, hidden)
@@ -50,21 +58,26 @@ class Model:
     def forward(
         self, batch: BatchTensors, kv_pool: torch.Tensor, attention: Attention
     ) -> torch.Tensor:
-        config = self.config
+        operations, config = self._operations, self.config
         hidden = F.embedding(batch.input_ids, self._embedding)
         hidden = hidden + F.embedding(batch.positions, self._position_embedding)
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(layer.attention_norm(hidden))
+            qkv = operations.project(hidden, layer.attention_norm, layer.qkv)
             heads = qkv.view(qkv.shape[0], -1, config.head_dim)
             queries, keys, values = torch.split(heads, config.num_heads, dim=1)
             store_kv(keys, values, kv_pool, index, batch.slot_mapping)
             mixed = attention(queries, kv_pool, index, batch, config.score_scales[index])
-            hidden = hidden + layer.out(mixed.flatten(1))
-            hidden = hidden + layer.down(gelu_tanh(layer.up(layer.mlp_norm(hidden))))
-        return self._final_norm(hidden)
+            hidden = operations.add(hidden, layer.out, mixed.flatten(1))
+            wide = gelu_tanh(operations.project(hidden, layer.mlp_norm, layer.up))
+            hidden = operations.add(hidden, layer.down, wide)
+        return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._lm_head(hidden).float()
+    def logits(self, hidden: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
+        return self._operations.project(hidden, self._final_norm, self._lm_head, output)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
 
     @property
     def linears(self) -> list[Linear]:
@@ -72,16 +85,17 @@ class Model:
         return [linear for group in layers for linear in group] + [self._lm_head]
 
     def _load_layer(self, reader: WeightReader, prefix: str) -> Layer:
-        hidden, wide = self.config.hidden_size, self.config.intermediate_size
+        hidden, shard = self.config.hidden_size, reader.shard
+        heads = (shard.queries, shard.keys, shard.keys)
         reader.ignore(prefix + "attn.bias")
         reader.ignore(prefix + "attn.masked_bias")
         return Layer(
             attention_norm=self._load_norm(reader, prefix + "ln_1"),
-            qkv=reader.conv1d(prefix + "attn.c_attn", 3 * hidden, hidden),
-            out=reader.conv1d(prefix + "attn.c_proj", hidden, hidden),
+            qkv=reader.fused_conv1d(prefix + "attn.c_attn", heads, hidden),
+            out=reader.conv1d(prefix + "attn.c_proj", hidden, shard.queries),
             mlp_norm=self._load_norm(reader, prefix + "ln_2"),
-            up=reader.conv1d(prefix + "mlp.c_fc", wide, hidden),
-            down=reader.conv1d(prefix + "mlp.c_proj", hidden, wide),
+            up=reader.conv1d(prefix + "mlp.c_fc", shard.columns, hidden),
+            down=reader.conv1d(prefix + "mlp.c_proj", hidden, shard.columns),
         )
 
     def _load_norm(self, reader: WeightReader, name: str) -> LayerNorm:

@@ -2,6 +2,7 @@
 
 import torch
 
+from shared.engine.layers import RmsNorm
 from shared.engine.models import llama
 from shared.engine.weights import WeightReader
 
@@ -9,8 +10,9 @@ from shared.engine.weights import WeightReader
 class Model(llama.Model):
     """Llama but for the norms of query and key heads."""
 
-    def _load_qk_norm(self, reader: WeightReader, prefix: str) -> torch.Tensor | None:
+    def _load_qk_norm(self, reader: WeightReader, prefix: str) -> RmsNorm | None:
         config = self.config
         query = reader.tensor(prefix + "q_norm.weight", config.head_dim)
         key = reader.tensor(prefix + "k_norm.weight", config.head_dim)
-        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+        heads = (query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1))
+        return RmsNorm(torch.cat(heads), config.norm_eps)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from shared.block_hash import chain_hashes
-from shared.engine.batch import BatchTensors
+from shared.engine.batch import BatchTensors, HostBatch, to_tensors
 from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
@@ -30,15 +30,15 @@ ROOT = bytes(32)
 class FakeRunner:
     """Stands in for the model runner; counts what it was fed."""
 
-    device = torch.device("cpu")
-
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, runs_ahead: bool = False) -> None:
+        self.runs_ahead = runs_ahead
         self.kv = np.full((num_blocks, BLOCK_SIZE, 2), -1, dtype=np.int64)
         self.num_tokens_fed = 0
         self.max_tokens_fed = 0
         self.chunk_ends: list[int] = []
 
-    def run(self, batch: BatchTensors) -> torch.Tensor:
+    def run(self, packed: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        batch = to_tensors(packed, previous)
         sources, targets = batch.copies.numpy().T
         self.kv[targets] = self.kv[sources]
         slots = batch.slot_mapping.numpy()
@@ -56,6 +56,9 @@ class FakeRunner:
             [self._logits(batch, row) for row in batch.logits_rows.tolist()]
             or [torch.zeros(VOCAB_SIZE)]
         )[: len(batch.logits_rows)]
+
+    def rehearsal(self) -> HostBatch | None:
+        return None
 
     def _logits(self, batch: BatchTensors, row: int) -> torch.Tensor:
         index = int(np.searchsorted(batch.cu_seqlens_q.numpy(), row, side="right")) - 1
@@ -104,6 +107,7 @@ def fake_engine(
     max_num_seqs: int = 4,
     max_model_len: int = 64,
     prefix_cache: bool = True,
+    runs_ahead: bool = False,
 ) -> tuple[Engine, FakeRunner]:
     """An engine over a fake runner with blocks of 4 tokens."""
     layout = KVLayout("fake", "float32", 1, 2, 1, 1, BLOCK_SIZE)
@@ -115,7 +119,7 @@ def fake_engine(
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
     )
-    runner = FakeRunner(num_blocks)
+    runner = FakeRunner(num_blocks, runs_ahead=runs_ahead)
     return Engine(
         runner, scheduler, Sampler(), memory, "decode" if role == "decode" else "prefill"
     ), runner

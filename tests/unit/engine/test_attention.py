@@ -7,7 +7,7 @@ import torch
 
 from kernels import reference
 from shared.engine.attention import MAX_ROWS, TILE, TiledAttention
-from shared.engine.batch import BatchTensors
+from shared.engine.batch import BatchTensors, to_tensors
 from shared.kv_layout import num_blocks_for
 from tests.tiny_model import Rows, hand_made_batch
 
@@ -36,7 +36,7 @@ def _batch(block_size: int, num_blocks: int) -> BatchTensors:
         )
         for length, rows in MIX
     ]
-    return hand_made_batch(steps, block_size, torch.device("cpu"), all_rows=False)
+    return to_tensors(hand_made_batch(steps, block_size, all_rows=False))
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 24, 64, 128])

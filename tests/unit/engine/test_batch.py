@@ -2,9 +2,16 @@
 
 from array import array
 
+import pytest
 import torch
 
-from shared.engine.batch import BlockCopy, ScheduledSequence, build_batch, slot_range
+from shared.engine.batch import (
+    BlockCopy,
+    ScheduledSequence,
+    pack_batch,
+    slot_range,
+    to_tensors,
+)
 from shared.engine.sequence import Sequence
 from shared.protocol import Sampling
 from tests.unit.engine.fake_runner import make_spec
@@ -25,14 +32,15 @@ def test_slots_follow_the_block_table_across_borders() -> None:
 def test_a_chunk_and_a_decode_are_packed_without_padding() -> None:
     chunk = make_sequence(tuple(range(100, 112)), [5, 1, 3])
     decode = make_sequence(tuple(range(6)), [2, 9])
-    batch = build_batch(
-        [
-            ScheduledSequence(chunk, 4, 4, False, True),
-            ScheduledSequence(decode, 5, 1, True, False),
-        ],
-        [BlockCopy(8, 9)],
-        4,
-        torch.device("cpu"),
+    batch = to_tensors(
+        pack_batch(
+            [
+                ScheduledSequence(chunk, 4, 4, False, True),
+                ScheduledSequence(decode, 5, 1, True, False),
+            ],
+            [BlockCopy(8, 9)],
+            4,
+        )
     )
     assert batch.input_ids.tolist() == [104, 105, 106, 107, 5]
     assert batch.positions.tolist() == [4, 5, 6, 7, 5]
@@ -48,10 +56,23 @@ def test_a_chunk_and_a_decode_are_packed_without_padding() -> None:
 
 
 def test_no_copies_have_the_same_shape() -> None:
-    batch = build_batch(
-        [ScheduledSequence(make_sequence((1,), [0]), 0, 1, True, True)],
+    packed = pack_batch([ScheduledSequence(make_sequence((1,), [0]), 0, 1, True, True)], [], 4)
+    assert to_tensors(packed).copies.shape == (0, 2)
+
+
+def test_a_token_nobody_here_knows_yet_is_taken_from_the_step_before() -> None:
+    known, awaited = make_sequence((5, 6), [0]), make_sequence((7, 8, 9), [1])
+    packed = pack_batch(
+        [
+            ScheduledSequence(known, 1, 1, True, False),
+            ScheduledSequence(awaited, 3, 1, True, False),
+        ],
         [],
         4,
-        torch.device("cpu"),
+        {awaited: 1},
     )
-    assert batch.copies.shape == (0, 2)
+    assert packed.input_ids.tolist() == [6, -2]
+    assert packed.awaits_tokens
+    assert to_tensors(packed, torch.tensor([40, 41])).input_ids.tolist() == [6, 41]
+    with pytest.raises(AssertionError):
+        to_tensors(packed)

@@ -15,7 +15,6 @@ from shared.engine.build import (
     build_engine,
     check_arithmetic,
     count_blocks,
-    load_model,
     resolve_device,
     set_threads,
 )
@@ -23,7 +22,7 @@ from shared.engine.kv_cache import copy_blocks, pool_of
 from shared.errors import MissingError, SettingsError
 from shared.kv_memory import KVMemory
 from shared.settings import Settings
-from tests.tiny_model import TINY, write_checkpoint
+from tests.tiny_model import TINY, model_of, write_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -38,11 +37,11 @@ def same_threads_after() -> Iterator[None]:
 def test_blocks_follow_the_setting_or_the_memory(tmp_path: Path) -> None:
     layout = kv_layout(write_checkpoint(tmp_path, TINY), "float32", 16)
     assert layout.block_bytes == 8192
-    assert count_blocks(Settings(kv_blocks=7), layout, CPU) == 7
-    assert count_blocks(Settings(kv_memory_mib=3), layout, CPU) == 3 * 128
+    assert count_blocks(Settings(kv_blocks=7), layout) == 7
+    assert count_blocks(Settings(kv_memory_mib=3), layout) == 3 * 128
     huge = kv_layout(write_checkpoint(tmp_path, {**TINY, "head_dim": 4096}), "float32", 256)
     with pytest.raises(SettingsError, match="--kv-memory-mib leaves room for 0"):
-        count_blocks(Settings(kv_memory_mib=1), huge, CPU)
+        count_blocks(Settings(kv_memory_mib=1), huge)
 
 
 def test_the_pool_is_the_memory_the_io_process_maps(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_arithmetic_that_depends_on_the_batch_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_num_threads(1)
-    model = load_model(write_checkpoint(tmp_path, TINY), torch.float32, CPU, 64)
+    model = model_of(write_checkpoint(tmp_path, TINY), 64)
     assert check_arithmetic(model)
     monkeypatch.setattr(layers, "MIN_ROWS", 2)
     assert not check_arithmetic(model)

@@ -7,6 +7,7 @@ not aborted has its answer and every block is back.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +48,11 @@ SETTINGS = settings(
 
 answers = lru_cache(maxsize=None)(answer_alone)
 
+
+def without_counts(sampling: Sampling) -> Sampling:
+    return replace(sampling, presence_penalty=0.0, repetition_penalty=1.0)
+
+
 prompts = st.builds(
     lambda trunk, length, tail: ((trunk,) * length + tuple(tail))[: MAX_MODEL_LEN - 1],
     st.integers(0, 1),
@@ -72,6 +78,8 @@ samplings = st.builds(
 class EngineLives(RuleBasedStateMachine):
     """One engine, every mode, and a worker that answers it in any order."""
 
+    runs_ahead = False
+
     @initialize(
         num_blocks=st.integers(6, 24),
         budget=st.integers(7, 24),
@@ -85,6 +93,7 @@ class EngineLives(RuleBasedStateMachine):
             max_num_seqs=4,
             max_model_len=MAX_MODEL_LEN,
             prefix_cache=prefix_cache,
+            runs_ahead=self.runs_ahead,
         )
         self.specs: dict[Attempt, SequenceSpec] = {}
         self.tokens: dict[Attempt, dict[int, int]] = {}
@@ -165,7 +174,7 @@ class EngineLives(RuleBasedStateMachine):
         mode: Mode,
         call: Callable[[SequenceSpec], bool],
     ) -> None:
-        spec = make_spec(f"{len(self.specs):03d}", token_ids, sampling, mode)
+        spec = make_spec(f"{len(self.specs):03d}", token_ids, self._possible(sampling), mode)
         try:
             assert call(spec)
         except RequestError:
@@ -230,20 +239,32 @@ class EngineLives(RuleBasedStateMachine):
     def _check_tokens(self, attempt: Attempt, *, ended: bool) -> None:
         spec = self.specs[attempt]
         got = self.tokens[attempt]
-        answer = self._answer(spec.token_ids, spec.sampling)
+        answer = answers(spec.token_ids, len(spec.token_ids), spec.sampling, MAX_MODEL_LEN)
         assert [got[index] for index in range(len(got))] == answer[: len(got)]
         assert ended == (len(got) == len(answer))
 
     def _answer(self, token_ids: tuple[int, ...], sampling: Sampling) -> list[int]:
-        return answers(token_ids, len(token_ids), sampling, MAX_MODEL_LEN)
+        return answers(token_ids, len(token_ids), self._possible(sampling), MAX_MODEL_LEN)
+
+    def _possible(self, sampling: Sampling) -> Sampling:
+        """The sampler of the host, which counts tokens once it knows them, is no step behind."""
+        return without_counts(sampling) if self.runs_ahead else sampling
 
     def _is_held(self, attempt: Attempt) -> bool:
         sequence = self.engine.sequences.get(attempt)
         return sequence is not None and sequence.state is SequenceState.HELD
 
 
+class EngineLivesAhead(EngineLives):
+    """The same for an engine that decides a step while the one before it runs."""
+
+    runs_ahead = True
+
+
 EngineLives.TestCase.settings = SETTINGS
 TestEngineLives = EngineLives.TestCase
+EngineLivesAhead.TestCase.settings = SETTINGS
+TestEngineLivesAhead = EngineLivesAhead.TestCase
 
 
 def test_sequences_that_keep_their_blocks_early_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,3 +333,24 @@ def test_the_machine_finds_planted_faults(
     quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
     with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
         run_state_machine_as_test(EngineLives, settings=quick)
+
+
+def _never(self: Scheduler) -> bool:
+    """As if a sequence could be preempted while a step that computes it is in flight."""
+    return False
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant"),
+    [
+        (Scheduler, "lacks_blocks", property(_never)),
+        (Scheduler, "_grow", _always_grow),
+    ],
+)
+def test_the_machine_that_runs_ahead_finds_planted_faults(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
+    with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
+        run_state_machine_as_test(EngineLivesAhead, settings=quick)

@@ -206,7 +206,9 @@ def test_min_tokens_mask_only_what_could_end_the_request() -> None:
         sampling = Sampling(
             9, 0.0, min_tokens=2, ignore_eos=ignore_eos, eos_token_ids=(1,), stop_token_ids=(2,)
         )
-        return Sampler().sample(logits, [SampleRow(sampling, 5, num_output_tokens)])[0].token_id
+        return (
+            Sampler().sample(logits, [SampleRow(sampling, 5, num_output_tokens)]).wait()[0].token_id
+        )
 
     assert [first(0), first(1), first(2)] == [3, 3, 1]
     assert first(0, ignore_eos=True) == 1

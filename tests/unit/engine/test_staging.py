@@ -125,7 +125,7 @@ class PublishesLate(HostStaging):
 
     late: Sequence[int] = ()
 
-    def publish(self, block_ids: Sequence[int]) -> None:
+    def publish(self, block_ids: Sequence[int], after: torch.cuda.Event | None = None) -> None:
         super().publish(self.late)
         self.late = block_ids
 
@@ -133,7 +133,7 @@ class PublishesLate(HostStaging):
 class PublishesOnce(HostStaging):
     """Mutant: takes what a block's earlier owner staged for the content of the present one."""
 
-    def publish(self, block_ids: Sequence[int]) -> None:
+    def publish(self, block_ids: Sequence[int], after: torch.cuda.Event | None = None) -> None:
         super().publish([block for block in block_ids if self._staged[block] < 0])
 
 

@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from shared.checkpoint import Checkpoint, load_checkpoint
-from shared.engine.build import load_model
 from shared.engine.weights import WeightReader
 from shared.errors import ModelError
-from tests.tiny_model import TINY, TinyRunner, random_weights, write_checkpoint
+from tests.tiny_model import TINY, TinyRunner, model_of, random_weights, write_checkpoint
 
 CPU = torch.device("cpu")
 PROMPT = [5, 7, 11, 13, 17]
@@ -63,23 +62,23 @@ def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     weights = random_weights(TINY)
     del weights[name]
     with pytest.raises(ModelError, match=f"tensor {name} is missing"):
-        load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+        model_of(_save(tmp_path, weights), 64)
 
 
 def test_another_shape_is_named_with_both_shapes(tmp_path: Path) -> None:
     weights = random_weights(TINY)
     weights[LAYER + "self_attn.k_proj.weight"] = torch.zeros(48, 96)
     with pytest.raises(ModelError, match=r"k_proj.weight has shape \[48, 96\].*\[32, 96\]"):
-        load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+        model_of(_save(tmp_path, weights), 64)
 
 
 def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
     weights = random_weights(TINY)
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
-    load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+    model_of(_save(tmp_path, weights), 64)
     weights[LAYER + "self_attn.q_proj.bias"] = torch.zeros(96)
     with pytest.raises(ModelError, match=r"1 tensors have no place .*q_proj\.bias"):
-        load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+        model_of(_save(tmp_path, weights), 64)
 
 
 def test_quantized_integers_are_refused(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_quantized_integers_are_refused(tmp_path: Path) -> None:
     name = LAYER + "mlp.down_proj.weight"
     weights[name] = torch.zeros(weights[name].shape, dtype=torch.int8)
     with pytest.raises(ModelError, match=r"down_proj.weight is torch.int8"):
-        load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+        model_of(_save(tmp_path, weights), 64)
 
 
 def test_a_tied_head_ignores_a_stored_copy(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from shared.checkpoint import Checkpoint, load_checkpoint
-from shared.engine.build import load_model
 from shared.engine.layers import LayerNorm, gelu_tanh
 from shared.errors import ModelError
-from tests.tiny_model import TINY_GPT2, TinyRunner, random_weights, write_checkpoint
+from tests.tiny_model import TINY_GPT2, TinyRunner, model_of, random_weights, write_checkpoint
 
 CPU = torch.device("cpu")
 PROMPT = [5, 7, 11, 13, 17]
@@ -69,7 +68,7 @@ def test_what_does_not_fit_ends_the_start(
     else:
         weights[name] = weight
     with pytest.raises(ModelError, match=sentence):
-        load_model(_save(tmp_path, weights), torch.float32, CPU, 64)
+        model_of(_save(tmp_path, weights), 64)
 
 
 def test_activation_and_norm_of_a_row_do_not_depend_on_the_others() -> None:

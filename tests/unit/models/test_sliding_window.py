@@ -7,7 +7,7 @@ import torch
 
 from kernels import reference
 from shared.engine.attention import TILE, TiledAttention, tile_span
-from shared.engine.batch import BatchTensors
+from shared.engine.batch import BatchTensors, to_tensors
 from shared.kv_layout import num_blocks_for
 from tests.tiny_model import Rows, hand_made_batch
 
@@ -31,7 +31,7 @@ def _case(block_size: int) -> tuple[torch.Tensor, torch.Tensor, BatchTensors]:
     ]
     pool = torch.randn(num_blocks, 2, 2, 2, block_size, 16, generator=generator)
     queries = torch.randn(sum(rows for _, rows in MIX), 4, 16, generator=generator)
-    return queries, pool, hand_made_batch(steps, block_size, torch.device("cpu"), all_rows=False)
+    return queries, pool, to_tensors(hand_made_batch(steps, block_size, all_rows=False))
 
 
 @pytest.mark.parametrize("block_size", [16, 24, 128])
@@ -65,13 +65,13 @@ def test_a_tile_left_out_adds_the_same_bits_as_one_that_is_hidden(window: int) -
     generator = torch.Generator().manual_seed(window)
     pool = torch.randn(21, 1, 2, 2, 16, 16, generator=generator)
     queries = torch.randn(num_rows, 4, 16, generator=generator)
-    device, table = torch.device("cpu"), range(21)
+    table = range(21)
     start = length - num_rows
     chunk = [Rows([0] * length, start, length, table)]
     alone = [Rows([0] * length, at, at + 1, table) for at in range(start, length)]
     together, one_by_one = (
         TiledAttention()(
-            queries, pool, 0, hand_made_batch(steps, 16, device, all_rows=False), 0.3, window
+            queries, pool, 0, to_tensors(hand_made_batch(steps, 16, all_rows=False)), 0.3, window
         )
         for steps in (chunk, alone)
     )

@@ -30,9 +30,13 @@ GREEDY = Sampling(max_tokens=6, temperature=0.0)
 class Loop:
     """An engine, its loop and io's end of the channel."""
 
-    def __init__(self, role: str, num_blocks: int = 8, fault_delay: str = "") -> None:
+    def __init__(
+        self, role: str, num_blocks: int = 8, fault_delay: str = "", *, runs_ahead: bool = False
+    ) -> None:
         self.engine: Engine
-        self.engine, self.runner = fake_engine(num_blocks, role=role, max_model_len=33)
+        self.engine, self.runner = fake_engine(
+            num_blocks, role=role, max_model_len=33, runs_ahead=runs_ahead
+        )
         self.channel = StepChannel(asyncio.Event())
         self.loop = EngineLoop(self.engine, self.channel, Settings(fault_delay=fault_delay))
 
@@ -68,6 +72,16 @@ def test_start_is_reported_before_the_model_runs() -> None:
     assert [attempt for attempt, _ in last.sealed] == [Attempt("a", 0)]
     assert last.counters["prompt_tokens:computed"] == 9
     assert first.start_ns <= last.end_ns
+
+
+def test_a_step_that_ran_ahead_began_when_the_one_before_it_ended() -> None:
+    loop = Loop("decode", runs_ahead=True)
+    started = report_of(loop.turn(Add(make_spec("a", make_prompt(9), GREEDY))))
+    assert not started.chunks and not started.tokens
+    first, second = report_of(loop.turn()), report_of(loop.turn())
+    assert [len(report.tokens) for report in (first, second)] == [1, 1]
+    assert first.start_ns == started.start_ns
+    assert second.start_ns == first.end_ns
 
 
 def test_release_and_abort_free_the_blocks_of_a_sealed_prompt() -> None:
