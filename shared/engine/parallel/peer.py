@@ -1,0 +1,88 @@
+"""Ranks on the GPUs of one host: the sums of decode steps over peer pointers, the rest by NCCL."""
+
+import logging
+
+import torch
+
+from kernels.peer_inbox import PeerInbox, inbox_bytes
+from kernels.peer_memory import PeerMemory, PeerMemoryError
+from kernels.peer_reduce import SIZES, peer_reduce
+from shared.engine.parallel.distributed import DistributedRanks
+from shared.engine.parallel.ranks import Ranks
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = {2: 2**20, 4: 2**19, 8: 2**18}
+"""of a message, by the number of ranks: above, NCCL is as fast"""
+
+
+class PeerRanks:
+    """See shared.engine.parallel.ranks.Ranks."""
+
+    def __init__(self, ranks: DistributedRanks, inbox: PeerInbox, memory: PeerMemory) -> None:
+        self.rank = ranks.rank
+        self.size = ranks.size
+        self._ranks = ranks
+        self._inbox = inbox
+        self._memory = memory
+        device = inbox.addresses.device
+        self._overlap = torch.cuda.get_device_capability(device)[0] >= 9
+        self._max_bytes = MAX_BYTES[ranks.size]
+
+    def reduce(self, partial: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        num_bytes = partial.numel() * partial.element_size()
+        if num_bytes > self._max_bytes or num_bytes % 4:
+            return self._ranks.reduce(partial, residual)
+        output = torch.empty_like(residual)
+        peer_reduce(partial, self._inbox, output, residual, overlap=self._overlap)
+        return output
+
+    def gather(self, logits: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        return self._ranks.gather(logits, output)
+
+    def broadcast(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._ranks.broadcast(ids)
+
+    def least(self, number: int) -> int:
+        return self._ranks.least(number)
+
+    def close(self) -> None:
+        torch.cuda.synchronize()  # this rank has got all that the others send: none still writes
+        self._memory.close()
+        self._ranks.close()
+
+
+def with_peers(ranks: DistributedRanks, device: torch.device) -> Ranks:
+    """These ranks, over peer pointers where their number and the devices allow it."""
+    if ranks.size not in SIZES:
+        return ranks
+    inbox = _connect(ranks, device)
+    if not ranks.least(int(inbox is not None)):
+        return ranks
+    assert inbox is not None
+    return PeerRanks(ranks, *inbox)
+
+
+def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, PeerMemory] | None:
+    """None, and a line in the log, where the driver does not let this rank write to the others;
+    the other ranks go on, so every rank makes every call to them."""
+    max_bytes = MAX_BYTES[ranks.size]
+    memory, handle = None, bytes(64)
+    try:
+        memory = PeerMemory(inbox_bytes(ranks.size, max_bytes))
+        handle = memory.handle
+    except (PeerMemoryError, OSError) as error:
+        log.warning("no sums over peer pointers: %s", error)
+    own = torch.tensor(list(handle), dtype=torch.uint8, device=device)
+    handles = [bytes(other.tolist()) for other in ranks.exchange(own)]
+    if memory is None:
+        return None
+    try:
+        addresses = [
+            memory.address if rank == ranks.rank else memory.open(other)
+            for rank, other in enumerate(handles)
+        ]
+    except PeerMemoryError as error:
+        log.warning("no sums over peer pointers: %s", error)
+        return None
+    return PeerInbox.over(ranks.rank, addresses, max_bytes, device), memory
