@@ -24,7 +24,7 @@ COMMANDS = {
     "chat": "talk to the model",
     "demo": "start everything, ask one question, show its trace, stop",
     "serve": "run one process: gateway, prefill or decode",
-    "bench": "measure a server, or the gateway, on this machine",
+    "bench": "measure a server, the gateway, the engine or its kernels",
 }
 
 

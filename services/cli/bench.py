@@ -11,6 +11,8 @@ import sys
 BENCHMARKS = {
     "serve": "load any OpenAI endpoint; time to first token, token gaps, goodput, ideal replay",
     "gateway": "measure Baton's gateway over mock workers against its goals",
+    "engine": "measure one model on this device against its floors and against others",
+    "kernels": "time each kernel on this GPU beside its alternatives",
 }
 
 

@@ -90,6 +90,8 @@ class StreamCost:
     @property
     def fault(self) -> str:
         """Why the machine or the client, not the gateway, was measured; empty if it was not."""
+        if not self.num_tokens:
+            return "the first streams were over before the last had opened: make them longer"
         late, waited = self.client_late, self.gateway.waited_s / self.window_s
         if waited > MAX_WAIT_SHARE:
             return f"the gateway was ready to run but had no core {waited:.0%} of the time"

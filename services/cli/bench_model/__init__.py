@@ -1,0 +1,1 @@
+"""What `baton bench engine` and `baton bench kernels` are made of."""
