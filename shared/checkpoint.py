@@ -7,6 +7,7 @@ sentence, never a guess.
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ def load_checkpoint(model: str, cache_dir: Path | None = None) -> Checkpoint:
     config = parse_config(raw)
     name = model if model == DEMO or not Path(model).is_dir() else path.resolve().name
     return Checkpoint(path, name, config, _eos_token_ids(path, raw), _identity(path))
+
+
+def random_checkpoint(path: Path, name: str, raw: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint of a config alone, whose weights are drawn rather than read (see
+    shared.engine.random_weights). ModelError for a config that cannot be served."""
+    return Checkpoint(path, name, parse_config(raw), (), f"random-{name}")
 
 
 def resolve_model(model: str, cache_dir: Path | None = None) -> Path:

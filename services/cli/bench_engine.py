@@ -54,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--prefix-cache", action="store_true", help="with the prefix cache, which is off else")
     add("--eager", action="store_true", help="decode without CUDA graphs")
-    add("--profile", type=Path, metavar="DIR", help="write torch traces of decode steps there")
+    add(
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="write torch traces of decode steps there, and say what each kernel adds to a step",
+    )
     add(
         "--scrape-hz",
         type=float,

@@ -20,6 +20,11 @@ def test_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     figures = {line["cell"]: line for line in lines if line["kind"] == "figure"}
     assert set(figures) == {"tpot-32", "prefill-1k", "host-gap-1-p99", "host-gap-1-share"}
     assert figures["host-gap-1-share"]["num_steps"] == 200
+    (step,) = [line for line in lines if line["kind"] == "step"]
+    assert {"prepare_step_kernel", "paged_decode_kernel"} <= {
+        one["kernel"] for one in step["parts"]
+    }
+    assert "kernels of a step" in captured.err
     equal = [line for line in lines if line["kind"] == "check"]
     assert [line["ok"] for line in equal] == [True]
     # A model this small comes from the cache, which is what the check is for.

@@ -1,6 +1,7 @@
 """A torch profiler's trace of decode steps, and the host gap it shows."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from services.cli.bench_model.baton_subject import BatonSubject
 from services.cli.bench_model.figure import Figure
 from services.cli.bench_model.known_figures import Known
 from services.cli.bench_model.scrapes import scraping
-from services.cli.bench_model.step_gap import StepGaps, kernels_of, step_gaps
+from services.cli.bench_model.step_gap import Kernel, StepGaps, step_gaps
 from services.cli.bench_model.workload import PromptSource
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
@@ -91,9 +92,11 @@ def write_trace(
     return path
 
 
-def gap_figures(model: str, wanted: Profiled, path: Path) -> list[Figure]:
-    """The host gap's p99 and its share of a step, as the trace has them."""
-    gaps = step_gaps(kernels_of(path), wanted.num_steps)
+def gap_figures(
+    model: str, wanted: Profiled, kernels: Sequence[Kernel], path: Path
+) -> list[Figure]:
+    """The host gap's p99 and its share of a step, as the trace at `path` has them."""
+    gaps = step_gaps(kernels, wanted.num_steps)
     scraped_text = f", metrics rendered at {wanted.scrape_hz:g} Hz" if wanted.scrape_hz else ""
     text = (
         f"idle GPU time between two steps, {gaps.num_steps} steps of {wanted.num_sequences} "

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.checkpoint import DEMO, Checkpoint, load_checkpoint, resolve_model
+from shared.checkpoint import (
+    DEMO,
+    Checkpoint,
+    load_checkpoint,
+    random_checkpoint,
+    resolve_model,
+)
 from shared.errors import ModelError, SettingsError
-from shared.model_config import ModelConfig, parse_config
+from shared.model_config import ModelConfig
 from shared.model_shapes import SHAPES
 
 
@@ -55,8 +61,7 @@ def choose_model(model: str, *, random_weights: bool) -> ModelChoice:
 
 
 def _random(name: str, raw: dict[str, Any], path: Path) -> ModelChoice:
-    checkpoint = Checkpoint(path, name, parse_config(raw), (), f"random-{name}")
-    return ModelChoice(name, raw, checkpoint, True)
+    return ModelChoice(name, raw, random_checkpoint(path, name, raw), True)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,19 +9,23 @@ One engine holds the device at a time: what was there before is closed.
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from services.cli.bench_load.environment import machine_record
-from services.cli.bench_model import decode_profile, progress
+from services.cli.bench_model import progress
 from services.cli.bench_model.attention_figures import attention_figures
 from services.cli.bench_model.baton_subject import BatonSubject
 from services.cli.bench_model.bench_plan import BenchPlan
 from services.cli.bench_model.ceilings import measure_ceilings
 from services.cli.bench_model.cells import DecodeCell
 from services.cli.bench_model.checks import check_equal
+from services.cli.bench_model.decode_profile import Profiled, gap_figures, write_trace
 from services.cli.bench_model.figure import Check, Figure
 from services.cli.bench_model.floors import Ceilings, Floors
 from services.cli.bench_model.measurement import ROUNDS_BELOW, Bench, Timed, estimate_s
+from services.cli.bench_model.step_gap import kernels_of
+from services.cli.bench_model.step_parts import render_parts, step_parts
 from services.cli.bench_model.subject import Subject
 from services.cli.bench_model.vllm_subject import VllmSubject
 from services.cli.bench_model.workload import PromptSource
@@ -106,11 +110,20 @@ class Session:
         prompts = PromptSource(subject.vocab_size, seed=2)
         for wanted in plan.profiled:
             parts.begin(f"{wanted.name}: a trace of {wanted.num_steps} steps")
-            path = decode_profile.write_trace(subject, prompts, wanted, folder)
+            path = write_trace(subject, prompts, wanted, folder)
             progress.say(f"wrote {path}")
             if plan.device.type == "cuda":
-                for figure in decode_profile.gap_figures(plan.choice.name, wanted, path):
-                    self._add(figure)
+                self._show_trace(wanted, path)
+
+    def _show_trace(self, wanted: Profiled, path: Path) -> None:
+        kernels = kernels_of(path)
+        model = self._plan.choice.name
+        for figure in gap_figures(model, wanted, kernels, path):
+            self._add(figure)
+        parts = step_parts(kernels, wanted.num_steps)
+        records = [part.record() for part in parts]
+        self._write({"kind": "step", "model": model, "cell": wanted.name, "parts": records})
+        sys.stderr.write("\n" + render_parts(parts) + "\n")
 
     def _compare_eager(self) -> None:
         """The first tokens of the smaller cells once more, without graphs and without a clock.

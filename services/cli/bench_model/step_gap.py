@@ -1,9 +1,10 @@
 """Idle GPU time between the steps of a decode, from the kernels of a profiler's trace.
 
-A step begins with the kernel whose name contains STEP_KERNEL. Its host gap is the time from the
-end of the last kernel before it, of whatever stream, to its own start; a kernel that starts while
-another still runs (programmatic dependent launch) leaves no gap. Copies are not kernels: a gap
-that the host fills with one is still a gap.
+A step begins with the kernel whose name contains STEP_KERNEL, launched by itself; the model's
+follow, as one graph. Its host gap is the time from the end of the last kernel before it, of
+whatever stream, to its own start, and from its end to the start of the next; a kernel that starts
+while another still runs (programmatic dependent launch) leaves no gap. Copies are not kernels: a
+gap that the host fills with one is still a gap.
 """
 
 import gzip
@@ -35,7 +36,7 @@ class StepGaps:
     """Of consecutive steps."""
 
     gaps_us: tuple[float, ...]
-    """before each step but the first"""
+    """of each step but the first"""
     steps_us: tuple[float, ...]
     """from one step's first kernel to the next step's"""
 
@@ -62,12 +63,16 @@ def step_gaps(kernels: Iterable[Kernel], num_steps: int | None = None) -> StepGa
     """Of the last `num_steps` steps, all when None. BatonError if there are not two steps."""
     gaps: list[float] = []
     starts: list[float] = []
-    busy_until = float("-inf")
+    busy_until, began = float("-inf"), False
     for kernel in sorted(kernels):
+        idle_us = max(0.0, kernel.start_us - busy_until)
         if STEP_KERNEL in kernel.name:
             if starts:
-                gaps.append(max(0.0, kernel.start_us - busy_until))
+                gaps.append(idle_us)
             starts.append(kernel.start_us)
+        elif began and gaps:
+            gaps[-1] += idle_us
+        began = STEP_KERNEL in kernel.name
         busy_until = max(busy_until, kernel.end_us)
     if len(starts) < MIN_STEPS:
         raise BatonError(

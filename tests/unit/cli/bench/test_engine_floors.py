@@ -12,12 +12,12 @@ from services.cli.bench_model.cells import LARGE, SMALL, DecodeCell
 from services.cli.bench_model.floors import Ceilings, Floors, attention_share
 from services.cli.bench_model.model_size import ModelSize
 from services.cli.bench_model.workload import PromptSource, mixed_workload, repeats
-from shared.checkpoint import Checkpoint
+from shared.checkpoint import random_checkpoint
 from shared.engine.build import load_model
 from shared.engine.model import Model
 from shared.engine.operations import TorchOperations
 from shared.engine.random_weights import RandomWeights
-from shared.model_config import ModelConfig, parse_config
+from shared.model_config import parse_config
 from shared.model_shapes import SHAPES
 from tests.tiny_model import TINY, TINY_GPT2
 
@@ -116,14 +116,14 @@ def test_a_window_bounds_what_is_read_and_multiplied() -> None:
 def test_counted_weights_are_those_a_model_multiplies_with(raw: dict[str, object]) -> None:
     config = parse_config(raw)
     size = ModelSize.of(config, "float32")
-    counted = sum(linear.weight.numel() for linear in drawn(config).linears)
+    counted = sum(linear.weight.numel() for linear in drawn(raw).linears)
     assert size.layer_params + size.head_params == counted
 
 
-def drawn(config: ModelConfig) -> Model:
-    checkpoint = Checkpoint(Path("tiny"), "tiny", config, (), "tiny")
+def drawn(raw: dict[str, object]) -> Model:
+    checkpoint = random_checkpoint(Path("tiny"), "tiny", raw)
     with RandomWeights(checkpoint, torch.float32, torch.device("cpu")) as reader:
-        return load_model(config, reader, 64, TorchOperations())
+        return load_model(checkpoint.config, reader, 64, TorchOperations())
 
 
 def test_attention_share_between_known_lengths() -> None:

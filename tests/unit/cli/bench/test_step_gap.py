@@ -11,8 +11,8 @@ from services.cli.bench_model.step_gap import Kernel, kernels_of, step_gaps
 from shared.errors import BatonError
 
 
-def step(start_us: float, gap_inside_us: float = 2.0) -> list[Kernel]:
-    """prepare_step of 3 us, a pause, and two kernels that overlap, 100 us in all."""
+def step(start_us: float, gap_inside_us: float = 0.0) -> list[Kernel]:
+    """prepare_step of 3 us, then two kernels that overlap, 100 us in all."""
     middle = start_us + 3 + gap_inside_us
     return [
         Kernel(start_us, start_us + 3, "prepare_step_kernel"),
@@ -29,6 +29,13 @@ def test_gaps_between_steps_only() -> None:
     assert gaps.p99_us == 20
     assert gaps.share == pytest.approx(10 / 110)
     assert gaps.num_steps == 3
+
+
+def test_time_until_the_graph_starts_counts_too() -> None:
+    """But not in the first step, which nobody saw the beginning of, nor between later kernels."""
+    late = Kernel(225, 230, "sampling")
+    gaps = step_gaps([*step(0, 50), *step(110, 4), late, *step(240, 1)])
+    assert gaps.gaps_us == (14, 11)
 
 
 def test_a_step_that_begins_before_the_last_ends_leaves_no_gap() -> None:
@@ -95,7 +102,8 @@ def test_gaps_as_figures(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    p99, share = gap_figures("m", Profiled("host-gap-64", 64, 16, 200, scrape_hz=3.0), path)
+    wanted = Profiled("host-gap-64", 64, 16, 200, scrape_hz=3.0)
+    p99, share = gap_figures("m", wanted, kernels_of(path), path)
     assert (p99.cell, p99.value, p99.unit, p99.verdict) == ("host-gap-64-p99", 0.3, "ms", "missed")
     assert "64 sequences, metrics rendered at 3 Hz" in p99.text
     assert share.value == pytest.approx(400 / 104)
