@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, max_model_len
 from shared.engine.attention import TiledAttention
-from shared.engine.batch import BatchShape, HostBatch, slot_range
+from shared.engine.batch import HostBatch, Section, slot_range
 from shared.engine.build import load_model
 from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
 from shared.engine.model import Model
@@ -189,7 +189,20 @@ def hand_made_batch(steps: Sequence[Rows], block_size: int, *, all_rows: bool) -
         tables[row, :width] = list(item.block_table[:width])
     lasts = (np.cumsum(lengths) - 1).tolist()
     wanted = list(range(sum(lengths))) if all_rows else lasts
-    context_lens = [item.end for item in steps]
-    parts = [ids, positions, slots, context_lens, lengths, wanted, [], tables.flatten()]
-    shape = BatchShape(len(ids), len(steps), len(wanted), 0, max(widths))
-    return HostBatch(shape, np.concatenate(parts).astype(np.int32))
+    return HostBatch.of(
+        {
+            Section.INPUT_IDS: ids,
+            Section.POSITIONS: positions,
+            Section.SLOT_MAPPING: slots,
+            Section.CONTEXT_LENS: [item.end for item in steps],
+            Section.QUERY_LENS: lengths,
+            Section.LOGITS_ROWS: wanted,
+            Section.COPIES: (),
+            Section.BLOCK_TABLES: tables,
+        }
+    )
+
+
+def starts_of(query_lens: Sequence[int]) -> torch.Tensor:
+    """i32[S + 1]: the first row of each sequence, and the number of all rows."""
+    return torch.from_numpy(np.cumsum([0, *query_lens]).astype(np.int32))

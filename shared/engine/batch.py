@@ -1,21 +1,25 @@
 """One step's input: all scheduled tokens packed in one row, never padded.
 
-Sequence s owns rows cu_seqlens_q[s] to cu_seqlens_q[s + 1]. Its K and V lie in the blocks of
-block_tables[s]; the new tokens' go to slot_mapping (slot = block_id * block_size + offset)
-before attention reads them. A step is put together on the host in one array, so that one copy
-carries it to a device, or one message to another process.
+Sequence s owns the query_lens[s] rows after those of the sequences before it. Its K and V lie in
+the blocks of block_tables[s]; the new tokens' go to slot_mapping (slot = block_id * block_size +
+offset) before attention reads them. A step is put together on the host in one array, so that one
+copy carries it to a device, or one message to another process.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Run
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from shared.engine.sequence import Sequence
+
+SKIP_SLOT = -1
+"""of a token whose K and V are stored nowhere"""
 
 
 class ScheduledSequence(NamedTuple):
@@ -48,6 +52,19 @@ class BatchShape(NamedTuple):
     """blocks of the longest sequence"""
 
 
+class Section(IntEnum):
+    """What HostBatch.packed consists of, in this order; HostBatch's properties say what each is."""
+
+    INPUT_IDS = 0
+    POSITIONS = 1
+    SLOT_MAPPING = 2
+    CONTEXT_LENS = 3
+    QUERY_LENS = 4
+    LOGITS_ROWS = 5
+    COPIES = 6
+    BLOCK_TABLES = 7
+
+
 @dataclass(frozen=True)
 class HostBatch:
     """One step on the host, in one array: T tokens, S sequences, R rows to sample, C copies, block
@@ -55,78 +72,89 @@ class HostBatch:
 
     shape: BatchShape
     packed: NDArray[np.int32]
-    """the parts below, one after the other"""
+    """all sections, one after the other"""
+
+    @classmethod
+    def of(cls, sections: Mapping[Section, ArrayLike]) -> "HostBatch":
+        """The step of these sections, all of them."""
+        arrays = [np.asarray(sections[section], dtype=np.int32) for section in Section]
+        shape = BatchShape(
+            num_tokens=arrays[Section.INPUT_IDS].size,
+            num_sequences=arrays[Section.CONTEXT_LENS].size,
+            num_logits_rows=arrays[Section.LOGITS_ROWS].size,
+            num_copies=arrays[Section.COPIES].size // 2,
+            table_width=arrays[Section.BLOCK_TABLES].shape[1],
+        )
+        return cls(shape, np.concatenate([array.reshape(-1) for array in arrays]))
 
     @property
     def input_ids(self) -> NDArray[np.int32]:
         """[T]; -1 - r stands for the token that row r of the step before sampled, which only the
         device knows yet"""
-        return self.packed[: self.shape.num_tokens]
+        return self._section(Section.INPUT_IDS)
 
     @property
     def positions(self) -> NDArray[np.int32]:
         """[T], index of each token in its sequence"""
-        return self._part(1, self.shape.num_tokens)
+        return self._section(Section.POSITIONS)
 
     @property
     def slot_mapping(self) -> NDArray[np.int32]:
         """[T]"""
-        return self._part(2, self.shape.num_tokens)
+        return self._section(Section.SLOT_MAPPING)
 
     @property
     def context_lens(self) -> NDArray[np.int32]:
         """[S], KV length after this step"""
-        return self._part(3, self.shape.num_sequences)
+        return self._section(Section.CONTEXT_LENS)
 
     @property
     def query_lens(self) -> NDArray[np.int32]:
         """[S], tokens of each sequence in this step"""
-        return self._part(4, self.shape.num_sequences)
+        return self._section(Section.QUERY_LENS)
 
     @property
     def logits_rows(self) -> NDArray[np.int32]:
         """[R], rows of T whose logits are wanted"""
-        return self._part(5, self.shape.num_logits_rows)
+        return self._section(Section.LOGITS_ROWS)
 
     @property
     def copies(self) -> NDArray[np.int32]:
         """[C, 2] of (src, dst) block ids: pool[dst] = pool[src] first of all; C is mostly 0"""
-        return self._part(6, 2 * self.shape.num_copies).reshape(-1, 2)
+        return self._section(Section.COPIES).reshape(-1, 2)
 
     @property
     def block_tables(self) -> NDArray[np.int32]:
         """[S, W]; unused entries are 0 and must not be read"""
-        shape = self.shape
-        return self._part(7, shape.num_sequences * shape.table_width).reshape(
-            shape.num_sequences, shape.table_width
-        )
+        size = self.shape.num_sequences, self.shape.table_width
+        return self._section(Section.BLOCK_TABLES).reshape(size)
 
     @property
     def awaits_tokens(self) -> bool:
         """Some input is a token of the step before."""
         return bool((self.input_ids < 0).any())
 
-    def _part(self, index: int, length: int) -> NDArray[np.int32]:
-        start = part_starts(self.shape)[index]
-        return self.packed[start : start + length]
+    def _section(self, section: Section) -> NDArray[np.int32]:
+        return self.packed[section_span(self.shape, section)]
 
 
-def part_starts(shape: BatchShape) -> tuple[int, ...]:
-    """Where each part of `HostBatch.packed` begins, and last its length."""
+def section_span(shape: BatchShape, section: Section) -> slice:
+    """Where a section lies in `HostBatch.packed`; the last one ends with it."""
     tokens, sequences = shape.num_tokens, shape.num_sequences
-    starts = [0]
-    for length in (
-        tokens,
-        tokens,
-        tokens,
-        sequences,
-        sequences,
+    lengths = (
+        *(tokens,) * 3,
+        *(sequences,) * 2,
         shape.num_logits_rows,
         2 * shape.num_copies,
         sequences * shape.table_width,
-    ):
-        starts.append(starts[-1] + length)
-    return tuple(starts)
+    )
+    start = sum(lengths[:section])
+    return slice(start, start + lengths[section])
+
+
+def packed_length(shape: BatchShape) -> int:
+    """Numbers in `HostBatch.packed`."""
+    return int(section_span(shape, Section.BLOCK_TABLES).stop)
 
 
 @dataclass(frozen=True)
@@ -139,8 +167,6 @@ class BatchTensors:
     """i64[T], index of each token in its sequence"""
     slot_mapping: torch.Tensor
     """i64[T]"""
-    cu_seqlens_q: torch.Tensor
-    """i32[S + 1]"""
     context_lens: torch.Tensor
     """i32[S], KV length after this step"""
     block_tables: torch.Tensor
@@ -186,16 +212,19 @@ def pack_batch(
             slots += slot_range(sequence.block_table, start, end, block_size)
         if samples:
             logits_rows.append(len(input_ids) - 1)
-    query_lens = [item.num_tokens for item in scheduled]
     context_lens = [item.start + item.num_tokens for item in scheduled]
-    tables = _block_tables(scheduled, context_lens, block_size)
-    flat = [number for copy in copies for number in copy]
-    shape = BatchShape(
-        len(input_ids), len(scheduled), len(logits_rows), len(copies), tables.shape[1]
+    return HostBatch.of(
+        {
+            Section.INPUT_IDS: input_ids,
+            Section.POSITIONS: positions,
+            Section.SLOT_MAPPING: slots,
+            Section.CONTEXT_LENS: context_lens,
+            Section.QUERY_LENS: [item.num_tokens for item in scheduled],
+            Section.LOGITS_ROWS: logits_rows,
+            Section.COPIES: copies,
+            Section.BLOCK_TABLES: _block_tables(scheduled, context_lens, block_size),
+        }
     )
-    lists = (input_ids, positions, slots, context_lens, query_lens, logits_rows, flat)
-    parts = [np.array(part, dtype=np.int32) for part in lists]
-    return HostBatch(shape, np.concatenate([*parts, tables.reshape(-1)]))
 
 
 def to_tensors(batch: HostBatch, previous: torch.Tensor | None = None) -> BatchTensors:
@@ -205,12 +234,10 @@ def to_tensors(batch: HostBatch, previous: torch.Tensor | None = None) -> BatchT
         assert previous is not None
         ahead = previous.index_select(0, (-1 - input_ids).clamp_(min=0))
         input_ids = torch.where(input_ids < 0, ahead, input_ids)
-    starts = np.concatenate([[0], np.cumsum(batch.query_lens)])
     return BatchTensors(
         input_ids=input_ids,
         positions=torch.from_numpy(batch.positions).long(),
         slot_mapping=torch.from_numpy(batch.slot_mapping).long(),
-        cu_seqlens_q=torch.from_numpy(starts.astype(np.int32)),
         context_lens=torch.from_numpy(batch.context_lens),
         block_tables=torch.from_numpy(batch.block_tables),
         logits_rows=torch.from_numpy(batch.logits_rows).long(),

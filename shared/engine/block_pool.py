@@ -19,6 +19,8 @@ from shared.engine.eviction import EvictionOrder
 from shared.errors import OutOfBlocksError
 
 NO_PARENT = -1
+MIN_BLOCKS = 2
+"""of a pool that an engine can run with"""
 
 
 class Generations(Protocol):

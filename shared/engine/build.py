@@ -15,7 +15,7 @@ from shared.checkpoint import (
     resolve_dtype,
 )
 from shared.engine.attention import TiledAttention
-from shared.engine.block_pool import BlockPool
+from shared.engine.block_pool import MIN_BLOCKS, BlockPool
 from shared.engine.engine import Engine
 from shared.engine.grammars import Grammars
 from shared.engine.kv_cache import TORCH_DTYPES, device_pool, pool_of
@@ -42,7 +42,6 @@ from shared.settings import Settings
 log = logging.getLogger(__name__)
 
 MIB = 2**20
-MIN_BLOCKS = 2
 
 
 def build_engine(

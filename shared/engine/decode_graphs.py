@@ -6,18 +6,34 @@ nothing else to do; all share one memory pool, since only one runs at a time. A 
 lengths and no block ids: it reads them on the device, and serves any.
 """
 
+import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
 
+from kernels.launch import next_power_of_two
+
+log = logging.getLogger(__name__)
+
+
+SIZES_APART = ((64, 8), (256, 16), (1024, 64))
+"""(up to so many rows, multiples of): closer together where a row more costs more, in proportion"""
+LARGEST_APART = 256
+
+
+def next_size(num_rows: int) -> int:
+    """The least number of rows with kernels of its own that `num_rows` fit in."""
+    if num_rows <= 4:
+        return next_power_of_two(num_rows)
+    apart = next((apart for end, apart in SIZES_APART if num_rows <= end), LARGEST_APART)
+    return -(-num_rows // apart) * apart
+
 
 def graph_sizes(max_rows: int) -> tuple[int, ...]:
-    """Numbers of rows that steps are padded to, up to `max_rows`: closer together where a row more
-    costs more, in proportion."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 1024, 64)]
-    sizes += range(1024, max_rows, 256)
+    """Numbers of rows that steps of up to `max_rows` are padded to."""
+    sizes = sorted({next_size(num_rows) for num_rows in range(1, max_rows)})
     return (*(size for size in sizes if size < max_rows), max_rows)
 
 
@@ -26,10 +42,9 @@ class DecodeGraphs:
 
     def __init__(self, max_rows: int) -> None:
         self.sizes = graph_sizes(max_rows)
-        self.num_bytes = 0
+        self._num_bytes = 0
         """of device memory that the graphs hold"""
-        self.capture_s = 0.0
-        """time spent capturing"""
+        self._capture_s = 0.0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
@@ -53,6 +68,14 @@ class DecodeGraphs:
             return
         step()
         self._graphs[size] = self._capture(step)
+        if not self.missing:
+            log.info("%s", self)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self._graphs)} decode graphs of up to {self.sizes[-1]} rows: "
+            f"{self._num_bytes / 2**20:.0f} MiB, captured in {self._capture_s:.1f} s"
+        )
 
     def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         start_s = time.perf_counter()
@@ -61,6 +84,6 @@ class DecodeGraphs:
         # Other threads may wait for their own work meanwhile, as NCCL's does.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             step()
-        self.num_bytes += max(0, before - torch.cuda.mem_get_info()[0])
-        self.capture_s += time.perf_counter() - start_s
+        self._num_bytes += max(0, before - torch.cuda.mem_get_info()[0])
+        self._capture_s += time.perf_counter() - start_s
         return graph

@@ -52,7 +52,8 @@ def build_device_runner(
     num_blocks = settings.kv_blocks
     if not num_blocks:
         smallest = runner_over(device_pool(layout, 1, device))
-        step = largest_step(min(max_tokens, length), max_seqs, layout.block_size)
+        num_tokens = min(max_tokens, max_seqs * length)
+        step = largest_step(num_tokens, max_seqs, length, layout.block_size)
         profile = _profile(settings, smallest, step, SAMPLING_BYTES * max_seqs * config.vocab_size)
         num_blocks = profile.num_blocks(layout.block_bytes)
         log.info("memory in GiB: %s, %d KV blocks", profile, num_blocks)
@@ -61,7 +62,7 @@ def build_device_runner(
     kv_pool, memory, staging = build.create_pool(layout, num_blocks, device)
     runner = runner_over(kv_pool)
     sampler = DeviceSampler(config.vocab_size, device)
-    warm_up(runner, sampler, max_seqs)
+    warm_up(runner, sampler, max_tokens, length, layout.block_size)
     return RunnerParts(runner, sampler, memory, staging, longest(length, layout, num_blocks))
 
 

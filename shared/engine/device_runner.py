@@ -17,9 +17,6 @@ from shared.engine.model import Model
 from shared.engine.paged_attention import PagedAttention
 from shared.engine.step_inputs import StepInputs
 
-LOGITS_ROWS, COPIES = 5, 6
-"""parts of HostBatch.packed"""
-
 
 class DeviceRunner:
     """One model and its KV pool on one GPU; see shared.engine.model_runner.Runner."""
@@ -56,13 +53,12 @@ class DeviceRunner:
             return self._decode(batch, previous)
         tensors = self._inputs.upload(batch, previous)
         if shape.num_copies:
-            copy_blocks(self.kv_pool, self._inputs.section(batch, COPIES).view(-1, 2))
+            copy_blocks(self.kv_pool, tensors.copies)
         self._attention.begin(tensors, self.kv_pool)
         hidden = self._model.forward(tensors, self.kv_pool, self._attention)
         if not shape.num_logits_rows:
             return hidden[:0]
-        wanted = self._inputs.section(batch, LOGITS_ROWS)
-        return self._model.logits(hidden.index_select(0, wanted))
+        return self._model.logits(hidden.index_select(0, tensors.logits_rows))
 
     def rehearsal(self) -> HostBatch | None:
         """See Runner: a decode step of the largest size that has no graph yet."""

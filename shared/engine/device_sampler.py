@@ -70,12 +70,6 @@ class DeviceSampler:
         choose_tokens(logits, table, kinds, self._scratch, token_ids, adjusted, counts)
         return turn.send(raw_logprobs(logits, token_ids, rows))
 
-    def warm_up(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> None:
-        """Compile what logits of this type and shape need, for each of these rows alone and waiting
-        for it, so that no request does."""
-        for row in rows:
-            self.sample(logits[:1], [row]).wait()
-
     def _adjustments(self, rows: Sequence[SampleRow]) -> list[Adjustment]:
         indexes = [
             index

@@ -4,41 +4,48 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.engine.batch import BatchShape, HostBatch
+from shared.engine.batch import SKIP_SLOT, HostBatch, Section
 from shared.kv_layout import num_blocks_for
-
-SKIP_SLOT = -1
-
-
-def largest_step(num_tokens: int, num_logits_rows: int, block_size: int) -> HostBatch:
-    """One prompt of `num_tokens`, with as many rows of logits."""
-    width = num_blocks_for(num_tokens, block_size)
-    rows = min(num_logits_rows, num_tokens)
-    shape = BatchShape(num_tokens, 1, rows, 0, width)
-    lengths = ([num_tokens], [num_tokens])
-    return _packed(shape, range(num_tokens), *lengths)
 
 
 def decode_step(num_rows: int) -> HostBatch:
     """So many sequences of one token."""
-    shape = BatchShape(num_rows, num_rows, num_rows, 0, 1)
-    ones = [1] * num_rows
-    return _packed(shape, [0] * num_rows, ones, ones)
+    return _step([1] * num_rows, num_rows, 1)
 
 
-def _packed(
-    shape: BatchShape,
-    positions: Sequence[int],
-    context_lens: Sequence[int],
-    query_lens: Sequence[int],
-) -> HostBatch:
-    parts = (
-        np.zeros(shape.num_tokens),
-        positions,
-        np.full(shape.num_tokens, SKIP_SLOT),
-        context_lens,
-        query_lens,
-        np.arange(shape.num_logits_rows),
-        np.zeros(shape.num_sequences * shape.table_width),
+def mixed_step(num_decoding: int, num_tokens: int, longest: int, block_size: int) -> HostBatch:
+    """So many sequences of one token, then prompts of up to `longest` that are `num_tokens` in all;
+    the last token of each is sampled."""
+    lengths = [*[1] * num_decoding, *_prompts(num_tokens, longest)]
+    return _step(lengths, len(lengths), num_blocks_for(max(lengths), block_size))
+
+
+def largest_step(num_tokens: int, num_logits_rows: int, longest: int, block_size: int) -> HostBatch:
+    """Prompts of up to `longest` that are `num_tokens` in all, with so many rows of logits, though
+    not more than tokens."""
+    lengths = _prompts(num_tokens, longest)
+    return _step(
+        lengths, min(num_logits_rows, num_tokens), num_blocks_for(max(lengths), block_size)
     )
-    return HostBatch(shape, np.concatenate(parts).astype(np.int32))
+
+
+def _prompts(num_tokens: int, longest: int) -> list[int]:
+    whole, rest = divmod(num_tokens, longest)
+    return [longest] * whole + [rest] * bool(rest)
+
+
+def _step(lengths: Sequence[int], num_logits_rows: int, table_width: int) -> HostBatch:
+    """Sequences of these lengths, all of it computed in this step."""
+    num_tokens = sum(lengths)
+    return HostBatch.of(
+        {
+            Section.INPUT_IDS: np.zeros(num_tokens),
+            Section.POSITIONS: np.concatenate([np.arange(length) for length in lengths]),
+            Section.SLOT_MAPPING: np.full(num_tokens, SKIP_SLOT),
+            Section.CONTEXT_LENS: lengths,
+            Section.QUERY_LENS: lengths,
+            Section.LOGITS_ROWS: np.arange(num_logits_rows),
+            Section.COPIES: (),
+            Section.BLOCK_TABLES: np.zeros((len(lengths), table_width)),
+        }
+    )

@@ -171,7 +171,7 @@ class Engine:
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._go_on(output)
-        if self._scheduler.lacks_blocks:
+        if self.in_flight and self._scheduler.lacks_blocks:
             self._finish_step(output)
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next

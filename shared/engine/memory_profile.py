@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.engine.block_pool import MIN_BLOCKS
 from shared.errors import SettingsError
 
 GRAPH_SHARE = 0.005
 """of the GPU's memory, for captured graphs: measured 0.3 GB for 40 of them on an H200"""
-MIN_BLOCKS = 2
 GIB = 2**30
 
 

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 
 from shared.engine import layers
 from shared.engine.attention import Attention
-from shared.engine.batch import BatchTensors, HostBatch, to_tensors
+from shared.engine.batch import SKIP_SLOT, BatchTensors, HostBatch, to_tensors
 from shared.engine.kv_cache import copy_blocks
 from shared.engine.model import Model
-
-SKIP_SLOT = -1
 
 
 class Runner(Protocol):
@@ -49,20 +47,14 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
         """See Runner; logits are f32."""
-        return self.run_tensors(to_tensors(batch, previous))
+        tensors = padded(to_tensors(batch, previous), layers.MIN_ROWS)
+        copy_blocks(self._kv_pool, tensors.copies)
+        hidden = self._model.forward(tensors, self._kv_pool, self._attention)
+        logits = self._model.logits(hidden.index_select(0, tensors.logits_rows))
+        return logits[: batch.shape.num_logits_rows].float()
 
     def rehearsal(self) -> HostBatch | None:
         return None
-
-    @torch.inference_mode()
-    def run_tensors(self, batch: BatchTensors) -> torch.Tensor:
-        """The same for a batch that is tensors already."""
-        copy_blocks(self._kv_pool, batch.copies)
-        num_rows = batch.logits_rows.shape[0]
-        batch = padded(batch, layers.MIN_ROWS)
-        hidden = self._model.forward(batch, self._kv_pool, self._attention)
-        logits = self._model.logits(hidden.index_select(0, batch.logits_rows))
-        return logits[:num_rows].float()
 
 
 def padded(batch: BatchTensors, min_rows: int) -> BatchTensors:

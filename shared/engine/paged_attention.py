@@ -15,6 +15,7 @@ from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import paged_prefill
 from kernels.prefill_plan import PrefillPlan
 from shared.engine.batch import BatchTensors
+from shared.engine.decode_graphs import next_size
 from shared.engine.device_traits import DeviceTraits
 
 
@@ -42,7 +43,9 @@ class PagedAttention:
     def allocate(self, context_lens: torch.Tensor, kv_pool: torch.Tensor) -> dict[int, DecodePlan]:
         """Plans by window for steps that decode as many sequences as i32[B] context_lens, which
         they read each time they are filled."""
-        traits, num_rows = self._traits, context_lens.shape[0]
+        traits = self._traits
+        # Not a tile for every number of sequences: each is compiled before the first request.
+        num_rows = next_size(context_lens.shape[0])
         tile = decode_tile(num_rows, kv_pool, traits.num_multiprocessors, traits.overlaps)
         return {
             window: DecodePlan.allocate(context_lens, self._num_heads, kv_pool, tile, window)

@@ -11,8 +11,6 @@ import zlib
 
 import torch
 
-from shared.checkpoint import Checkpoint
-from shared.engine.parallel.shard import Shard
 from shared.engine.weights import WeightReader
 
 NORM_STD = 0.1
@@ -21,16 +19,6 @@ BIAS_STD = 0.02
 
 class RandomWeights(WeightReader):
     """A reader of a checkpoint that has every tensor a model asks for, and no other."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        dtype: torch.dtype,
-        device: torch.device,
-        shard: Shard | None = None,
-    ) -> None:
-        super().__init__(checkpoint, dtype, device, shard)
-        self._model = checkpoint.name
 
     def __enter__(self) -> "RandomWeights":
         return self
@@ -48,7 +36,7 @@ class RandomWeights(WeightReader):
 
     def _drawn(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         generator = torch.Generator(device=self._device)
-        generator.manual_seed(zlib.crc32(f"{self._model} {name}".encode()))
+        generator.manual_seed(zlib.crc32(f"{self._checkpoint.name} {name}".encode()))
         raw = torch.empty(shape, dtype=self._dtype, device=self._device)
         if len(shape) > 1:
             return raw.normal_(0.0, 1 / math.sqrt(shape[-1]), generator=generator)

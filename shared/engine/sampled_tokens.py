@@ -1,6 +1,7 @@
 """What a sampler answers: token ids on the logits' device at once, on the host when waited for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -39,29 +40,15 @@ class TokenSampler(Protocol):
         """One token per row of logits, [R, V] of a float type; logits stay as they are."""
 
 
-class HostTokens(Sequence[SampledToken]):
+@dataclass(frozen=True)
+class HostTokens:
     """Tokens that are on the host already."""
 
-    def __init__(self, device_ids: torch.Tensor, tokens: list[SampledToken]) -> None:
-        self.device_ids = device_ids
-        self._tokens = tokens
+    device_ids: torch.Tensor
+    tokens: list[SampledToken]
 
     def ready(self) -> bool:
         return True
 
     def wait(self) -> list[SampledToken]:
-        return self._tokens
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self._tokens[index]
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __iter__(self) -> Iterator[SampledToken]:
-        return iter(self._tokens)
-
-    def __eq__(self, other: object) -> bool:
-        return self._tokens == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
+        return self.tokens

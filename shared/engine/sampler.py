@@ -20,13 +20,8 @@ from shared.engine.penalties import add_bias_, penalise_
 from shared.engine.random_draw import as_int64, uniform
 from shared.engine.raw_logprobs import ID_BITS, MAX_ID, raw_logprobs
 from shared.engine.sample_row import SampleRow
-from shared.engine.sampled_tokens import (
-    HostTokens,
-    SampledToken,
-)
+from shared.engine.sampled_tokens import HostTokens, SampledToken
 from shared.engine.token_masks import is_restricted, mask_
-
-__all__ = ["SampledToken", "Sampler"]
 
 GREEDY_BELOW = 1e-3
 """temperatures under this are greedy: logits / T overflows or leaves no second candidate"""

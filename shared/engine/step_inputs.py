@@ -10,10 +10,22 @@ from itertools import cycle
 import torch
 
 from kernels.prepare_step import prepare_step
-from shared.engine.batch import BatchShape, BatchTensors, HostBatch, part_starts
+from shared.engine.batch import (
+    BatchShape,
+    BatchTensors,
+    HostBatch,
+    Section,
+    packed_length,
+    section_span,
+)
 
 NUM_STAGES = 4
 """host buffers in turn: a copy out of one may still be under way when the next step is packed"""
+
+
+WIDTH_UNIT = 16
+"""of block tables: wherever a step's prompts begin in them, their address is one that kernels were
+compiled for"""
 
 
 class StepInputs:
@@ -23,6 +35,7 @@ class StepInputs:
         self, max_tokens: int, max_sequences: int, max_table_width: int, device: torch.device
     ) -> None:
         self.max_sequences = max_sequences
+        max_table_width = -(-max_table_width // WIDTH_UNIT) * WIDTH_UNIT
         rows = max(max_tokens, max_sequences)
         largest = BatchShape(rows, max_sequences, max_sequences, max_sequences, max_table_width)
         self._input_ids, self._positions, self._slots = (
@@ -30,13 +43,24 @@ class StepInputs:
         )
         self._context_lens = torch.zeros(rows, dtype=torch.int32, device=device)
         self._tables = torch.zeros(max_sequences, max_table_width, dtype=torch.int32, device=device)
-        length = part_starts(largest)[-1]
+        length = packed_length(largest)
         self._packed = torch.empty(length, dtype=torch.int32, device=device)
         self._stages = cycle(tuple(_Stage(length, device) for _ in range(NUM_STAGES)))
 
     def decode_batch(self, num_rows: int) -> BatchTensors:
-        """The tensors of a step in which `num_rows` sequences decode."""
-        return self._tensors(num_rows, num_rows, (1,) * num_rows, ())
+        """The tensors of a step in which `num_rows` sequences decode, and all are sampled."""
+        empty = self._input_ids[:0]
+        return BatchTensors(
+            input_ids=self._input_ids[:num_rows],
+            positions=self._positions[:num_rows],
+            slot_mapping=self._slots[:num_rows],
+            context_lens=self._context_lens[:num_rows],
+            block_tables=self._tables[:num_rows],
+            logits_rows=empty,
+            copies=empty.view(0, 2),
+            query_lens=(1,) * num_rows,
+            context_lens_host=(),
+        )
 
     def upload(
         self, batch: HostBatch, previous: torch.Tensor | None, num_rows: int | None = None
@@ -52,7 +76,7 @@ class StepInputs:
             packed,
             previous if batch.awaits_tokens else None,
             shape.num_tokens,
-            part_starts(shape)[7],
+            section_span(shape, Section.BLOCK_TABLES).start,
             (
                 self._input_ids[:rows],
                 self._positions[:rows],
@@ -63,33 +87,16 @@ class StepInputs:
         )
         if num_rows is not None:
             return self.decode_batch(num_rows)
-        return self._tensors(
-            rows,
-            shape.num_sequences,
-            tuple(batch.query_lens.tolist()),
-            tuple(batch.context_lens.tolist()),
-        )
-
-    def section(self, batch: HostBatch, part: int) -> torch.Tensor:
-        """i64 copy of a part of the batch uploaded last."""
-        starts = part_starts(batch.shape)
-        return self._packed[starts[part] : starts[part + 1]].long()
-
-    def _tensors(
-        self, num_rows: int, num_sequences: int, query_lens: tuple[int, ...], lens: tuple[int, ...]
-    ) -> BatchTensors:
-        empty = self._input_ids[:0]
         return BatchTensors(
-            input_ids=self._input_ids[:num_rows],
-            positions=self._positions[:num_rows],
-            slot_mapping=self._slots[:num_rows],
-            cu_seqlens_q=self._context_lens[:0],
-            context_lens=self._context_lens[:num_sequences],
-            block_tables=self._tables[:num_sequences],
-            logits_rows=empty,
-            copies=empty.view(0, 2),
-            query_lens=query_lens,
-            context_lens_host=lens,
+            input_ids=self._input_ids[:rows],
+            positions=self._positions[:rows],
+            slot_mapping=self._slots[:rows],
+            context_lens=self._context_lens[: shape.num_sequences],
+            block_tables=self._tables[: shape.num_sequences],
+            logits_rows=packed[section_span(shape, Section.LOGITS_ROWS)].long(),
+            copies=packed[section_span(shape, Section.COPIES)].long().view(-1, 2),
+            query_lens=tuple(batch.query_lens.tolist()),
+            context_lens_host=tuple(batch.context_lens.tolist()),
         )
 
 

@@ -1,14 +1,16 @@
-"""Launches every kernel of decode steps once, for that is when it is compiled or read from disk."""
+"""Launches every kernel of later steps once, for that is when it is compiled or read from disk."""
 
+from kernels.skinny_tiles import MAX_ROWS
+from shared.engine.decode_graphs import graph_sizes
 from shared.engine.device_runner import DeviceRunner
 from shared.engine.device_sampler import DeviceSampler
-from shared.engine.empty_steps import decode_step
+from shared.engine.empty_steps import decode_step, mixed_step
 from shared.engine.sample_row import SampleRow
 from shared.engine.token_counts import TokenCounts
 from shared.protocol import Sampling
 
-DECODING = (1, 8, 16, 32, 64, 128, 256)
-"""sequences of a decode step, one for every choice of kernels there is"""
+CHUNK = 2
+"""tokens of the shortest prompt that is no decode step"""
 SAMPLINGS = (
     Sampling(1, temperature=0.0),
     Sampling(1, temperature=1.0),
@@ -19,15 +21,24 @@ SAMPLINGS = (
 )
 
 
-def warm_up(runner: DeviceRunner, sampler: DeviceSampler, max_seqs: int) -> None:
-    """Run decode steps of all kinds once, and each way of choosing a token."""
-    for num_rows in sorted({min(size, max_seqs) for size in DECODING}):
-        logits = runner.run(decode_step(num_rows))
-        rows = [
-            SampleRow(sampling, 1, 0, counts=TokenCounts((0,), ()))
-            if sampling.repetition_penalty != 1.0
-            else SampleRow(sampling, 1, 0)
-            for sampling in SAMPLINGS
-        ]
-        for row in rows:
-            sampler.sample(logits, [row] * num_rows).wait()
+def warm_up(
+    runner: DeviceRunner, sampler: DeviceSampler, max_tokens: int, longest: int, block_size: int
+) -> None:
+    """Run steps of all kinds, and each way of choosing a token: decode steps of every size, as many
+    sequences beside a prompt, and prompts of up to `longest` tokens, `max_tokens` in all.
+
+    What a kernel is compiled for depends on how many sequences decode, or on how many rows there
+    are in all, never on both.
+    """
+    sizes = runner.graphs.sizes
+    for size in sizes:
+        logits = runner.run(decode_step(size))
+        for sampling in SAMPLINGS:
+            counts = TokenCounts((0,), ()) if sampling.repetition_penalty != 1.0 else None
+            sampler.sample(logits, [SampleRow(sampling, 1, 0, counts=counts)] * size).wait()
+    for num_decoding in sizes[:-1]:
+        runner.run(mixed_step(num_decoding, CHUNK, longest, block_size))
+    largest = min(max_tokens, sizes[-1] * longest)
+    totals = {CHUNK, *graph_sizes(MAX_ROWS), largest}
+    for num_tokens in sorted(total for total in totals if CHUNK <= total <= largest):
+        runner.run(mixed_step(0, num_tokens, longest, block_size))

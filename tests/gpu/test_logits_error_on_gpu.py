@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from shared.checkpoint import Checkpoint
+from shared.checkpoint import Checkpoint, random_checkpoint
 from shared.engine.random_weights import RandomWeights
 from shared.kv_layout import num_blocks_for
-from shared.model_config import parse_config
 from shared.model_shapes import SHAPES
 from tests.gpu.device_model import device_runner
 from tests.tiny_model import Rows, hand_made_batch
@@ -24,7 +23,7 @@ MODELS = ("llama-3.1-8b", "qwen3-8b", "qwen3-0.6b")
 
 def make_checkpoint(name: str) -> tuple[Checkpoint, dict[str, Any]]:
     raw = {**SHAPES[name], "num_hidden_layers": NUM_LAYERS, "max_position_embeddings": 8192}
-    return Checkpoint(Path(name), name, parse_config(raw), (), f"random-{name}"), raw
+    return random_checkpoint(Path(name), name, raw), raw
 
 
 def their_logits(

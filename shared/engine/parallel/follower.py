@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from shared.checkpoint import Checkpoint, load_checkpoint
+from shared.checkpoint import Checkpoint, load_checkpoint, random_checkpoint
 from shared.engine.build import build_rank, resolve_device
 from shared.engine.model_runner import Runner
 from shared.engine.parallel.join import join
@@ -26,7 +26,6 @@ from shared.engine.parallel.ranks import Ranks
 from shared.engine.random_weights import RandomWeights
 from shared.engine.weights import WeightReader
 from shared.errors import BatonError
-from shared.model_config import parse_config
 from shared.model_shapes import SHAPES
 from shared.process import die_with_parent
 from shared.settings import load_settings
@@ -45,12 +44,12 @@ def follow(runner: Runner, ranks: Ranks, sock: socket.socket, device: torch.devi
         num_sampled = batch.shape.num_logits_rows
 
 
-def random_checkpoint(path: str, name: str) -> Checkpoint:
-    """A checkpoint whose weights are drawn: of a known shape, or of a directory's config.json."""
+def drawn_checkpoint(path: str, name: str) -> Checkpoint:
+    """Of a known shape, or of a directory's config.json."""
     raw = SHAPES.get(path)
     if raw is None:
         raw = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-    return Checkpoint(Path(path), name, parse_config(raw), (), f"random-{name}")
+    return random_checkpoint(Path(path), name, raw)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         device = resolve_device(settings.device, rank)
         drawn = weights == "random"
-        checkpoint = random_checkpoint(model, name) if drawn else load_checkpoint(model)
+        checkpoint = drawn_checkpoint(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(folder))
         reader = RandomWeights if drawn else WeightReader
         parts = build_rank(settings, checkpoint, device, ranks, reader)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.engine.batch import BatchShape, HostBatch, part_starts
+from shared.engine.batch import BatchShape, HostBatch, packed_length
 from shared.errors import ProtocolError
 
 _HEADER = struct.Struct("=6i")
@@ -34,7 +34,7 @@ def receive_plan(sock: socket.socket) -> HostBatch:
     """The next plan; waits for it. EOFError once rank 0 has closed its end or is gone."""
     *counts, length = _HEADER.unpack(_receive(sock, _HEADER.size))
     shape = BatchShape(*counts)
-    if min(shape) < 0 or not 0 <= length <= MAX_NUMBERS or part_starts(shape)[-1] != length:
+    if min(shape) < 0 or not 0 <= length <= MAX_NUMBERS or packed_length(shape) != length:
         raise ProtocolError(f"a plan of {length} numbers says its shape is {tuple(shape)}")
     return HostBatch(shape, np.frombuffer(_receive(sock, 4 * length), dtype=np.int32))
 

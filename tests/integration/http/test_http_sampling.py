@@ -137,7 +137,7 @@ async def test_row_75_a_bias_on_every_token_leaves_finite_probabilities(
     logits = torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
     drawn = []
     for length in range(2, 40):
-        [token] = Sampler().sample(logits, [row_of(sampling, (1,) * length, 1)])
+        [token] = Sampler().sample(logits, [row_of(sampling, (1,) * length, 1)]).wait()
         assert token.logprobs is not None
         values = (token.logprobs.logprob, *token.logprobs.top_logprobs)
         assert torch.tensor(values).isfinite().all()

@@ -61,7 +61,7 @@ class FakeRunner:
         return None
 
     def _logits(self, batch: BatchTensors, row: int) -> torch.Tensor:
-        index = int(np.searchsorted(batch.cu_seqlens_q.numpy(), row, side="right")) - 1
+        index = int(np.searchsorted(np.cumsum(batch.query_lens), row, side="right"))
         length = int(batch.context_lens[index])
         width = -(-length // BLOCK_SIZE)
         table = batch.block_tables[index, :width].numpy()
@@ -93,7 +93,7 @@ def answer_alone(
         logits = logits_of([(token, index) for index, token in enumerate(tokens)])
         if neutral != sampling:
             logits = plain_logits(logits, sampling, tuple(tokens), num_prompt_tokens)
-        tokens.append(Sampler().sample(logits[None], [row])[0].token_id)
+        tokens.append(Sampler().sample(logits[None], [row]).wait()[0].token_id)
         full = len(tokens) - num_prompt_tokens >= sampling.max_tokens
         if full or len(tokens) >= max_model_len or tokens[-1] in endings:
             return tokens[len(token_ids) :]

@@ -9,7 +9,7 @@ from kernels import reference
 from shared.engine.attention import MAX_ROWS, TILE, TiledAttention
 from shared.engine.batch import BatchTensors, to_tensors
 from shared.kv_layout import num_blocks_for
-from tests.tiny_model import Rows, hand_made_batch
+from tests.tiny_model import Rows, hand_made_batch, starts_of
 
 NUM_BLOCKS = 60
 MIX = ((1, 1), (70, 1), (64, 1), (65, 2), (130, 66), (200, 130), (40, 40), (128, 1))
@@ -46,7 +46,7 @@ def test_equals_the_reference(block_size: int, heads: tuple[int, int, int]) -> N
     batch = _batch(block_size, pool.shape[0])
     ours = TiledAttention()(queries, pool, 1, batch, 0.3)
     theirs = reference.paged_prefill_attention(
-        queries, pool, 1, batch.block_tables, batch.cu_seqlens_q, batch.context_lens, 0.3
+        queries, pool, 1, batch.block_tables, starts_of(batch.query_lens), batch.context_lens, 0.3
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     wrong_layer = TiledAttention()(queries, pool, 0, batch, 0.3)

@@ -45,14 +45,13 @@ def test_a_chunk_and_a_decode_are_packed_without_padding() -> None:
     assert batch.input_ids.tolist() == [104, 105, 106, 107, 5]
     assert batch.positions.tolist() == [4, 5, 6, 7, 5]
     assert batch.slot_mapping.tolist() == [4, 5, 6, 7, 37]
-    assert batch.cu_seqlens_q.tolist() == [0, 4, 5]
     assert batch.context_lens.tolist() == [8, 6] == list(batch.context_lens_host)
     assert batch.block_tables.tolist() == [[5, 1], [2, 9]]
     assert batch.logits_rows.tolist() == [4]
     assert batch.copies.tolist() == [[8, 9]]
     assert batch.query_lens == (4, 1)
     assert {batch.input_ids.dtype, batch.slot_mapping.dtype, batch.copies.dtype} == {torch.int64}
-    assert {batch.cu_seqlens_q.dtype, batch.block_tables.dtype} == {torch.int32}
+    assert {batch.context_lens.dtype, batch.block_tables.dtype} == {torch.int32}
 
 
 def test_no_copies_have_the_same_shape() -> None:

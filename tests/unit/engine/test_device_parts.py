@@ -2,8 +2,11 @@
 
 import pytest
 
-from shared.engine.decode_graphs import DecodeGraphs, graph_sizes
-from shared.engine.memory_profile import GIB, MIN_BLOCKS, MemoryProfile
+from shared.engine.batch import SKIP_SLOT
+from shared.engine.block_pool import MIN_BLOCKS
+from shared.engine.decode_graphs import DecodeGraphs, graph_sizes, next_size
+from shared.engine.empty_steps import decode_step, largest_step, mixed_step
+from shared.engine.memory_profile import GIB, MemoryProfile
 from shared.engine.paged_attention import num_decoding
 from shared.errors import SettingsError
 
@@ -18,6 +21,37 @@ def test_every_number_of_rows_has_a_size_that_is_not_much_larger(max_rows: int) 
         assert num_rows <= size <= max_rows
         assert size - num_rows < max(8, num_rows)
     assert len(sizes) <= 45
+
+
+def test_sequences_beside_a_prompt_use_the_kernels_of_a_graph() -> None:
+    """Of which there are few: else one would be compiled while serving."""
+    sizes = graph_sizes(300)
+    assert {next_size(num_rows) for num_rows in range(1, 300)} <= {*sizes, next_size(299)}
+    assert [next_size(num_rows) for num_rows in (1, 3, 4, 5, 33, 65, 300)] == [
+        1,
+        4,
+        4,
+        8,
+        40,
+        80,
+        320,
+    ]
+
+
+def test_steps_nobody_asked_for_fill_what_they_are_said_to() -> None:
+    mixed = mixed_step(3, 70, 32, 16)
+    assert mixed.query_lens.tolist() == [1, 1, 1, 32, 32, 6]
+    assert mixed.context_lens.tolist() == mixed.query_lens.tolist()
+    assert mixed.positions.tolist() == [0, 0, 0, *range(32), *range(32), *range(6)]
+    assert mixed.block_tables.shape == (6, 2)
+    assert mixed.shape.num_logits_rows == 6
+    largest = largest_step(64, 100, 32, 16)
+    assert (largest.query_lens.tolist(), largest.shape.num_logits_rows) == ([32, 32], 64)
+    assert decode_step(2).query_lens.tolist() == [1, 1]
+    for step in (mixed, largest, decode_step(2)):
+        assert (step.slot_mapping == SKIP_SLOT).all()
+        assert not step.block_tables.any()
+        assert not step.input_ids.any()
 
 
 def test_a_graph_is_made_of_the_second_step_of_its_size() -> None:

@@ -2,8 +2,8 @@
 
 import torch
 
-from shared.engine.batch import HostBatch
-from shared.engine.empty_steps import SKIP_SLOT, decode_step
+from shared.engine.batch import SKIP_SLOT, HostBatch
+from shared.engine.empty_steps import decode_step
 from shared.engine.output import StepOutput
 from shared.protocol import Sampling
 from tests.unit.engine.fake_runner import (

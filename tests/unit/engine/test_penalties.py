@@ -79,11 +79,11 @@ def test_a_batch_is_changed_as_each_row_alone_by_definition(batch: list[History]
 def test_the_sampler_chooses_from_what_the_definition_gives(batch: list[History]) -> None:
     logits = torch.stack([history.logits for history in batch])
     before = logits.clone()
-    sampled = Sampler().sample(logits, [history.row for history in batch])
+    sampled = Sampler().sample(logits, [history.row for history in batch]).wait()
     assert torch.equal(logits, before)
     for token, history in zip(sampled, batch, strict=True):
         plain = history._replace(sampling=without_penalties(history.sampling))
-        assert [token] == Sampler().sample(history.by_definition()[None], [plain.row])
+        assert [token] == Sampler().sample(history.by_definition()[None], [plain.row]).wait()
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,8 @@ def test_row_75_a_bias_on_every_token_leaves_the_distribution() -> None:
         numbers = random.Random(1)  # noqa: S311
         tokens = {
             Sampler()
-            .sample(logits, [row_of(sampling, (1,) * numbers.randrange(1, 400), 1)])[0]
+            .sample(logits, [row_of(sampling, (1,) * numbers.randrange(1, 400), 1)])
+            .wait()[0]
             .token_id
             for _ in range(60)
         }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared.checkpoint import Checkpoint
+from shared.checkpoint import random_checkpoint
 from shared.engine.build import load_model
 from shared.engine.operations import TorchOperations
 from shared.engine.random_weights import RandomWeights
@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def reader(raw: Mapping[str, Any] = TINY, name: str = "tiny") -> RandomWeights:
-    checkpoint = Checkpoint(Path("none"), name, parse_config(raw), (), "none")
+    checkpoint = random_checkpoint(Path("none"), name, raw)
     return RandomWeights(checkpoint, torch.float32, torch.device("cpu"))
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 from shared.engine.random_draw import as_int64, draw, uniform
 from shared.engine.sample_row import SampleRow
-from shared.engine.sampler import SampledToken, Sampler
+from shared.engine.sampled_tokens import SampledToken
+from shared.engine.sampler import Sampler
 from shared.protocol import Sampling
 from tests.unit.engine.plain_sampling import plain_candidates, row_of
 
@@ -21,7 +22,7 @@ def sample(logits: list[float], sampling: Sampling, positions: range) -> list[in
     rows = [SampleRow(sampling, position, 0) for position in positions]
     return [
         token.token_id
-        for token in Sampler().sample(torch.tensor(logits).repeat(len(rows), 1), rows)
+        for token in Sampler().sample(torch.tensor(logits).repeat(len(rows), 1), rows).wait()
     ]
 
 
@@ -64,7 +65,7 @@ def test_temperature_gives_the_softmax(temperature: float) -> None:
 
 def test_the_distribution_holds_over_seeds_at_one_position_too() -> None:
     rows = [SampleRow(Sampling(1, seed=seed), 7, 0) for seed in range(20000)]
-    sampled = Sampler().sample(torch.tensor(LOGITS).repeat(len(rows), 1), rows)
+    sampled = Sampler().sample(torch.tensor(LOGITS).repeat(len(rows), 1), rows).wait()
     assert_distribution([token.token_id for token in sampled], softmax(LOGITS))
 
 
@@ -164,10 +165,10 @@ def test_rows_do_not_see_each_other() -> None:
     for vocab_size in (7, 64, 1003):
         rows = random_rows(24, rng)
         logits = torch.randn(24, vocab_size, generator=torch.Generator().manual_seed(1)) * 4
-        together = Sampler().sample(logits, rows)
+        together = Sampler().sample(logits, rows).wait()
         for _ in range(6):
             picked = rng.sample(range(24), rng.randrange(1, 24))
-            apart = Sampler().sample(logits[picked], [rows[index] for index in picked])
+            apart = Sampler().sample(logits[picked], [rows[index] for index in picked]).wait()
             assert apart == [together[index] for index in picked]
 
 
@@ -217,7 +218,7 @@ def test_min_tokens_mask_only_what_could_end_the_request() -> None:
 
 def test_a_mask_over_the_whole_vocabulary_is_dropped() -> None:
     sampling = Sampling(9, 1.0, min_tokens=2, stop_token_ids=(0, 1, 2))
-    [token] = Sampler().sample(torch.tensor([[0.0, 9.0, 1.0]]), [SampleRow(sampling, 5, 0)])
+    [token] = Sampler().sample(torch.tensor([[0.0, 9.0, 1.0]]), [SampleRow(sampling, 5, 0)]).wait()
     assert token.token_id in (0, 1, 2)
 
 
@@ -225,7 +226,7 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     sampling = Sampling(9, temperature=0.1, top_k=1, min_tokens=2, stop_token_ids=(1,), logprobs=3)
     rows = [SampleRow(sampling, 5, 0), SampleRow(Sampling(9, 0.0), 5, 0)]
     logits = torch.tensor([LOGITS, LOGITS])
-    asked, silent = Sampler().sample(logits, rows)
+    asked, silent = Sampler().sample(logits, rows).wait()
     expected = torch.log_softmax(torch.tensor(LOGITS), -1)
     assert asked.token_id == 5
     assert asked.logprobs is not None

@@ -62,4 +62,4 @@ def test_a_grammar_beats_a_bias() -> None:
     logits = torch.tensor([[0.0, 50.0, 1.0]])
     for temperature in (0.0, 1.0):
         row = SampleRow(Sampling(9, temperature), 5, 0, allowed=bitmask({0, 2}, 1))
-        assert Sampler().sample(logits, [row])[0].token_id in (0, 2)
+        assert Sampler().sample(logits, [row]).wait()[0].token_id in (0, 2)

@@ -9,7 +9,7 @@ from kernels import reference
 from shared.engine.attention import TILE, TiledAttention, tile_span
 from shared.engine.batch import BatchTensors, to_tensors
 from shared.kv_layout import num_blocks_for
-from tests.tiny_model import Rows, hand_made_batch
+from tests.tiny_model import Rows, hand_made_batch, starts_of
 
 MIX = ((1, 1), (70, 1), (64, 1), (65, 2), (330, 66), (300, 130), (40, 40), (128, 1), (400, 1))
 """(context length, query rows) of each sequence, this step's tokens included"""
@@ -46,7 +46,7 @@ def test_equals_the_reference_and_not_its_neighbours(block_size: int) -> None:
                 pool,
                 1,
                 batch.block_tables,
-                batch.cu_seqlens_q,
+                starts_of(batch.query_lens),
                 batch.context_lens,
                 0.3,
                 other,

@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from shared.engine.batch import BatchShape, HostBatch, part_starts
+from shared.engine.batch import BatchShape, HostBatch, packed_length
 from shared.engine.parallel.plan_channel import receive_plan, send_plan
 from shared.errors import ProtocolError
 
 
 def _batch(num_tokens: int, width: int) -> HostBatch:
     shape = BatchShape(num_tokens, num_tokens, num_tokens, 1, width)
-    numbers = np.arange(part_starts(shape)[-1], dtype=np.int32)
+    numbers = np.arange(packed_length(shape), dtype=np.int32)
     return HostBatch(shape, numbers - 3)
 
 

@@ -1,0 +1,226 @@
+"""Serves requests on a GPU that computes nothing, and prints what would be compiled meanwhile.
+
+Triton gets a driver of a device that is not there, and instead of being compiled a kernel is noted
+under the key that Triton would look it up by: types, alignments and constants. So the host's side
+of a GPU worker runs here as it does there, with tensors on the CPU. In a process of its own: Triton
+must be imported without its interpreter.
+
+    serving_launches [bare]   `bare`: without a warm-up
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+from shared.checkpoint import kv_layout, random_checkpoint
+from shared.engine.block_pool import BlockPool
+from shared.engine.build import load_model
+from shared.engine.decode_graphs import DecodeGraphs
+from shared.engine.device_runner import DeviceRunner
+from shared.engine.device_sampler import DeviceSampler
+from shared.engine.device_traits import DeviceTraits
+from shared.engine.empty_steps import decode_step
+from shared.engine.engine import Engine
+from shared.engine.kernel_operations import KernelOperations
+from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
+from shared.engine.paged_attention import PagedAttention
+from shared.engine.random_weights import RandomWeights
+from shared.engine.scheduler import Scheduler
+from shared.engine.sequence import SequenceSpec
+from shared.engine.step_inputs import StepInputs
+from shared.engine.warm_up import warm_up
+from shared.kv_layout import num_blocks_for
+from shared.kv_memory import KVMemory
+from shared.model_shapes import SHAPES
+from shared.protocol import Attempt, Sampling
+from tests.tiny_model import TINY, TINY_GPT2
+
+CPU = torch.device("cpu")
+NUM_BLOCKS = 1500
+NUM_WAVES = 8
+compiled: list[str] = []
+"""kernels, in order; each as often as there are variants of it"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a device under some settings."""
+
+    raw: Mapping[str, Any]
+    dtype: str
+    capability: tuple[int, int]
+    block_size: int
+    max_seqs: int
+    max_tokens: int
+    longest: int
+
+
+def shape(name: str) -> dict[str, Any]:
+    """One layer of a real model, with a small vocabulary."""
+    return {**SHAPES[name], "num_hidden_layers": 1, "vocab_size": 4000}
+
+
+MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": 40}
+QWEN2 = {**TINY, "architectures": ["Qwen2ForCausalLM"], "head_dim": 80}
+CASES = {
+    "qwen3": Case(shape("qwen3-0.6b"), "bfloat16", (9, 0), 16, 256, 2048, 2000),
+    "llama": Case(shape("llama-3.1-8b"), "bfloat16", (9, 0), 16, 64, 512, 1000),
+    "a100": Case(shape("llama-3.1-8b"), "bfloat16", (8, 0), 16, 100, 512, 1000),
+    "exact": Case(TINY, "float32", (9, 0), 16, 20, 100, 500),
+    "windows": Case(MISTRAL, "float16", (9, 0), 32, 37, 300, 403),
+    "biased": Case(QWEN2, "bfloat16", (9, 0), 64, 256, 1000, 100),
+    "gpt2": Case(TINY_GPT2, "float16", (10, 0), 16, 33, 256, 300),
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """Triton's driver of a GPU that nothing is launched on. Kernels are compiled for its number."""
+
+    number: int
+    capability: tuple[int, int]
+
+    def get_current_device(self) -> int:
+        return self.number
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        major, minor = self.capability
+        return GPUTarget("cuda", 10 * major + minor, 32)
+
+
+class Launched:
+    """What a compiled kernel is to Triton."""
+
+    function = packed_metadata = None
+
+    def launch_metadata(self, *_: object) -> None:
+        return None
+
+    def run(self, *_: object) -> None:
+        return None
+
+
+def stub_device() -> None:
+    """What Triton and torch would need one for, for the life of the process."""
+
+    def note(kernel: Any, key: str, _: object, number: int, *rest: object) -> Launched:
+        compiled.append(kernel.__name__)
+        launched = kernel.device_caches[number][0][key] = Launched()
+        return launched
+
+    stubs: tuple[tuple[Any, str, Any], ...] = (
+        (jit.JITFunction, "_do_compile", note),
+        # A token id that no kernel wrote must be one all the same.
+        (torch, "empty", torch.zeros),
+        # The vendor's products: nothing of ours is compiled for them, and a CPU's take long.
+        (torch, "mm", lambda rows, weight, out: out),
+        (torch.Tensor, "addmm_", lambda self, rows, weight: self),
+        (F, "linear", lambda rows, weight, bias=None: rows.new_zeros(len(rows), len(weight))),
+    )
+    for owner, name, stub in stubs:
+        setattr(owner, name, stub)
+
+
+class Zeros(RandomWeights):
+    """Drawing takes longer than anything else here."""
+
+    def _drawn(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.zeros(shape, dtype=self._dtype)
+
+
+def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
+    """As shared.engine.device_build does it, but for the memory."""
+    checkpoint = random_checkpoint(Path("none"), "none", case.raw)
+    config, traits = checkpoint.config, DeviceTraits(case.capability, 132)
+    layout = kv_layout(checkpoint, case.dtype, case.block_size)
+    with Zeros(checkpoint, TORCH_DTYPES[case.dtype], CPU) as reader:
+        model = load_model(config, reader, case.longest, KernelOperations(CPU, traits))
+    width = num_blocks_for(case.longest, case.block_size)
+    runner = DeviceRunner(
+        model,
+        torch.zeros(pool_shape(layout, NUM_BLOCKS), dtype=TORCH_DTYPES[case.dtype]),
+        PagedAttention(config.num_heads, config.windows, traits),
+        StepInputs(case.max_tokens, case.max_seqs, width, CPU),
+        DecodeGraphs(case.max_seqs),
+        eager=True,
+    )
+    sampler = DeviceSampler(config.vocab_size, CPU)
+    if warm:
+        warm_up(runner, sampler, case.max_tokens, case.longest, case.block_size)
+    memory = KVMemory.create(layout, NUM_BLOCKS)
+    scheduler = Scheduler(
+        BlockPool(NUM_BLOCKS, case.block_size, memory.generations),
+        max_num_batched_tokens=case.max_tokens,
+        max_num_seqs=case.max_seqs,
+        max_model_len=case.longest,
+    )
+    return Engine(runner, scheduler, sampler, memory, "decode"), runner
+
+
+def requests(case: Case, source: random.Random) -> Iterator[SequenceSpec]:
+    """Without end."""
+    number = 0
+    while True:
+        number += 1
+        length = source.randint(1, min(case.longest - 30, source.choice([20, 300, 1500])))
+        sampling = Sampling(
+            source.randint(1, 20),
+            temperature=source.choice([0.0, 0.6]),
+            top_p=source.choice([1.0, 1.0, 0.9]),
+            top_k=source.choice([0, 0, 5]),
+            min_p=source.choice([0.0, 0.0, 0.1]),
+            repetition_penalty=source.choice([1.0, 1.0, 1.2]),
+            logit_bias=source.choice([(), ((1, 2.0),)]),
+            logprobs=source.choice([-1, -1, -1, 2]),
+            seed=number,
+            ignore_eos=True,
+        )
+        prompt = tuple(source.choices(range(100), k=length))
+        attempt = Attempt(str(number), 0)
+        yield SequenceSpec(attempt, prompt, length, (), bytes(32), sampling, "full", "agg")
+
+
+def serve(case: Case, engine: Engine) -> int:
+    """Waves of one or many; the number of steps."""
+    source = random.Random(5)  # noqa: S311 (nothing secret)
+    arriving = requests(case, source)
+    num_steps = 0
+    for _ in range(NUM_WAVES):
+        for _ in range(source.choice([1, 3, 40, case.max_seqs])):
+            engine.add(next(arriving))
+        for _ in range(source.choice([5, 30, 60])):
+            if engine.has_work:
+                engine.step()
+                num_steps += 1
+    return num_steps
+
+
+def main(*, warm: bool) -> None:
+    torch.set_num_threads(1)
+    stub_device()
+    for number, (name, case) in enumerate(CASES.items()):
+        driver.set_active(Device(number, case.capability))
+        compiled.clear()
+        engine, runner = make_engine(case, warm=warm)
+        num_warm = len(compiled)
+        for size in runner.graphs.sizes:
+            runner.run(decode_step(size))
+        num_steps = serve(case, engine)
+        line = {"case": name, "num_warm": num_warm, "num_steps": num_steps}
+        sys.stdout.write(json.dumps(line | {"late": compiled[num_warm:]}) + "\n")
+
+
+if __name__ == "__main__":
+    main(warm="bare" not in sys.argv[1:])

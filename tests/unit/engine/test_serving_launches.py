@@ -1,0 +1,42 @@
+"""A warmed-up GPU worker compiles nothing while it serves: a kernel takes a second, in which nobody
+gets a token."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from tests.rules.sources import ROOT
+
+NUM_CASES = 7
+MIN_STEPS = 50
+
+
+def served(*flags: str) -> list[dict[str, Any]]:
+    """What serving_launches.py says of each case."""
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "tests.unit.engine.serving_launches", *flags],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    cases = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(cases) == NUM_CASES
+    assert all(case["num_steps"] >= MIN_STEPS for case in cases)
+    return cases
+
+
+def test_nothing_is_compiled_after_the_warm_up() -> None:
+    for case in served():
+        assert not case["late"], case
+        assert case["num_warm"] >= 20
+
+
+def test_without_a_warm_up_it_would_be() -> None:
+    for case in served("bare"):
+        assert {"prepare_step_kernel", "paged_decode_kernel"} <= set(case["late"]), case
