@@ -81,7 +81,7 @@ def attend_tiles(
     return mixed, peak, total
 
 
-@triton.jit(do_not_specialize=["window", "table_stride"])
+@triton.jit(do_not_specialize=["window", "section", "table_stride"])
 def paged_prefill_kernel(
     q_ptr,
     pool_ptr,
@@ -90,6 +90,7 @@ def paged_prefill_kernel(
     output_ptr,
     scale,
     window,
+    section,
     q_stride_row,
     q_stride_head,
     output_stride_row,
@@ -99,7 +100,6 @@ def paged_prefill_kernel(
     layer_offset,
     plane_stride,
     GROUP: tl.constexpr,
-    SECTION: tl.constexpr,
     FIELDS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -109,10 +109,10 @@ def paged_prefill_kernel(
     PRECISION: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Grid (items * SECTION, heads / SECTION). `scale` carries log2(e): weights are powers of
+    """Grid (items * section, heads / section). `scale` carries log2(e): weights are powers of
     two. Strides are in elements; `layer_offset` is where the layer begins in a block."""
-    item = item_ptr + tl.program_id(0) // SECTION * FIELDS
-    head = tl.program_id(1) * SECTION + tl.program_id(0) % SECTION
+    item = item_ptr + tl.program_id(0) // section * FIELDS
+    head = tl.program_id(1) * section + tl.program_id(0) % section
     start = tl.load(item)
     num_rows = tl.load(item + 1)
     row = tl.load(item + 2)
@@ -204,6 +204,7 @@ def _launch(
         output,
         scale,
         plan.window_keys,
+        plan.section,
         q.stride(0),
         q.stride(1),
         output.stride(0),
@@ -213,7 +214,6 @@ def _launch(
         layer * kv_pool.stride(1),
         kv_pool.stride(2),
         GROUP=q.shape[1] // num_kv_heads,
-        SECTION=plan.section,
         FIELDS=ITEM_FIELDS,
         BLOCK_SIZE=block_size,
         HEAD_DIM=head_dim,

@@ -204,7 +204,7 @@ def consume(
     gl.store(output_ptr + at, q_smem.load(wide_layout), inside)
 
 
-@gluon.jit(do_not_specialize=["window", "table_stride"])
+@gluon.jit(do_not_specialize=["window", "section", "table_stride"])
 def paged_prefill_hopper_kernel(
     q_ptr,
     kv_desc,
@@ -213,6 +213,7 @@ def paged_prefill_hopper_kernel(
     output_ptr,
     scale,
     window,
+    section,
     q_row_stride,
     q_head_stride,
     output_row_stride,
@@ -222,7 +223,6 @@ def paged_prefill_hopper_kernel(
     block_groups,
     NUM_KV_HEADS: gl.constexpr,
     GROUP: gl.constexpr,
-    SECTION: gl.constexpr,
     FIELDS: gl.constexpr,
     BLOCK_SIZE: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -231,11 +231,11 @@ def paged_prefill_hopper_kernel(
     STAGES: gl.constexpr,
     WINDOW: gl.constexpr,
 ):
-    """Grid (items * SECTION, heads / SECTION). kv_desc: the pool as [groups of 8 positions, panels,
+    """Grid (items * section, heads / section). kv_desc: the pool as [groups of 8 positions, panels,
     8, columns of a panel]; a block has block_groups of them, its layer begins at layer_group.
     `scale` carries log2(e): weights are powers of two."""
-    item = item_ptr + gl.program_id(0) // SECTION * FIELDS
-    head = gl.program_id(1) * SECTION + gl.program_id(0) % SECTION
+    item = item_ptr + gl.program_id(0) // section * FIELDS
+    head = gl.program_id(1) * section + gl.program_id(0) % section
     start = gl.load(item).to(gl.int64)
     num_rows = gl.load(item + 1)
     row = gl.load(item + 2)
@@ -319,6 +319,7 @@ def launch_hopper(
         output,
         scale,
         plan.window_keys,
+        plan.section,
         q.stride(0),
         q.stride(1),
         output.stride(0),
@@ -328,7 +329,6 @@ def launch_hopper(
         kv_pool.stride(0) // head_dim // 8,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=q.shape[1] // num_kv_heads,
-        SECTION=plan.section,
         FIELDS=ITEM_FIELDS,
         BLOCK_SIZE=block_size,
         HEAD_DIM=head_dim,

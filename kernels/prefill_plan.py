@@ -128,9 +128,14 @@ def prefill_tile(kv_pool: torch.Tensor) -> PrefillTile:
     capability = torch.cuda.get_device_capability(kv_pool.device)
     block_size, head_dim = kv_pool.shape[4:]
     if capability[0] == 9 and fits_hopper(kv_pool.dtype, block_size, head_dim):
-        keys = HOPPER_KEYS[padded_dim(head_dim)]
-        return PrefillTile(HOPPER_ROWS, keys, num_warps=4, num_stages=HOPPER_STAGES, hopper=True)
+        return hopper_tile(head_dim)
     return portable_tile(kv_pool.dtype, head_dim)
+
+
+def hopper_tile(head_dim: int) -> PrefillTile:
+    """For blocks that fits_hopper."""
+    keys = HOPPER_KEYS[padded_dim(head_dim)]
+    return PrefillTile(HOPPER_ROWS, keys, num_warps=4, num_stages=HOPPER_STAGES, hopper=True)
 
 
 def fits_hopper(dtype: torch.dtype, block_size: int, head_dim: int) -> bool:

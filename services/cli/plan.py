@@ -79,7 +79,7 @@ class Plan:
             role: Role = "prefill" if index < self.num_prefill else "decode"
             device = shared.device
             if self.num_gpus > 1 and device == "auto":
-                device = f"cuda:{index % self.num_gpus}"
+                device = f"cuda:{index * shared.tp % self.num_gpus}"
             worker = replace(shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device)
             specs.append(_spec(name, role, worker))
         return tuple(specs)
@@ -95,9 +95,9 @@ def make_plan(
     num_decode: int = 1,
 ) -> Plan:
     """The plan for settings given as flags and environment; SettingsError when impossible."""
-    device = load_settings(flags, environ).device
-    num_gpus = 0 if device == "cpu" else machine.num_gpus
-    topology, why = choose_topology(topology, num_gpus)
+    settings = load_settings(flags, environ)
+    num_gpus = 0 if settings.device == "cpu" else machine.num_gpus
+    topology, why = choose_topology(topology, num_gpus, settings.tp)
     if topology == "agg":
         if num_prefill is not None:
             raise SettingsError(f"--prefill has no meaning with topology agg ({why})")
@@ -109,16 +109,28 @@ def make_plan(
     num_workers = num_prefill + num_decode
     if num_workers > MAX_WORKERS:
         raise SettingsError(f"{num_workers} workers; at most {MAX_WORKERS} work together")
+    if settings.tp > 1 and 0 < num_gpus < num_workers * settings.tp:
+        raise SettingsError(
+            f"{num_workers} workers with --tp {settings.tp} take {num_workers * settings.tp} GPUs, "
+            f"and there are {num_gpus}: fewer workers (--decode) or a smaller --tp"
+        )
     if "threads" not in flags and environment_name("threads") not in environ:
         flags = {**flags, "threads": max(1, machine.num_cores // num_workers)}
     settings = load_settings(flags, environ)
     return Plan(topology, why, num_prefill, num_decode, settings, num_gpus)
 
 
-def choose_topology(requested: Topology | None, num_gpus: int) -> tuple[Topology, str]:
-    """The topology and the reason for it."""
+def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> tuple[Topology, str]:
+    """The topology and the reason for it. `tp`: GPUs that share one worker's model."""
+    if tp > 1 and requested == "pd":
+        raise SettingsError(
+            f"--topology pd with --tp {tp}: several GPUs cannot hand KV over to another worker; "
+            "--topology agg, or --tp 1"
+        )
     if requested is not None:
         return requested, "as asked"
+    if tp > 1:
+        return "agg", f"the default with --tp {tp}"
     if num_gpus == 1:
         return "agg", "the default with one GPU"
     return "pd", "the default on a CPU" if num_gpus == 0 else f"the default with {num_gpus} GPUs"

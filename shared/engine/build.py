@@ -56,6 +56,8 @@ def build_engine(
     """
     checkpoint = checkpoint or load_checkpoint(settings.model)
     device = resolve_device(settings.device)
+    if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
+        settings = replace(settings, eager=True)
     if settings.tp == 1:
         parts = build_rank(settings, checkpoint, device, SingleRank(), weights)
     elif role == "prefill":

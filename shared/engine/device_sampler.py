@@ -18,7 +18,7 @@ from shared.engine.owned_rows import bias_rows, count_rows
 from shared.engine.packed_rows import Adjustment, PackedRows
 from shared.engine.raw_logprobs import raw_logprobs
 from shared.engine.sample_row import SampleRow
-from shared.engine.sampled_tokens import HostTokens, SampledTokens
+from shared.engine.sampled_tokens import SampledTokens
 from shared.engine.token_masks import awaits_more
 
 MIN_ROWS = 32
@@ -50,11 +50,11 @@ class DeviceSampler:
         """One token per row of logits, [R, V] of a float type, strided or not; nothing waits, and
         nothing is allocated beyond what the largest batch so far needed, but for logprobs and for
         rows that penalties or biases are new to."""
-        if not rows:
-            return HostTokens(torch.empty(0, dtype=torch.int64, device=self._device), [])
         turn = self._turns[self._next]
         self._next = (self._next + 1) % IN_FLIGHT
         token_ids = turn.begin(len(rows))
+        if not rows:  # a chunk of a prompt: who waits for its tokens waits for the step
+            return turn.send(None)
         if len(rows) > self._scratch.max_rows:
             size = next_power_of_two(len(rows))
             self._scratch = SamplingScratch.allocate(size, self._packed.vocab_size, self._device)

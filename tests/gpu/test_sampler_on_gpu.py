@@ -152,6 +152,16 @@ def test_a_slow_step_is_not_ready_before_its_end() -> None:
     assert sampled.ready()
 
 
+def test_a_step_without_tokens_is_not_ready_before_its_end() -> None:
+    """Else the host would start chunk after chunk of a prompt, and a request would wait for all."""
+    sampler = DeviceSampler(4096, DEVICE)
+    torch.cuda._sleep(200_000_000)
+    sampled = sampler.sample(torch.zeros(0, 4096, device=DEVICE), [])
+    assert not sampled.ready()
+    assert sampled.wait() == []
+    assert sampled.ready()
+
+
 def test_counts_run_ahead_of_the_hosts() -> None:
     """No token is told to the host's counts, and the device counts them all."""
     sampling = Sampling(99, 0.8, repetition_penalty=1.3, frequency_penalty=0.6, top_k=30)

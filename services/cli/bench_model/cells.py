@@ -8,6 +8,8 @@ from typing import Protocol, TypeVar
 from shared.errors import SettingsError
 
 QUICK_STEPS, QUICK_SHARE = 32, 8
+SMALL_BELOW = 40_000
+"""prompt tokens"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class DecodeCell:
     @property
     def num_tokens(self) -> int:
         return self.num_sequences * self.longest
+
+    @property
+    def is_small(self) -> bool:
+        """Cheap enough to be run several times."""
+        return self.num_sequences * self.num_prompt < SMALL_BELOW
 
     @property
     def mean_context(self) -> float:

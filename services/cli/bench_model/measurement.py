@@ -16,9 +16,8 @@ from services.cli.bench_model.known_figures import Known
 from services.cli.bench_model.subject import Run, Subject
 from services.cli.bench_model.workload import PromptSource, Workload, mixed_workload
 
-ROUNDS_BELOW = 40_000
-"""prompt tokens of a decode cell: a smaller one is repeated"""
 NUM_ROUNDS = 3
+"""of a small decode cell"""
 WARM_PROMPT, WARM_OUTPUT = 8, 4
 
 
@@ -171,4 +170,4 @@ def estimate_s(cell: Cell, floors: Floors) -> float:
 
 
 def _num_rounds(cell: DecodeCell) -> int:
-    return NUM_ROUNDS if cell.num_sequences * cell.num_prompt < ROUNDS_BELOW else 1
+    return NUM_ROUNDS if cell.is_small else 1

@@ -23,7 +23,7 @@ from services.cli.bench_model.checks import check_equal
 from services.cli.bench_model.decode_profile import Profiled, gap_figures, write_trace
 from services.cli.bench_model.figure import Check, Figure
 from services.cli.bench_model.floors import Ceilings, Floors
-from services.cli.bench_model.measurement import ROUNDS_BELOW, Bench, Timed, estimate_s
+from services.cli.bench_model.measurement import Bench, Timed, estimate_s
 from services.cli.bench_model.step_gap import kernels_of
 from services.cli.bench_model.step_parts import render_parts, step_parts
 from services.cli.bench_model.subject import Subject
@@ -101,7 +101,7 @@ class Session:
             parts.begin(f"{cell.name}: {cell.num_sequences} x {cell.num_prompt} tokens")
             timed = bench.measure(cell)
             self._add(bench.figure(cell, timed, plan.known(cell)))
-            if isinstance(cell, DecodeCell) and cell.num_tokens < ROUNDS_BELOW:
+            if isinstance(cell, DecodeCell) and cell.is_small:
                 self._timed.append((cell, timed))
 
     def _profile(self, parts: progress.Progress, subject: BatonSubject) -> None:

@@ -109,6 +109,22 @@ def test_workers_are_spread_over_gpus() -> None:
     assert devices == ["cuda:0", "cuda:1", "cuda:0"]
 
 
+def test_ranks_of_a_worker_have_gpus_of_their_own() -> None:
+    plan = make_plan({"tp": 2}, {}, Machine(num_cores=8, num_gpus=4), num_decode=2)
+    assert plan.topology == "agg"
+    assert "agg (the default with --tp 2)" in plan.summary
+    specs = plan.processes("redis://localhost", 8000)[1:]
+    assert [spec.flags[spec.flags.index("--device") + 1] for spec in specs] == ["cuda:0", "cuda:2"]
+    assert make_plan({"tp": 2}, {}, CPU).topology == "agg"
+
+
+def test_too_few_gpus_for_all_ranks_are_refused() -> None:
+    with pytest.raises(SettingsError, match="2 workers with --tp 2 take 4 GPUs, and there are 3"):
+        make_plan({"tp": 2}, {}, Machine(num_cores=8, num_gpus=3), num_decode=2)
+    with pytest.raises(SettingsError, match="--topology agg, or --tp 1"):
+        make_plan({"tp": 2}, {}, CPU, topology="pd")
+
+
 def test_device_cpu_ignores_gpus() -> None:
     plan = make_plan({"device": "cpu"}, {}, Machine(8, 1))
     assert plan.topology == "pd"

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
+from kernels import prefill_plan
+from kernels.prefill_plan import PrefillTile
 from shared.checkpoint import kv_layout, random_checkpoint
 from shared.engine.block_pool import BlockPool
 from shared.engine.build import load_model
@@ -47,6 +49,7 @@ from tests.tiny_model import TINY, TINY_GPT2
 CPU = torch.device("cpu")
 NUM_BLOCKS = 1500
 NUM_WAVES = 8
+HOPPER = 90
 compiled: list[str] = []
 """kernels, in order; each as often as there are variants of it"""
 
@@ -74,6 +77,7 @@ QWEN2 = {**TINY, "architectures": ["Qwen2ForCausalLM"], "head_dim": 80}
 CASES = {
     "qwen3": Case(shape("qwen3-0.6b"), "bfloat16", (9, 0), 16, 256, 2048, 2000),
     "llama": Case(shape("llama-3.1-8b"), "bfloat16", (9, 0), 16, 64, 512, 1000),
+    "long": Case(shape("llama-3.1-8b"), "bfloat16", (9, 0), 16, 3, 2048, 20_000),
     "a100": Case(shape("llama-3.1-8b"), "bfloat16", (8, 0), 16, 100, 512, 1000),
     "exact": Case(TINY, "float32", (9, 0), 16, 20, 100, 500),
     "windows": Case(MISTRAL, "float16", (9, 0), 32, 37, 300, 403),
@@ -121,6 +125,7 @@ def stub_device() -> None:
         return launched
 
     stubs: tuple[tuple[Any, str, Any], ...] = (
+        (prefill_plan, "prefill_tile", gpu_tile),
         (jit.JITFunction, "_do_compile", note),
         # A token id that no kernel wrote must be one all the same.
         (torch, "empty", torch.zeros),
@@ -131,6 +136,15 @@ def stub_device() -> None:
     )
     for owner, name, stub in stubs:
         setattr(owner, name, stub)
+
+
+def gpu_tile(kv_pool: torch.Tensor) -> PrefillTile:
+    """What prefill_plan.prefill_tile chooses there."""
+    block_size, head_dim = kv_pool.shape[4:]
+    capability = driver.active.get_current_target().arch
+    if capability == HOPPER and prefill_plan.fits_hopper(kv_pool.dtype, block_size, head_dim):
+        return prefill_plan.hopper_tile(head_dim)
+    return prefill_plan.portable_tile(kv_pool.dtype, head_dim)
 
 
 class Zeros(RandomWeights):
@@ -174,7 +188,9 @@ def requests(case: Case, source: random.Random) -> Iterator[SequenceSpec]:
     number = 0
     while True:
         number += 1
-        length = source.randint(1, min(case.longest - 30, source.choice([20, 300, 1500])))
+        length = source.randint(
+            1, min(case.longest - 30, source.choice([20, 300, 1500, case.longest]))
+        )
         sampling = Sampling(
             source.randint(1, 20),
             temperature=source.choice([0.0, 0.6]),

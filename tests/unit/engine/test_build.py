@@ -5,13 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from shared.checkpoint import kv_layout
-from shared.engine import layers
+from shared.engine import build, layers
 from shared.engine.build import (
+    RunnerParts,
     build_engine,
     check_arithmetic,
     count_blocks,
@@ -64,6 +66,24 @@ def test_an_engine_takes_memory_and_length_from_settings(tmp_path: Path) -> None
     assert (engine.memory.num_blocks, engine.memory.layout.block_size) == (9, 8)
     assert engine.load().free == 9
     engine.check_integrity()
+
+
+def test_a_prefill_worker_captures_no_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    build_rank = build.build_rank
+
+    def watched(settings: Settings, *rest: Any) -> RunnerParts:
+        seen.append(settings.eager)
+        return build_rank(settings, *rest)
+
+    monkeypatch.setattr(build, "build_rank", watched)
+    checkpoint = write_checkpoint(tmp_path, TINY)
+    roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
+    for role in roles:
+        build_engine(Settings(model=str(checkpoint.path), device="cpu", kv_memory_mib=1), role)
+    assert seen == [True, False]
 
 
 @pytest.mark.parametrize(("num_blocks", "limited"), [(4, True), (4096, False)])

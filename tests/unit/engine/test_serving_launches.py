@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.rules.sources import ROOT
 
-NUM_CASES = 7
+NUM_CASES = 8
 MIN_STEPS = 50
 
 
@@ -40,3 +40,4 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
 def test_without_a_warm_up_it_would_be() -> None:
     for case in served("bare"):
         assert {"prepare_step_kernel", "paged_decode_kernel"} <= set(case["late"]), case
+        assert {"paged_prefill_hopper_kernel", "paged_prefill_kernel"} & set(case["late"]), case

@@ -19,7 +19,7 @@ from tests.unit.kernels.variant import BLOCK_SIZES, DTYPES, Variant, combination
 
 HOPPER = 90
 POINTERS = {"table_ptr": "*i32", "item_ptr": "*i32", "scale": "fp32"}
-UNALIGNED = ("window", "table_stride")
+UNALIGNED = ("window", "section", "table_stride")
 
 
 def variants() -> Iterator[Variant]:
@@ -38,7 +38,6 @@ def portable_variant(
     tile = portable_tile(DTYPES[dtype], head_dim)
     constants = {
         "GROUP": 4,
-        "SECTION": 4,
         "FIELDS": ITEM_FIELDS,
         "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim,
@@ -61,7 +60,6 @@ def hopper_variant(dtype: str, head_dim: int, block_size: int, window: bool) -> 
     constants = {
         "NUM_KV_HEADS": 8,
         "GROUP": 4,
-        "SECTION": 4,
         "FIELDS": ITEM_FIELDS,
         "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim,
