@@ -64,6 +64,8 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
     """The directory of `model`: a directory, a hub id, or "demo"."""
     if model == DEMO:
         return _demo_model(cache_dir)
+    if not model:
+        raise ModelError("no model is named: a directory, a hub id (owner/name) or demo")
     path = Path(model).expanduser()
     if path.is_dir():
         return path
@@ -95,9 +97,12 @@ def resolve_dtype(wanted: str, config: ModelConfig, device_type: str) -> str:
     return "float32" if device_type == "cpu" else config.dtype
 
 
-def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: int = 0) -> KVLayout:
-    """What one KV block of this model's bytes means. `wanted_len` is --max-model-len: with a
-    dynamic rope it changes the keys themselves, so it becomes part of the model's identity."""
+def kv_layout(
+    checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: int = 0, num_ranks: int = 1
+) -> KVLayout:
+    """What one KV block of this model's bytes means, to each of the ranks. `wanted_len` is
+    --max-model-len: with a dynamic rope it changes the keys themselves, so it becomes part of the
+    model's identity."""
     config = checkpoint.config
     identity = checkpoint.identity
     if config.rope is not None and isinstance(config.rope.scaling, DynamicRope):
@@ -109,9 +114,10 @@ def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: i
         dtype=dtype,
         num_layers=config.num_layers,
         planes=2,
-        num_kv_heads=config.num_kv_heads,
+        num_kv_heads=max(1, config.num_kv_heads // num_ranks),  # or one, copied
         head_dim=config.head_dim,
         block_size=block_size,
+        tp_size=num_ranks,
     )
 
 

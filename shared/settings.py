@@ -144,7 +144,7 @@ class Settings:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), item.metadata)
 
-    def tokens_per_step(self, device_type: str = "cpu") -> int:
+    def tokens_per_step(self, device_type: str) -> int:
         """max_num_batched_tokens of an engine on that kind of device."""
         return self.max_num_batched_tokens or (512 if device_type == "cpu" else 2048)
 

@@ -52,7 +52,7 @@ def _check_gather(ranks: Ranks, device: torch.device) -> None:
 def main() -> None:
     rank, size = int(sys.argv[1]), int(sys.argv[2])
     folder, device = Path(sys.argv[3]), resolve_device(sys.argv[4], rank)
-    ranks = join(rank, size, device, folder)
+    ranks = join(rank, size, device, folder / "ranks")
     check(ranks, device)
     ranks.close()
 

@@ -6,13 +6,16 @@ Needs torch and, on a GPU, triton; no gateway, no Redis, no installed package of
 """
 
 import argparse
+import math
+import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from services.cli.bench_model import progress
 from services.cli.bench_model.figure import Check, Figure, render
 from services.cli.bench_model.model_choice import choose_model
-from shared.errors import BatonError, SettingsError
+from shared.errors import BatonError, MissingError, SettingsError
 from shared.model_shapes import SHAPES
 
 EPILOG = (
@@ -91,8 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if min(arguments.tp, arguments.block_size) < 1:
         raise SettingsError("--tp and --block-size: at least 1")
-    if arguments.scrape_hz < 0 or (arguments.scrape_hz and arguments.profile is None):
-        raise SettingsError("--scrape-hz belongs to --profile and is not negative")
+    if not 0 <= arguments.scrape_hz < math.inf:
+        raise SettingsError("--scrape-hz: a number of at least 0")
+    if arguments.scrape_hz and arguments.profile is None:
+        raise SettingsError("--scrape-hz belongs to --profile")
+    if arguments.engine == "vllm" and find_spec("vllm") is None:
+        raise MissingError("--engine vllm needs an installed vLLM: pip install vllm")
     if arguments.profile is not None:
         if arguments.engine != "baton":
             raise SettingsError("--profile traces Baton's engine only")
@@ -100,6 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
             arguments.profile.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingsError(f"--profile {arguments.profile}: {error.strerror}") from error
+        if not os.access(arguments.profile, os.W_OK | os.X_OK):
+            raise SettingsError(f"--profile {arguments.profile}: cannot be written to")
 
 
 def _judge(figures: list[Figure], checks: list[Check], *, strict: bool) -> None:

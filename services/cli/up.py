@@ -25,6 +25,7 @@ SETTINGS = (
     "max_model_len",
     "dtype",
     "gpu_memory_utilization",
+    "tp",
     "threads",
 )
 """the settings `up` has flags for; every other one is read from the environment. `--threads`
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         choices=("pd", "agg"),
-        help="prefill and decode apart, or together; default: agg with exactly one GPU, else pd",
+        help="prefill and decode apart, or together; default: agg with one GPU or --tp, else pd",
     )
     parser.add_argument("--prefill", type=int, metavar="N", help="prefill workers; default: 1")
     parser.add_argument(

@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 import time
-from pathlib import Path
 from typing import cast
 
 from prometheus_client import disable_created_metrics
@@ -28,6 +27,7 @@ from services.gateway.routes.generate import TENANT
 from shared.block_hash import root_hash
 from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
 from shared.clock import SystemClock
+from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.kv_layout import pool_name
@@ -143,7 +143,7 @@ def gateway_identity(
 ) -> GatewayIdentity:
     """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
-    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len)
+    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len, settings.tp)
     host, port = listener.getsockname()[:2]
     return GatewayIdentity(
         g_inc=new_incarnation(f"gateway-{os.getpid()}"),
@@ -155,13 +155,6 @@ def gateway_identity(
         block_size=settings.block_size,
         topology=cast(Topology, settings.topology),
     )
-
-
-def device_type(device: str) -> str:
-    """`cpu` or `cuda`, as a worker on a machine like this one would choose."""
-    if device != "auto":
-        return device.partition(":")[0]
-    return "cuda" if any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -115,11 +115,7 @@ def build_rank(
     set_threads(settings.threads, device)
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device.type)
     shard = Shard(checkpoint.config, ranks.rank, ranks.size)
-    layout = replace(
-        kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len),
-        num_kv_heads=shard.config.num_kv_heads,
-        tp_size=ranks.size,
-    )
+    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len, ranks.size)
     with weights(checkpoint, TORCH_DTYPES[dtype], device, shard) as reader:
         return build_runner(settings, reader, layout, ranks)
 
@@ -221,8 +217,9 @@ def resolve_device(wanted: str, rank: int = 0) -> torch.device:
         number = (device.index or 0) + rank
         if number >= torch.cuda.device_count():
             ranks = f" and --tp {rank + 1}" if rank else ""
+            build = "" if torch.version.cuda else "; this torch is a build for CPUs"
             raise MissingError(
-                f"--device {wanted}{ranks}: torch sees {torch.cuda.device_count()} GPUs"
+                f"--device {wanted}{ranks}: torch sees {torch.cuda.device_count()} GPUs{build}"
             )
         return torch.device("cuda", number)
     return device

@@ -66,6 +66,8 @@ class Ready:
     num_blocks: int
     max_model_len: int
     load: Load
+    step_tokens: int
+    """what one step may compute"""
     prefill_token_s: float = 0.0
     """seconds a prompt token took in a trial"""
 

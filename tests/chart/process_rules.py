@@ -8,7 +8,7 @@ from services.cli import serve
 from services.cli.__main__ import Parser
 from services.cli.flags import given_settings
 from services.gateway.http.server import LAST_WORDS_S
-from services.gateway.main import device_type
+from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.settings import FILE_SUFFIX, PREFIX, SECRETS, Settings, environment_name, load_settings
 from shared.worker.node import HANG_UP_LIMIT_S
@@ -87,7 +87,7 @@ def one_pool(release: Release) -> Iterator[str]:
 
 def _pool(settings: Settings) -> tuple[Any, ...]:
     facts = asdict(settings)
-    shared = ("model", "served_model_name", "dtype", "block_size")
+    shared = ("model", "served_model_name", "dtype", "block_size", "tp")
     return (device_type(settings.device), *(facts[name] for name in shared))
 
 

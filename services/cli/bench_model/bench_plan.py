@@ -15,6 +15,7 @@ from services.cli.bench_model.model_choice import ModelChoice
 from services.cli.bench_model.model_size import ModelSize
 from shared.checkpoint import resolve_dtype
 from shared.engine.build import resolve_device
+from shared.engine.parallel.shard import Shard
 from shared.errors import MissingError
 from shared.settings import Settings, load_settings
 
@@ -43,11 +44,13 @@ class BenchPlan:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, choice: ModelChoice) -> "BenchPlan":
-        """SettingsError or MissingError say why it cannot be."""
+        """SettingsError, ModelError or MissingError say why it cannot be."""
         device = resolve_device(arguments.device)
+        resolve_device(arguments.device, arguments.tp - 1)
+        Shard(choice.config, 0, arguments.tp)
         dtype = resolve_dtype(arguments.dtype, choice.config, device.type)
         size = ModelSize.of(choice.config, dtype, arguments.tp)
-        _check_memory(choice.name, size, device)
+        _check_memory(choice.name, size.weight_bytes * arguments.tp, device)
         attention, cells = _cells(arguments, choice, device.type)
         traces = _profiled(arguments, cells, device.type)
         place = {"device": str(device), "dtype": dtype}
@@ -85,7 +88,7 @@ def _cells(
     apart = device_type == "cuda" and arguments.engine == "baton" and choice.name in MODELS
     longest = choice.config.longest_len
     there = [cell for cell in cells_of(choice.name, device_type) if cell.longest <= longest]
-    patterns = arguments.cells.split(",") if arguments.cells else []
+    patterns = arguments.cells.split(",") if arguments.cells is not None else []
     wanted = chosen([*(ATTENTION_CELLS if apart else ()), *there], patterns)
     attention = [one for one in wanted if isinstance(one, AttentionCell)]
     cells = [one for one in wanted if not isinstance(one, AttentionCell)]
@@ -123,12 +126,12 @@ def _settings(
     )
 
 
-def _check_memory(name: str, size: ModelSize, device: torch.device) -> None:
-    """Rather than a machine that swaps."""
-    need = CPU_FACTOR * size.weight_bytes
+def _check_memory(name: str, weight_bytes: int, device: torch.device) -> None:
+    """Of all ranks. Rather than a machine that swaps."""
+    need = CPU_FACTOR * weight_bytes
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cpu" and need > have:
         raise MissingError(
             f"{name} on a CPU takes {need / 1e9:.0f} GB and this machine has {have / 1e9:.0f}; "
-            "it needs a GPU, and torch sees none"
+            "it needs a GPU"
         )

@@ -62,7 +62,7 @@ def check_phases(value_s: float, steps_s: float | None) -> Check:
         return Check(name, None, "not applicable: steps are not seen")
     text = f"{value_s * 1e3:.3f} ms beside {steps_s * 1e3:.3f} ms"
     agree = PHASES_AGREE * steps_s <= value_s <= steps_s / PHASES_AGREE
-    return Check(name, agree, text)
+    return Check(name, agree, text if agree else f"{text}; is something else running here?")
 
 
 def check_equal(timed: Run, eager: Run, num_tokens: int, how: str) -> Check:

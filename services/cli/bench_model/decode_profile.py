@@ -62,12 +62,14 @@ def profiled(device_type: str, num_prompt: int, scrape_hz: float) -> list[Profil
 
 
 def write_trace(
-    subject: BatonSubject, prompts: PromptSource, wanted: Profiled, folder: Path
-) -> Path:
-    """Decode, and write `folder`/NAME.json.gz, a Chrome trace."""
-    path = folder / f"{wanted.name}.json.gz"
-    on_gpu = torch.cuda.is_available()
-    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    subject: BatonSubject,
+    prompts: PromptSource,
+    wanted: Profiled,
+    device: torch.device,
+    path: Path,
+) -> None:
+    """Decode, and write a Chrome trace."""
+    activity = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
     tracer = profile(activities=[activity], acc_events=True)
     num_done = 0
 
@@ -89,7 +91,6 @@ def write_trace(
     if num_done <= LEAD_STEPS + wanted.num_steps:
         raise BatonError(f"only {num_done} steps decoded all {wanted.num_sequences} sequences")
     tracer.export_chrome_trace(str(path))
-    return path
 
 
 def gap_figures(

@@ -37,7 +37,8 @@ def check_device() -> None:
     import torch  # noqa: PLC0415  (`--help` needs none)
 
     if not torch.cuda.is_available():
-        raise MissingError("kernels are timed on a GPU, and torch sees none here")
+        build = "" if torch.version.cuda else "; this torch is a build for CPUs"
+        raise MissingError(f"kernels are timed on a GPU, and torch sees none here{build}")
 
 
 def available() -> list[str]:

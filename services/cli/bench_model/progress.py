@@ -35,6 +35,13 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def keep(text: str) -> None:
+    """A line that stays."""
+    clear()
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 def clear() -> None:
     """Before anything else is written."""
     if sys.stderr.isatty():

@@ -110,9 +110,11 @@ class Session:
         prompts = PromptSource(subject.vocab_size, seed=2)
         for wanted in plan.profiled:
             parts.begin(f"{wanted.name}: a trace of {wanted.num_steps} steps")
-            path = write_trace(subject, prompts, wanted, folder)
-            progress.say(f"wrote {path}")
-            if plan.device.type == "cuda":
+            path = folder / f"{wanted.name}.json.gz"
+            write_trace(subject, prompts, wanted, plan.device, path)
+            on_gpu = plan.device.type == "cuda"
+            progress.keep(f"wrote {path}" + ("" if on_gpu else "; without a GPU it has no kernels"))
+            if on_gpu:
                 self._show_trace(wanted, path)
 
     def _show_trace(self, wanted: Profiled, path: Path) -> None:

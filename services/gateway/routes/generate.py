@@ -23,6 +23,7 @@ from services.gateway.prompt.prompt_reader import PreparedRequest
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.serving import Dispatch
+from shared.device_type import device_type
 from shared.settings import Settings
 
 TENANT = "default"
@@ -39,6 +40,8 @@ class GenerateRoutes:
         self._dispatcher = dispatcher
         self._text = text
         self._starting = asyncio.Lock()
+        self._step_tokens = settings.tokens_per_step(device_type(settings.device))
+        """of a worker"""
 
     async def chat(self, request: Request) -> Response:
         return await self._answer(request, "chat")
@@ -82,7 +85,7 @@ class GenerateRoutes:
             [len(prompt.token_ids) for prompt in prepared.prompts],
             prepared.num_choices,
             min_shared_tokens=settings.block_size if settings.prefix_cache else never,
-            max_waiting_tokens=settings.tokens_per_step(),
+            max_waiting_tokens=self._step_tokens,
         )
         requests = choice_requests(http, prepared)
         return ChoiceGroup(self._dispatcher.submit, requests, order, self._starting)

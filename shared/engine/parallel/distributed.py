@@ -35,13 +35,13 @@ class DistributedRanks:
         self._device = device
 
     @classmethod
-    def join(cls, rank: int, size: int, device: torch.device, folder: Path) -> "DistributedRanks":
-        """Wait for all ranks. `folder` is theirs alone. One group per process."""
+    def join(cls, rank: int, size: int, device: torch.device, meeting: Path) -> "DistributedRanks":
+        """Wait for all ranks. `meeting` is an empty file of theirs alone. One group per process."""
         os.environ.update(PRIVATE)
         on_gpu = device.type == "cuda"
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            init_method=f"file://{folder / 'ranks'}",
+            init_method=f"file://{meeting}",
             rank=rank,
             world_size=size,
             timeout=TIMEOUT,

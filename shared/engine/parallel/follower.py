@@ -53,9 +53,9 @@ def drawn_checkpoint(path: str, name: str) -> Checkpoint:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`follower FD RANK SIZE PARENT_PID FOLDER MODEL NAME stored|random`: exit status."""
+    """`follower FD RANK SIZE PARENT_PID MEETING MODEL NAME stored|random`: exit status."""
     fd, rank, size, parent_pid = map(int, arguments[:4])
-    folder, model, name, weights = arguments[4:]
+    meeting, model, name, weights = arguments[4:]
     die_with_parent(parent_pid)
     sock = socket.socket(fileno=fd)
     try:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         device = resolve_device(settings.device, rank)
         drawn = weights == "random"
         checkpoint = drawn_checkpoint(model, name) if drawn else load_checkpoint(model)
-        ranks = join(rank, size, device, Path(folder))
+        ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
         parts = build_rank(settings, checkpoint, device, ranks, reader)
         gc.collect()

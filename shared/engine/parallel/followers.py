@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -55,9 +54,7 @@ class Followers:
         size = settings.tp
         self.on_lost: Callable[[RankLostError], None] = end_process
         """called by a thread, GRACE_S after a loss that `explained` did not report"""
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="baton-ranks-", ignore_cleanup_errors=True
-        )
+        self._meeting = os.fdopen(os.memfd_create("baton-ranks"), "rb")
         self._sockets: list[socket.socket] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lost: list[RankLostError] = []
@@ -67,10 +64,10 @@ class Followers:
         for rank in range(1, size):
             ours, theirs = socket.socketpair()
             with theirs:
-                place = [theirs.fileno(), rank, size, os.getpid(), self.folder]
+                place = [theirs.fileno(), rank, size, os.getpid(), self.meeting]
                 process = subprocess.Popen(  # noqa: S603
                     [*COMMAND, *map(str, place), *model],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), self._meeting.fileno()],
                     process_group=0,  # Ctrl-C is rank 0's, which ends the others
                     env=_environment(settings),
                 )
@@ -81,9 +78,9 @@ class Followers:
             ).start()
 
     @property
-    def folder(self) -> Path:
-        """Where the ranks find each other; nobody else may read it."""
-        return Path(self._folder.name)
+    def meeting(self) -> Path:
+        """Where the ranks find each other: a file in memory, here and in every follower."""
+        return Path(f"/proc/self/fd/{self._meeting.fileno()}")
 
     @property
     def lost(self) -> bool:
@@ -106,7 +103,6 @@ class Followers:
                 # Its end of the channel is closed, though its process has not ended yet.
                 self._lost.append(RankLostError(f"a rank does not listen any more: {error}"))
             self._settled.set()
-            self._folder.cleanup()
             raise self._lost[0] from None
 
     def dismiss(self) -> None:
@@ -124,7 +120,7 @@ class Followers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._folder.cleanup()
+        self._meeting.close()
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
         status = process.wait()
@@ -137,7 +133,6 @@ class Followers:
         self._lost.append(RankLostError(f"rank {rank} (pid {process.pid}) {how}{words}"))
         self._noticed.set()
         if not self._settled.wait(GRACE_S):
-            self._folder.cleanup()
             self.on_lost(self._lost[0])
 
 

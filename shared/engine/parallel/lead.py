@@ -32,7 +32,7 @@ def lead(
     followers = Followers(settings, [str(checkpoint.path), checkpoint.name, stored])
     try:
         with followers.explained():
-            ranks = join(0, size, device, followers.folder)
+            ranks = join(0, size, device, followers.meeting)
             parts = build_rank(settings, checkpoint, device, ranks, weights)
     except BaseException:
         followers.close()

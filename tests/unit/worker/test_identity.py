@@ -9,7 +9,9 @@ from shared.settings import Settings
 from shared.worker.channel import Ready
 from shared.worker.identity import Identity
 
-READY = Ready(1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, Load(0, 0, 0, 0, 8, 8, 0, 0))
+READY = Ready(
+    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, Load(0, 0, 0, 0, 8, 8, 0, 0), 512
+)
 
 
 def address(advertise: str) -> tuple[str, int]:
