@@ -172,16 +172,9 @@ class Engine:
         output = StepOutput()
         self._go_on(output)
         if self.in_flight and self._scheduler.lacks_blocks:
-            self._finish_step(output)
-        scheduled = self._scheduler.schedule()
-        self._stirred = scheduled.changes_next
-        self._report(scheduled, output)
-        self.on_scheduled(output)
-        started = self._start(scheduled) if scheduled.items else None
-        self._finish_step(output)
-        self._in_flight = started
-        if not self._runner.runs_ahead or needs_its_tokens(scheduled.items):
-            self._finish_step(output)
+            self._finish_step(output)  # and is reported before anybody gives way
+        else:
+            self._advance(output)
         output.stored, output.removed = self._pool.drain_events()
         return output
 
@@ -214,9 +207,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """IntegrityError if pool, tables and queues disagree; between steps only."""
-        copies = self._in_flight.scheduled.copies if self._in_flight else []
-        copied = [copy.src for copy in copies]
-        check_engine(self._pool, self._scheduler, self.sequences.values(), copied)
+        check_engine(self._pool, self._scheduler, self.sequences.values())
 
     def _queue(self, spec: SequenceSpec) -> bool:
         if spec.attempt in self.sequences:
@@ -280,6 +271,17 @@ class Engine:
             counts = self._pool.ref_counts
             self._staging.retire(block for block in table if not counts[block])
 
+    def _advance(self, output: StepOutput) -> None:
+        scheduled = self._scheduler.schedule()
+        self._stirred = scheduled.changes_next
+        self._report(scheduled, output)
+        self.on_scheduled(output)
+        started = self._start(scheduled) if scheduled.items else None
+        self._finish_step(output)
+        self._in_flight = started
+        if not self._runner.runs_ahead or needs_its_tokens(scheduled.items):
+            self._finish_step(output)
+
     def _report(self, scheduled: ScheduledBatch, output: StepOutput) -> None:
         """Tell what scheduling alone decided."""
         counters = self.counters
@@ -313,6 +315,7 @@ class Engine:
             before.rows if before else None,
         )
         logits = self._runner.run(batch, before.tokens.device_ids if before else None)
+        self._scheduler.release_sources(scheduled)
         tokens = self._sampler.sample(logits, sample_rows(scheduled.items))
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in scheduled.items:
@@ -335,7 +338,6 @@ class Engine:
     def _update(self, step: StepInFlight, output: StepOutput) -> None:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         tokens = iter(step.tokens.wait())
-        self._scheduler.complete(step.scheduled)
         for sequence, start, num_tokens, samples, prefill in step.scheduled.items:
             token = next(tokens) if samples else None
             if sequence.state is SequenceState.FINISHED:  # while the step ran
@@ -377,7 +379,7 @@ class Engine:
         self.counters.generated_tokens += 1
         logprobs = () if token.logprobs is None else (token.logprobs,)
         run = TokenRun(*sequence.attempt, index, (token.token_id,), logprobs, reason)
-        output.tokens.append(_repeated(sequence, run))
+        output.tokens.append(sequence.told(run))
         if reason is not None:
             ended = output.ended if sequence.spec.mode == "prefill" else output.finished
             ended.append(sequence.attempt)
@@ -386,15 +388,3 @@ class Engine:
             self._scheduler.park(sequence)
             sequence.state = SequenceState.HELD
             output.sealed.append((sequence.attempt, run))
-
-
-def _repeated(sequence: Sequence, run: TokenRun) -> TokenRun:
-    """The first run of a handed-over sequence begins with token 1 once more."""
-    first, sequence.repeat = sequence.repeat, None
-    if first is None:
-        return run
-    return run._replace(
-        index=first.index,
-        token_ids=first.token_ids + run.token_ids,
-        logprobs=first.logprobs + run.logprobs,
-    )

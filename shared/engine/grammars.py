@@ -40,6 +40,10 @@ class Grammars:
         self.on_ready: Callable[[], None] = lambda: None
         """a grammar is done; runs in the thread"""
 
+    def close(self) -> None:
+        """Begin no grammar that waits for its turn; the process would not end before it."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
     @property
     def any_ready(self) -> bool:
         """`ready` would return something."""

@@ -20,16 +20,11 @@ class IntegrityError(AssertionError):
 
 
 def check_engine(
-    pool: BlockPool,
-    scheduler: Scheduler,
-    sequences: Iterable[EngineSequence],
-    copied: Iterable[int] = (),
+    pool: BlockPool, scheduler: Scheduler, sequences: Iterable[EngineSequence]
 ) -> None:
-    """IntegrityError if pool, block tables and queues disagree. `copied`: blocks that a step in
-    flight copies from, which it keeps until it is booked."""
+    """IntegrityError if pool, block tables and queues disagree."""
     known = list(sequences)
-    tables = [sequence.block_table for sequence in known]
-    check_pool(pool, [*tables, *([block] for block in copied)])
+    check_pool(pool, [sequence.block_table for sequence in known])
     _check_queues(scheduler, known)
     for sequence in known:
         _check_sequence(pool, sequence)

@@ -119,8 +119,9 @@ class Scheduler:
         self._admit(batch)
         return batch
 
-    def complete(self, batch: ScheduledBatch) -> None:
-        """The step ran: the sources of its copies are no longer needed."""
+    def release_sources(self, batch: ScheduledBatch) -> None:
+        """The step runs: its copies are its first work, so whatever else is started may write to
+        their sources."""
         for copy in batch.copies:
             self.pool.free((copy.src,))
 

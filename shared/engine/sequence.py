@@ -173,6 +173,18 @@ class Sequence:
         full = length - self.spec.num_prompt_tokens >= self.spec.sampling.max_tokens
         return self.num_awaited_tokens > 0 and (full or length >= max_model_len)
 
+    def told(self, run: TokenRun) -> TokenRun:
+        """What is reported of a run: the first of a handed-over sequence begins with token 1 once
+        more."""
+        first, self.repeat = self.repeat, None
+        if first is None:
+            return run
+        return run._replace(
+            index=first.index,
+            token_ids=first.token_ids + run.token_ids,
+            logprobs=first.logprobs + run.logprobs,
+        )
+
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the last token ends the sequence, or None if it goes on."""
         sampling = self.spec.sampling

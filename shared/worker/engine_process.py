@@ -198,6 +198,8 @@ def main(arguments: Sequence[str]) -> int:
         end_process(error)
     except (EOFError, ConnectionError):
         pass
+    finally:
+        engine.grammars.close()
     return 0
 
 

@@ -73,13 +73,19 @@ def main(arguments: Sequence[str]) -> int:
         del parts  # a group waits for the graphs that its calls were captured in
         ranks.close()
     except BatonError as error:
-        sock.sendall(str(error).encode())
+        _say(sock, str(error))
         return error.exit_code
     except (OSError, RuntimeError) as error:
         logging.getLogger(__name__).warning("rank %d: %s", rank, error)
-        sock.sendall(str(error).partition("\n")[0].encode())
+        _say(sock, str(error).partition("\n")[0])
         return 1
     return 0
+
+
+def _say(sock: socket.socket, text: str) -> None:
+    """The last words, if rank 0 is still there to hear them."""
+    with contextlib.suppress(OSError):
+        sock.sendall(text.encode())
 
 
 if __name__ == "__main__":

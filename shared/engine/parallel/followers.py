@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ NOTICE_S = 2.0
 GRACE_S = 3.0
 """how long whoever uses the ranks has to notice a loss, before `on_lost`"""
 STOP_S = 5.0
-"""how long followers have to end by themselves"""
+"""how long followers have, together, to end by themselves"""
 MAX_WORDS = 2**12
 COMMAND = (sys.executable, "-m", "shared.engine.parallel.follower")
 
@@ -98,7 +99,7 @@ class Followers:
             yield
         except (RuntimeError, OSError) as error:
             if not self._noticed.wait(NOTICE_S):
-                if not isinstance(error, OSError):
+                if not isinstance(error, ConnectionError):
                     raise
                 # Its end of the channel is closed, though its process has not ended yet.
                 self._lost.append(RankLostError(f"a rank does not listen any more: {error}"))
@@ -114,9 +115,10 @@ class Followers:
     def close(self) -> None:
         """Wait for their end, some seconds at most."""
         self.dismiss()
+        deadline_s = time.monotonic() + STOP_S
         for process in self._processes:
             try:
-                process.wait(STOP_S)
+                process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -110,3 +110,22 @@ def test_an_idle_engine_rehearses_until_nothing_is_left_to_make() -> None:
     assert not engine.rehearse()
     assert ran == [2, 1]
     engine.check_integrity()
+
+
+def test_an_abort_while_a_copy_is_in_flight_leaves_the_pool_whole() -> None:
+    """The copied block's ancestors go with the table of the sequence; whoever comes next gets all
+    blocks that are said to be available."""
+    engine, _ = fake_engine(4, runs_ahead=True, max_model_len=16)
+    two = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
+    cached = make_prompt(8)  # two whole blocks
+    engine.add(make_spec("a", cached, Sampling(max_tokens=1, temperature=0.0)))
+    run_to_end(engine)
+    second = make_spec("b", cached, two)
+    engine.add(second)
+    engine.step()
+    engine.abort(second.attempt)
+    engine.check_integrity()
+    third = make_spec("c", make_prompt(10, salt=5), two)
+    engine.add(third)
+    wanted = answer_alone(third.token_ids, 10, two, 16)
+    assert tokens_of(run_to_end(engine), third.attempt) == wanted

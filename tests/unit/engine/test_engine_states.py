@@ -322,7 +322,7 @@ def _no_event(self: BlockPool, name: bytes) -> None:
         (engine, "next_pieces", _lose_pieces),
         (Scheduler, "_grow", _always_grow),
         (Scheduler, "_num_spare_blocks", _spare_all),
-        (Scheduler, "complete", _keep_source),
+        (Scheduler, "release_sources", _keep_source),
         (BlockPool, "_note_removed", _no_event),
     ],
 )

@@ -35,7 +35,7 @@ def run(scheduler: Scheduler) -> ScheduledBatch:
         if item.samples:
             item.sequence.token_ids.append(1)
             item.sequence.state = SequenceState.DECODE
-    scheduler.complete(batch)
+    scheduler.release_sources(batch)
     return batch
 
 

@@ -21,7 +21,7 @@ from shared.worker.channel import (
     StepReport,
 )
 from shared.worker.engine_process import EngineLoop
-from tests.unit.engine.fake_runner import fake_engine, make_prompt, make_spec
+from tests.unit.engine.fake_runner import answer_alone, fake_engine, make_prompt, make_spec
 from tests.worker_pair import StepChannel
 
 GREEDY = Sampling(max_tokens=6, temperature=0.0)
@@ -155,3 +155,29 @@ def test_a_planted_delay_is_slept_once_for_each_request(
     while loop.engine.has_work:
         loop.turn()
     assert slept == [0.2]
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_every_token_is_told_before_its_sequence_is_handed_back(runs_ahead: bool) -> None:
+    """Two sequences outgrow the pool; the younger gives way."""
+    loop = Loop("decode", num_blocks=8, runs_ahead=runs_ahead)
+    long = Sampling(max_tokens=20, temperature=0.0, ignore_eos=True)
+    prompts = {name: make_prompt(7, salt) for salt, name in enumerate("ab")}
+    for name, prompt in prompts.items():
+        loop.channel.put(Reserve(make_spec(name, prompt, long, "decode")))
+    loop.loop.turn()
+    for name, prompt in prompts.items():
+        table = loop.engine.sequences[Attempt(name, 0)].block_table
+        for at, token_id in enumerate(prompt):
+            loop.runner.kv[table[at // 4], at % 4] = (token_id, at)
+        first = answer_alone(prompt, 7, long, 33)[0]
+        loop.channel.put(Adopt(Attempt(name, 0), TokenRun(name, 0, 0, (first,))))
+    while loop.engine.has_work or loop.channel.commands:
+        loop.loop.turn()
+    gone: set[Attempt] = set()
+    for event in loop.channel.events:
+        if isinstance(event, Scheduled):
+            gone.update(event.handed_back)
+        if isinstance(event, StepReport):
+            assert gone.isdisjoint(Attempt(run.rid, run.epoch) for run in event.tokens)
+    assert gone == {Attempt("b", 0)}

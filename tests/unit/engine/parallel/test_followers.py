@@ -1,0 +1,45 @@
+"""Followers as rank 0 treats them; processes that do nothing stand for them."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.engine.parallel import followers as module
+from shared.engine.parallel.followers import Followers
+from shared.settings import Settings
+
+DEAF = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Followers]:
+    """Seven that do not leave when they are told to."""
+    monkeypatch.setattr(module, "COMMAND", DEAF)
+    monkeypatch.setattr(module, "NOTICE_S", 0.1)
+    monkeypatch.setattr(module, "STOP_S", 0.5)
+    followers = Followers(Settings(tp=8, device="cpu"), ["m", "m", "stored"])
+    yield followers
+    followers.close()
+
+
+def test_all_together_have_the_seconds_to_end(deaf: Followers) -> None:
+    start_s = time.monotonic()
+    deaf.close()
+    assert time.monotonic() - start_s < 3 * module.STOP_S
+
+
+def test_an_error_of_rank_0s_own_is_no_lost_rank(deaf: Followers) -> None:
+    with pytest.raises(OSError, match="No space left"), deaf.explained():
+        raise OSError(28, "No space left on device")
+    assert not deaf.lost
+
+
+def test_they_meet_in_one_file_in_memory(deaf: Followers) -> None:
+    theirs = [
+        Path(f"/proc/{process.pid}/fd/{deaf.meeting.name}").stat().st_ino
+        for process in deaf._processes
+    ]
+    assert set(theirs) == {deaf.meeting.stat().st_ino}
