@@ -20,7 +20,7 @@ import triton
 from kernels import reference
 from kernels.decode_plan import DecodePlan
 from kernels.decode_tiles import decode_tile
-from kernels.graph_time import graph_time_us
+from kernels.graph_time import graph_time_us, need_gpus
 from kernels.paged_decode import paged_decode
 
 NUM_LAYERS = 16
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--spread", action="store_true", help="blocks all over a pool of 64 GiB")
     arguments = parser.parse_args()
+    need_gpus()
     for line in cells(arguments.block_size, arguments.spread):
         sys.stdout.write(json.dumps(line) + "\n")
 

@@ -20,7 +20,7 @@ import triton
 
 from kernels import reference
 from kernels.copy_blocks import gather_blocks, scatter_blocks
-from kernels.graph_time import graph_time_us
+from kernels.graph_time import graph_time_us, need_gpus
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_store import rope_store
 from kernels.silu_mul import silu_mul
@@ -186,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128, 256, 8192])
     arguments = parser.parse_args()
+    need_gpus()
     copy_rate = copy_gb_per_s()
     for cell in cells(arguments.rows):
         sys.stdout.write(json.dumps(result(cell, copy_rate)) + "\n")

@@ -21,7 +21,7 @@ import torch
 import triton
 
 from kernels import reference_linear
-from kernels.graph_time import graph_time_us
+from kernels.graph_time import graph_time_us, need_gpus
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
 from kernels.skinny_linear import Norm, skinny_linear
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", choices=MODELS, default=["llama-3.1-8b"])
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     arguments = parser.parse_args()
+    need_gpus()
     for model in arguments.model:
         for cells in (layer_cells, projection_cells):
             for cell in cells(model, arguments.rows):

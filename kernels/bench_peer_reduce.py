@@ -24,6 +24,7 @@ import triton
 
 from kernels import peer_reduce as kernel
 from kernels import reference_peer_reduce
+from kernels.graph_time import need_gpus
 from kernels.peer_inbox import PeerInbox, inbox_bytes
 from kernels.peer_memory import HANDLE_BYTES, PeerMemory
 
@@ -181,6 +182,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is None:
+        need_gpus(arguments.ranks)
         return run_all(sys.argv[1:], arguments.ranks)
     run_rank(arguments.rank, arguments)
     return 0

@@ -19,6 +19,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.graph_time import need_gpus
 from kernels.paged_prefill import paged_prefill
 from kernels.prefill_plan import PrefillPlan, PrefillTile
 
@@ -205,6 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="time of paged_prefill, TFLOP/s")
     parser.add_argument("--num-rounds", type=int, default=3)
     arguments = parser.parse_args()
+    need_gpus()
     report({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
     for shape in SHAPES:
         bench(shape, arguments.num_rounds)

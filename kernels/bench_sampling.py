@@ -20,7 +20,7 @@ import triton
 
 from kernels import reference_sampling
 from kernels import sampling_rows as fields
-from kernels.graph_time import graph_time_us
+from kernels.graph_time import graph_time_us, need_gpus
 from kernels.sampling import choose_tokens
 
 ROWS = (1, 32, 256)
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("--spread", type=float, nargs="+", default=[1.0, 4.0])
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
     arguments = parser.parse_args()
+    need_gpus()
     dtypes = [getattr(torch, name) for name in arguments.dtype]
     for line in cells(arguments.spread, dtypes):
         sys.stdout.write(json.dumps(line) + "\n")
