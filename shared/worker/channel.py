@@ -212,5 +212,5 @@ def receive_memory(sock: socket.socket) -> int:
         with sock.makefile("rb") as words:
             raise BatonError(words.read().decode())
     if flag != _HERE_IS_MEMORY or not fds:
-        raise BatonError("the engine process ended before it was ready")
+        raise BatonError("the engine process ended before it was ready; its log says why")
     return fds[0]
