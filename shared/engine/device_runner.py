@@ -47,10 +47,23 @@ class DeviceRunner:
     def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
         """Step 7 on a GPU, and step 5's prompts: see Runner. Logits are of the model's type, and
         valid until the next call."""
+        return self._run(batch, previous, eager=self._eager)
+
+    @torch.inference_mode()
+    def run_eagerly(self, batch: HostBatch) -> torch.Tensor:
+        """The same kernel by kernel; no graph is captured."""
+        return self._run(batch, None, eager=True)
+
+    def rehearsal(self) -> HostBatch | None:
+        """See Runner: a decode step of the largest size that has no graph yet."""
+        missing = () if self._eager else self.graphs.missing
+        return decode_step(missing[-1]) if missing else None
+
+    def _run(self, batch: HostBatch, previous: torch.Tensor | None, *, eager: bool) -> torch.Tensor:
         shape = batch.shape
         decodes = shape.num_tokens == shape.num_sequences == shape.num_logits_rows
         if decodes and not shape.num_copies:
-            return self._decode(batch, previous)
+            return self._decode(batch, previous, eager=eager)
         tensors = self._inputs.upload(batch, previous)
         if shape.num_copies:
             copy_blocks(self.kv_pool, tensors.copies)
@@ -60,19 +73,16 @@ class DeviceRunner:
             return hidden[:0]
         return self._model.logits(hidden.index_select(0, tensors.logits_rows))
 
-    def rehearsal(self) -> HostBatch | None:
-        """See Runner: a decode step of the largest size that has no graph yet."""
-        missing = () if self._eager else self.graphs.missing
-        return decode_step(missing[-1]) if missing else None
-
-    def _decode(self, batch: HostBatch, previous: torch.Tensor | None) -> torch.Tensor:
+    def _decode(
+        self, batch: HostBatch, previous: torch.Tensor | None, *, eager: bool
+    ) -> torch.Tensor:
         num_rows = batch.shape.num_tokens
         size = self.graphs.size_for(num_rows)
         self._inputs.upload(batch, previous, size)
         if size not in self._steps:
             self._steps[size] = self._decode_step(size)
         step = self._steps[size]
-        if self._eager:
+        if eager:
             step()
         else:
             self.graphs.run(size, step)

@@ -25,20 +25,21 @@ def warm_up(
     runner: DeviceRunner, sampler: DeviceSampler, max_tokens: int, longest: int, block_size: int
 ) -> None:
     """Run steps of all kinds, and each way of choosing a token: decode steps of every size, as many
-    sequences beside a prompt, and prompts of up to `longest` tokens, `max_tokens` in all.
+    sequences beside a prompt, and prompts of up to `longest` tokens, `max_tokens` in all. No graph
+    is captured.
 
     What a kernel is compiled for depends on how many sequences decode, or on how many rows there
     are in all, never on both.
     """
     sizes = runner.graphs.sizes
     for size in sizes:
-        logits = runner.run(decode_step(size))
+        logits = runner.run_eagerly(decode_step(size))
         for sampling in SAMPLINGS:
             counts = TokenCounts((0,), ()) if sampling.repetition_penalty != 1.0 else None
             sampler.sample(logits, [SampleRow(sampling, 1, 0, counts=counts)] * size).wait()
     for num_decoding in sizes[:-1]:
-        runner.run(mixed_step(num_decoding, CHUNK, longest, block_size))
+        runner.run_eagerly(mixed_step(num_decoding, CHUNK, longest, block_size))
     largest = min(max_tokens, sizes[-1] * longest)
     totals = {CHUNK, *graph_sizes(MAX_ROWS), largest}
     for num_tokens in sorted(total for total in totals if CHUNK <= total <= largest):
-        runner.run(mixed_step(0, num_tokens, longest, block_size))
+        runner.run_eagerly(mixed_step(0, num_tokens, longest, block_size))

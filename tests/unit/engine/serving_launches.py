@@ -30,7 +30,6 @@ from shared.engine.decode_graphs import DecodeGraphs
 from shared.engine.device_runner import DeviceRunner
 from shared.engine.device_sampler import DeviceSampler
 from shared.engine.device_traits import DeviceTraits
-from shared.engine.empty_steps import decode_step
 from shared.engine.engine import Engine
 from shared.engine.kernel_operations import KernelOperations
 from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
@@ -116,6 +115,13 @@ class Launched:
         return None
 
 
+class Captured:
+    """A graph of a step."""
+
+    def replay(self) -> None:
+        return None
+
+
 def stub_device() -> None:
     """What Triton and torch would need one for, for the life of the process."""
 
@@ -127,6 +133,7 @@ def stub_device() -> None:
     stubs: tuple[tuple[Any, str, Any], ...] = (
         (prefill_plan, "prefill_tile", gpu_tile),
         (jit.JITFunction, "_do_compile", note),
+        (DecodeGraphs, "_capture", lambda self, step: step() or Captured()),
         # A token id that no kernel wrote must be one all the same.
         (torch, "empty", torch.zeros),
         # The vendor's products: nothing of ours is compiled for them, and a CPU's take long.
@@ -168,11 +175,11 @@ def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
         PagedAttention(config.num_heads, config.windows, traits),
         StepInputs(case.max_tokens, case.max_seqs, width, CPU),
         DecodeGraphs(case.max_seqs),
-        eager=True,
     )
     sampler = DeviceSampler(config.vocab_size, CPU)
     if warm:
         warm_up(runner, sampler, case.max_tokens, case.longest, case.block_size)
+        assert runner.graphs.missing == runner.graphs.sizes, "captured before anybody needs it"
     memory = KVMemory.create(layout, NUM_BLOCKS)
     scheduler = Scheduler(
         BlockPool(NUM_BLOCKS, case.block_size, memory.generations),
@@ -231,8 +238,9 @@ def main(*, warm: bool) -> None:
         compiled.clear()
         engine, runner = make_engine(case, warm=warm)
         num_warm = len(compiled)
-        for size in runner.graphs.sizes:
-            runner.run(decode_step(size))
+        while engine.rehearse():
+            pass
+        assert not runner.graphs.missing
         num_steps = serve(case, engine)
         line = {"case": name, "num_warm": num_warm, "num_steps": num_steps}
         sys.stdout.write(json.dumps(line | {"late": compiled[num_warm:]}) + "\n")
