@@ -98,8 +98,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise SettingsError("--scrape-hz: a number of at least 0")
     if arguments.scrape_hz and arguments.profile is None:
         raise SettingsError("--scrape-hz belongs to --profile")
-    if arguments.engine == "vllm" and find_spec("vllm") is None:
-        raise MissingError("--engine vllm needs an installed vLLM: pip install vllm")
     if arguments.profile is not None:
         if arguments.engine != "baton":
             raise SettingsError("--profile traces Baton's engine only")
@@ -109,6 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise SettingsError(f"--profile {arguments.profile}: {error.strerror}") from error
         if not os.access(arguments.profile, os.W_OK | os.X_OK):
             raise SettingsError(f"--profile {arguments.profile}: cannot be written to")
+    if arguments.engine == "vllm" and find_spec("vllm") is None:
+        raise MissingError("--engine vllm needs an installed vLLM: pip install vllm")
 
 
 def _judge(figures: list[Figure], checks: list[Check], *, strict: bool) -> None:

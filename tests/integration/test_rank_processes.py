@@ -107,17 +107,6 @@ def test_the_others_end_too_when_one_of_several_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_followers_say_nothing_of_an_interrupted_rank_0(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, LLAMA)
-    with _started(_settings(tmp_path, 2), "forever") as process:
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        _, problems = process.communicate(timeout=START_S)
-        assert "KeyboardInterrupt" in problems
-        assert "BrokenPipeError" not in problems
-
-
-@pytest.mark.timeout(120)
 def test_followers_do_not_outlive_rank_0(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
     with _started(_settings(tmp_path, 2), "forever") as process:

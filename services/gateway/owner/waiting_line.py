@@ -24,13 +24,15 @@ class _Place:
         self.live = live
         self.since_s = since_s
         self.put_s: float | None = None
-        self.accepted = live.machine.epoch > 0 or live.request.follows
+        self.popped = live.machine.epoch > 0
+        """its turn has come: a worker took it from the backlog for us to place, or it was on a
+        worker before, which had less room than we knew of; at the backlog's end it would wait for
+        all that came after it"""
+        self.accepted = self.popped or live.request.follows
         """it, or the choice it follows, was in the backlog or on a worker before: a full backlog
         ends it no more, then it waits here alone"""
         self.queued = False
         """in the backlog, as far as we know"""
-        self.popped = False
-        """a worker took it from the backlog for us to place"""
 
 
 class WaitingLine:
@@ -63,7 +65,7 @@ class WaitingLine:
     def join(self, live: LiveRequest, *, no_room: bool) -> None:
         """Wait; in the backlog too when workers live but have no room."""
         place = self._places.setdefault(live.rid, _Place(live, self._clock.monotonic_s()))
-        if no_room and place.put_s is None:
+        if no_room and place.put_s is None and not place.popped:
             self._put(place)
 
     def note_popped(self, rid: str) -> bool:
@@ -74,9 +76,10 @@ class WaitingLine:
         return place is not None
 
     def popped(self) -> list[LiveRequest]:
-        """Those whose turn has come, in the order of their arrival here."""
-        places = [place for place in self._places.values() if place.popped]
-        return [place.live for place in places if place.live.machine.waits]
+        """Those whose turn has come, first come, first placed."""
+        lives = [place.live for place in self._places.values() if place.popped]
+        waiting = [live for live in lives if live.machine.waits]
+        return sorted(waiting, key=lambda live: live.receipt.accepted_ns)
 
     def leave(self, rid: str) -> LiveRequest | None:
         """Take a request out, placed or ended; None if it did not wait."""

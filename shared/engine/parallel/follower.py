@@ -73,16 +73,16 @@ def main(arguments: Sequence[str]) -> int:
         del parts  # a group waits for the graphs that its calls were captured in
         ranks.close()
     except BatonError as error:
-        _say(sock, str(error))
+        say(sock, str(error))
         return error.exit_code
     except (OSError, RuntimeError) as error:
         logging.getLogger(__name__).warning("rank %d: %s", rank, error)
-        _say(sock, str(error).partition("\n")[0])
+        say(sock, str(error).partition("\n")[0])
         return 1
     return 0
 
 
-def _say(sock: socket.socket, text: str) -> None:
+def say(sock: socket.socket, text: str) -> None:
     """The last words, if rank 0 is still there to hear them."""
     with contextlib.suppress(OSError):
         sock.sendall(text.encode())

@@ -59,6 +59,8 @@ class Followers:
         self._sockets: list[socket.socket] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lost: list[RankLostError] = []
+        self._abandoned = False
+        """they may wait for rank 0, amid a step"""
         self._noticed = threading.Event()
         self._settled = threading.Event()
         """somebody reported the loss, or there will be none"""
@@ -84,9 +86,10 @@ class Followers:
         return Path(f"/proc/self/fd/{self._meeting.fileno()}")
 
     @property
-    def lost(self) -> bool:
-        """One ended that was needed."""
-        return bool(self._lost)
+    def broken(self) -> bool:
+        """One ended that was needed, or they were left amid a step: leaving the ranks would wait
+        for ever."""
+        return self._abandoned or bool(self._lost)
 
     def send(self, batch: HostBatch) -> None:
         """Have every follower run this batch."""
@@ -100,11 +103,15 @@ class Followers:
         except (RuntimeError, OSError) as error:
             if not self._noticed.wait(NOTICE_S):
                 if not isinstance(error, ConnectionError):
+                    self._abandoned = True
                     raise
                 # Its end of the channel is closed, though its process has not ended yet.
                 self._lost.append(RankLostError(f"a rank does not listen any more: {error}"))
             self._settled.set()
             raise self._lost[0] from None
+        except BaseException:
+            self._abandoned = True
+            raise
 
     def dismiss(self) -> None:
         """Have them leave the group, once they have run what they were told to."""
@@ -113,9 +120,9 @@ class Followers:
             sock.close()
 
     def close(self) -> None:
-        """Wait for their end, some seconds at most."""
+        """Wait for their end, some seconds at most; not at all if they would wait for us."""
         self.dismiss()
-        deadline_s = time.monotonic() + STOP_S
+        deadline_s = time.monotonic() + STOP_S * (not self._abandoned)
         for process in self._processes:
             try:
                 process.wait(max(0.0, deadline_s - time.monotonic()))

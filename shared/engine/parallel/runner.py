@@ -43,6 +43,6 @@ class LeadingRunner:
 def _end(own: list[Runner], ranks: Ranks, followers: Followers) -> None:
     followers.dismiss()
     own.clear()  # a group waits for the graphs that its calls were captured in
-    if not followers.lost:  # else the device may wait for that rank for ever, and leaving for it
+    if not followers.broken:  # else the device may wait for that rank for ever, and leaving for it
         ranks.close()
     followers.close()

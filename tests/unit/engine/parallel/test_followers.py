@@ -1,5 +1,6 @@
 """Followers as rank 0 treats them; processes that do nothing stand for them."""
 
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.engine.parallel import followers as module
+from shared.engine.parallel.follower import say
 from shared.engine.parallel.followers import Followers
 from shared.settings import Settings
 
@@ -34,7 +36,24 @@ def test_all_together_have_the_seconds_to_end(deaf: Followers) -> None:
 def test_an_error_of_rank_0s_own_is_no_lost_rank(deaf: Followers) -> None:
     with pytest.raises(OSError, match="No space left"), deaf.explained():
         raise OSError(28, "No space left on device")
-    assert not deaf.lost
+    assert deaf.broken
+
+
+def test_left_amid_a_step_they_are_not_waited_for(deaf: Followers) -> None:
+    """They wait for rank 0 in a sum, and would for minutes."""
+    with pytest.raises(KeyboardInterrupt), deaf.explained():
+        raise KeyboardInterrupt
+    assert deaf.broken
+    start_s = time.monotonic()
+    deaf.close()
+    assert time.monotonic() - start_s < module.STOP_S
+
+
+def test_last_words_that_nobody_hears_are_no_error() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        say(theirs, "rank 1 has a problem")
 
 
 def test_they_meet_in_one_file_in_memory(deaf: Followers) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from services.gateway.owner.waiting_line import REPEAT_PUT_S
 from shared.errors import OverloadedError
-from shared.protocol import Assign, Cancel, Handback, Load, Ping, Pong, Pull
+from shared.protocol import Assign, Cancel, Handback, Load, Ping, Pong, Pull, Refuse
 from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,26 @@ async def test_newcomers_queue_behind_those_who_wait() -> None:
         assert not p.all(Assign)
         assert [await pop(bench, p) for _ in range(2)] == ["r1", "r2"]
         assert [assign.rid for assign in p.all(Assign)] == ["r1", "r2"]
+
+
+async def test_who_was_refused_for_lack_of_room_goes_before_those_who_came_later() -> None:
+    """What the gateway knew of the worker's room was out of date; that costs nobody the place."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+            bench.clock.advance(0.01)
+        p.load = FULL
+        for rid in ("r2", "r1"):
+            p.say(Refuse(rid, 0, p.inc, "no_room"))
+        bench.dispatcher.submit(bench.request("r3"))
+        await settle()
+        assert await bench.backlog.length() == 1
+        has_room(p, 900)
+        bench.dispatcher.tick()
+        assert [assign.rid for assign in p.all(Assign)] == ["r1", "r2", "r1", "r2"]
+        assert await pop(bench, p) == "r3"
 
 
 async def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
