@@ -155,7 +155,7 @@ def panel_columns(head_dim: int) -> int:
 
 
 def portable_tile(dtype: torch.dtype, head_dim: int) -> PrefillTile:
-    """For any GPU from sm_80 on: within 163 KiB of shared memory, the least of them."""
+    """For any GPU from sm_80 on: within 99 KiB of shared memory, the least of them."""
     if dtype.itemsize == 4:
         rows = 32 if head_dim <= 128 else 16
         return PrefillTile(rows, num_keys=32, num_warps=4, num_stages=2)

@@ -82,7 +82,7 @@ class ThreadRanks:
 class ThreadFollowers:
     """What shared.engine.parallel.followers.Followers does, with threads."""
 
-    lost = False
+    broken = False
 
     def __init__(
         self, settings: Settings, checkpoint: Checkpoint, shelf: Shelf, weights: type[WeightReader]

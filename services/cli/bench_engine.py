@@ -1,8 +1,8 @@
 """`baton bench engine`: how fast one model decodes and computes prompts here, beside the least time
 the device could take and what others were measured to take.
 
-Needs torch and, on a GPU, triton; no gateway, no Redis, no installed package of ours:
-`python3 -m services.cli bench engine ...` from a checkout does the same.
+Needs torch, numpy, safetensors, msgpack and, on a GPU, triton; no gateway, no Redis, no installed
+package of ours: `python3 -m services.cli bench engine ...` from a checkout does the same.
 """
 
 import argparse

@@ -115,8 +115,8 @@ def make_plan(
             f"and there are {num_gpus}: fewer workers (--decode) or a smaller --tp"
         )
     if "threads" not in flags and environment_name("threads") not in environ:
-        flags = {**flags, "threads": max(1, machine.num_cores // (num_workers * settings.tp))}
-    settings = load_settings(flags, environ)
+        threads = max(1, machine.num_cores // (num_workers * settings.tp))
+        settings = replace(settings, threads=threads)
     return Plan(topology, why, num_prefill, num_decode, settings, num_gpus)
 
 

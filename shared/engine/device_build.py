@@ -12,7 +12,7 @@ from shared.engine.decode_graphs import DecodeGraphs
 from shared.engine.device_runner import DeviceRunner
 from shared.engine.device_sampler import DeviceSampler
 from shared.engine.device_traits import traits_of
-from shared.engine.empty_steps import largest_step
+from shared.engine.empty_steps import prompt_step
 from shared.engine.kernel_operations import KernelOperations
 from shared.engine.kv_cache import device_pool
 from shared.engine.memory_profile import MemoryProfile, measure
@@ -53,7 +53,7 @@ def build_device_runner(
     if not num_blocks:
         smallest = runner_over(device_pool(layout, 1, device))
         num_tokens = min(max_tokens, max_seqs * length)
-        step = largest_step(num_tokens, max_seqs, length, layout.block_size)
+        step = prompt_step(num_tokens, max_seqs, length, layout.block_size)
         profile = _profile(settings, smallest, step, SAMPLING_BYTES * max_seqs * config.vocab_size)
         num_blocks = profile.num_blocks(layout.block_bytes)
         log.info("memory in GiB: %s, %d KV blocks", profile, num_blocks)

@@ -13,25 +13,14 @@ def decode_step(num_rows: int) -> HostBatch:
     return _step([1] * num_rows, num_rows, 1)
 
 
-def mixed_step(num_decoding: int, num_tokens: int, longest: int, block_size: int) -> HostBatch:
-    """So many sequences of one token, then prompts of up to `longest` that are `num_tokens` in all;
-    the last token of each is sampled."""
-    lengths = [*[1] * num_decoding, *_prompts(num_tokens, longest)]
-    return _step(lengths, len(lengths), num_blocks_for(max(lengths), block_size))
-
-
-def largest_step(num_tokens: int, num_logits_rows: int, longest: int, block_size: int) -> HostBatch:
+def prompt_step(num_tokens: int, num_logits_rows: int, longest: int, block_size: int) -> HostBatch:
     """Prompts of up to `longest` that are `num_tokens` in all, with so many rows of logits, though
     not more than tokens."""
-    lengths = _prompts(num_tokens, longest)
+    whole, rest = divmod(num_tokens, longest)
+    lengths = [longest] * whole + [rest] * bool(rest)
     return _step(
         lengths, min(num_logits_rows, num_tokens), num_blocks_for(max(lengths), block_size)
     )
-
-
-def _prompts(num_tokens: int, longest: int) -> list[int]:
-    whole, rest = divmod(num_tokens, longest)
-    return [longest] * whole + [rest] * bool(rest)
 
 
 def _step(lengths: Sequence[int], num_logits_rows: int, table_width: int) -> HostBatch:

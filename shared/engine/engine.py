@@ -3,8 +3,8 @@
 Where the runner runs ahead, a call of `step` starts one step and then books the one before it, so
 that a device never waits for the host. Step n + 1 is thus decided before the tokens of step n are
 known: their ids go from step to step on the device, and a sequence that step n ended has been
-computed once more for nothing. What must see each token first, a grammar, holds the engine back
-to one step at a time while it runs.
+computed once more for nothing. Where somebody would have to give way, a call books only. What must
+see each token first, a grammar, holds the engine back to one step at a time while it runs.
 
 Modes of a sequence
     full     add -> WRITING -> DECODE -> finished                    prompt and answer here
@@ -148,6 +148,11 @@ class Engine:
             return False
         self._runner.run(batch)
         return True
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step computes at most."""
+        return self._scheduler.max_num_batched_tokens
 
     @property
     def max_model_len(self) -> int:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from shared.engine.build import build_engine, resolve_device
+from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
 from shared.engine.parallel.followers import RankLostError, end_process
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str]) -> int:
             num_blocks=engine.memory.num_blocks,
             max_model_len=engine.max_model_len,
             load=engine.load(),
-            step_tokens=settings.tokens_per_step(resolve_device(settings.device).type),
+            step_tokens=engine.step_tokens,
             prefill_token_s=token_s,
         )
     )

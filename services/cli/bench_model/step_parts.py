@@ -49,7 +49,7 @@ def step_parts(kernels: Iterable[Kernel], num_steps: int) -> list[StepPart]:
     adds, runs = defaultdict[str, float](float), defaultdict[str, float](float)
     launches = defaultdict[str, int](int)
     for kernel in ordered[first:end]:
-        name = kernel.name[:NAME_LENGTH]
+        name = kernel.name
         launches[name] += 1
         runs[name] += kernel.end_us - kernel.start_us
         adds[IDLE] += max(0.0, kernel.start_us - busy_until)
@@ -64,12 +64,12 @@ def step_parts(kernels: Iterable[Kernel], num_steps: int) -> list[StepPart]:
 
 
 def render_parts(parts: Sequence[StepPart]) -> str:
-    """A table of what adds anything worth a word."""
+    """A table; names are cut."""
     total_us = sum(part.adds_us for part in parts)
     lines = [f"{'kernels of a step':<{NAME_LENGTH}}  launches  adds us      %  runs us"]
     for part in parts:
         lines.append(
-            f"{part.name:<{NAME_LENGTH}}  {part.launches:8.1f}  {part.adds_us:7.1f}"
+            f"{part.name[:NAME_LENGTH]:<{NAME_LENGTH}}  {part.launches:8.1f}  {part.adds_us:7.1f}"
             f"  {100 * part.adds_us / total_us:5.1f}  {part.runs_us:7.1f}"
         )
     lines.append(f"{'total':<{NAME_LENGTH}}  {'':8}  {total_us:7.1f}")

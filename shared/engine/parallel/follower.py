@@ -44,7 +44,7 @@ def follow(runner: Runner, ranks: Ranks, sock: socket.socket, device: torch.devi
         num_sampled = batch.shape.num_logits_rows
 
 
-def drawn_checkpoint(path: str, name: str) -> Checkpoint:
+def _without_weights(path: str, name: str) -> Checkpoint:
     """Of a known shape, or of a directory's config.json."""
     raw = SHAPES.get(path)
     if raw is None:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         device = resolve_device(settings.device, rank)
         drawn = weights == "random"
-        checkpoint = drawn_checkpoint(model, name) if drawn else load_checkpoint(model)
+        checkpoint = _without_weights(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
         parts = build_rank(settings, checkpoint, device, ranks, reader)

@@ -55,7 +55,8 @@ class Followers:
         size = settings.tp
         self.on_lost: Callable[[RankLostError], None] = end_process
         """called by a thread, GRACE_S after a loss that `explained` did not report"""
-        self._meeting = os.fdopen(os.memfd_create("baton-ranks"), "rb")
+        self._meeting = os.memfd_create("baton-ranks")
+        """never closed: torch looks at it once more when the process ends"""
         self._sockets: list[socket.socket] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lost: list[RankLostError] = []
@@ -70,7 +71,7 @@ class Followers:
                 place = [theirs.fileno(), rank, size, os.getpid(), self.meeting]
                 process = subprocess.Popen(  # noqa: S603
                     [*COMMAND, *map(str, place), *model],
-                    pass_fds=[theirs.fileno(), self._meeting.fileno()],
+                    pass_fds=[theirs.fileno(), self._meeting],
                     process_group=0,  # Ctrl-C is rank 0's, which ends the others
                     env=_environment(settings),
                 )
@@ -83,7 +84,7 @@ class Followers:
     @property
     def meeting(self) -> Path:
         """Where the ranks find each other: a file in memory, here and in every follower."""
-        return Path(f"/proc/self/fd/{self._meeting.fileno()}")
+        return Path(f"/proc/self/fd/{self._meeting}")
 
     @property
     def broken(self) -> bool:
@@ -129,7 +130,6 @@ class Followers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._meeting.close()
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes], ours: socket.socket) -> None:
         status = process.wait()

@@ -5,7 +5,7 @@ import pytest
 from shared.engine.batch import SKIP_SLOT
 from shared.engine.block_pool import MIN_BLOCKS
 from shared.engine.decode_graphs import DecodeGraphs, graph_sizes, next_size
-from shared.engine.empty_steps import decode_step, largest_step, mixed_step
+from shared.engine.empty_steps import decode_step, prompt_step
 from shared.engine.memory_profile import GIB, MemoryProfile
 from shared.engine.paged_attention import num_decoding
 from shared.errors import SettingsError
@@ -39,16 +39,16 @@ def test_sequences_beside_a_prompt_use_the_kernels_of_a_graph() -> None:
 
 
 def test_steps_nobody_asked_for_fill_what_they_are_said_to() -> None:
-    mixed = mixed_step(3, 70, 32, 16)
-    assert mixed.query_lens.tolist() == [1, 1, 1, 32, 32, 6]
-    assert mixed.context_lens.tolist() == mixed.query_lens.tolist()
-    assert mixed.positions.tolist() == [0, 0, 0, *range(32), *range(32), *range(6)]
-    assert mixed.block_tables.shape == (6, 2)
-    assert mixed.shape.num_logits_rows == 6
-    largest = largest_step(64, 100, 32, 16)
+    prompts = prompt_step(70, 3, 32, 16)
+    assert prompts.query_lens.tolist() == [32, 32, 6]
+    assert prompts.context_lens.tolist() == prompts.query_lens.tolist()
+    assert prompts.positions.tolist() == [*range(32), *range(32), *range(6)]
+    assert prompts.block_tables.shape == (3, 2)
+    assert prompts.shape.num_logits_rows == 3
+    largest = prompt_step(64, 100, 32, 16)
     assert (largest.query_lens.tolist(), largest.shape.num_logits_rows) == ([32, 32], 64)
     assert decode_step(2).query_lens.tolist() == [1, 1]
-    for step in (mixed, largest, decode_step(2)):
+    for step in (prompts, largest, decode_step(2)):
         assert (step.slot_mapping == SKIP_SLOT).all()
         assert not step.block_tables.any()
         assert not step.input_ids.any()
