@@ -8,7 +8,6 @@ lengths and no block ids: it reads them on the device, and serves any.
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
@@ -16,7 +15,6 @@ import torch
 from kernels.launch import next_power_of_two
 
 log = logging.getLogger(__name__)
-
 
 SIZES_APART = ((64, 8), (256, 16), (1024, 64))
 """(up to so many rows, multiples of): closer together where a row more costs more, in proportion"""
@@ -50,7 +48,7 @@ class DecodeGraphs:
 
     def size_for(self, num_rows: int) -> int:
         """The least size that `num_rows` fit in; there must be one."""
-        return self.sizes[bisect_left(self.sizes, num_rows)]
+        return min(next_size(num_rows), self.sizes[-1])
 
     @property
     def missing(self) -> tuple[int, ...]:

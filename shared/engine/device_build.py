@@ -75,7 +75,7 @@ def _profile(
 
     def run() -> None:
         held = torch.empty(sampling_bytes, dtype=torch.uint8, device=device)
-        runner.run(step).float().argmax(dim=-1)
+        runner.run_eagerly(step).float().argmax(dim=-1)
         del held
 
     return measure(device, settings.gpu_memory_utilization, run)
