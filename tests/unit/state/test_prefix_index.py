@@ -173,6 +173,7 @@ def full_index(rng: random.Random) -> tuple[PrefixIndex, list[list[bytes]]]:
     return index, prompts
 
 
+@pytest.mark.alone
 def test_a_lookup_is_fast_with_64_workers_and_190k_entries() -> None:
     rng = random.Random(5)  # noqa: S311
     index, prompts = full_index(rng)
