@@ -34,13 +34,17 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
             item.add_marker("alone")
-        needed = 2 if item.get_closest_marker("gpu2") else 1
-        if _is_gpu_test(item) and num_gpus < needed:
+        if _is_gpu_test(item) and num_gpus < (needed := _gpus_needed(item)):
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s)"))
 
 
 def _is_gpu_test(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("gpu", "gpu2"))
+    return item.get_closest_marker("gpu") is not None
+
+
+def _gpus_needed(item: pytest.Item) -> int:
+    """Of marks for a file and for a parameter the larger number."""
+    return max((mark.args[0] for mark in item.iter_markers("gpu") if mark.args), default=1)
 
 
 def _num_gpus(items: Sequence[pytest.Item]) -> int:
@@ -61,7 +65,7 @@ class SkipLedger:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
-            if "gpu" in report.keywords or "gpu2" in report.keywords:
+            if "gpu" in report.keywords:
                 self.num_gpu += 1
             else:
                 self.others.append(report.nodeid)

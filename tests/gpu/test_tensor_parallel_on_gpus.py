@@ -1,4 +1,4 @@
-"""Ranks on two GPUs: sums over peer pointers, replayed in graphs, and an engine over both."""
+"""Ranks on several GPUs: sums over peer pointers, replayed in graphs, and an engine over all."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from tests.peer_rank import CALLS, NUM_REPLAYS
 from tests.tiny_model import TINY, write_checkpoint
 
-pytestmark = pytest.mark.gpu2
+pytestmark = pytest.mark.gpu(2)
 ROOT = Path(__file__).parents[2]
 LLAMA = {**TINY, "num_attention_heads": 8, "num_key_value_heads": 2}
 MODELS: dict[str, dict[str, Any]] = {
@@ -83,7 +83,7 @@ def _settings(path: Path, size: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_rank_gets_the_sum_in_the_order_of_the_ranks(size: int, tmp_path: Path) -> None:
-    """Four ranks share the two devices, by turns."""
+    """Where there are fewer devices than ranks they share them, by turns."""
     assert _peer_ranks(size, tmp_path) == [0] * size
 
 
@@ -98,10 +98,13 @@ def test_the_group_keeps_the_contract(tmp_path: Path) -> None:
     assert _statuses(ranks) == [0, 0]
 
 
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.gpu(4))])
 @pytest.mark.parametrize("name", MODELS)
-def test_two_gpus_answer_token_for_token_as_one_does(name: str, tmp_path: Path) -> None:
+def test_several_gpus_answer_token_for_token_as_one_does(
+    name: str, size: int, tmp_path: Path
+) -> None:
     write_checkpoint(tmp_path, MODELS[name])
-    assert _answers(tmp_path, 2) == _answers(tmp_path, 1)
+    assert _answers(tmp_path, size) == _answers(tmp_path, 1)
 
 
 @pytest.mark.parametrize("mode", ["forever", "stuck"])
