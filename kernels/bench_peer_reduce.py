@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 import triton
 
-from kernels import peer_reduce as kernel
 from kernels import reference_peer_reduce
 from kernels.graph_time import need_gpus
 from kernels.peer_inbox import PeerInbox, inbox_bytes
 from kernels.peer_memory import HANDLE_BYTES, PeerMemory
+from kernels.peer_reduce import PeerTile, peer_reduce
 
 SIZES_KIB = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 MAX_BYTES = 4 * 2**20
@@ -35,8 +35,13 @@ WIDTH = 4096
 NUM_CALLS = 64
 NUM_REPLAYS = 12
 NUM_WARM_UPS = 3
-SWEPT = ((128, 2), (128, 4), (256, 4), (256, 8), (512, 4), (512, 8), (1024, 8))
-"""(words of a tile, warps)"""
+SWEPT = (
+    *(PeerTile(*tile) for tile in ((128, 2), (256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8))),
+    *(
+        PeerTile(*tile, sliced=True)
+        for tile in ((256, 1), (512, 1), (512, 2), (1024, 2), (1024, 4))
+    ),
+)
 QUIET = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -94,7 +99,7 @@ def check(inbox: PeerInbox, num_rows: int) -> None:
         rows.append(drawn.bfloat16())
     output, expected = torch.empty_like(rows[0]), torch.empty_like(rows[0])
     reference_peer_reduce.peer_reduce(rows, expected, rows[0])
-    kernel.peer_reduce(rows[inbox.rank], inbox, output, rows[0])
+    peer_reduce(rows[inbox.rank], inbox, output, rows[0])
     if not torch.equal(output, expected):
         raise ArithmeticError(f"rank {inbox.rank}: {num_rows} rows differ from the reference")
 
@@ -108,9 +113,7 @@ def result(inbox: PeerInbox, kib: int) -> dict[str, object]:
 
     def peers(*, added: bool, overlap: bool) -> float:
         return time_us(
-            lambda: kernel.peer_reduce(
-                rows, inbox, output, residual if added else None, overlap=overlap
-            )
+            lambda: peer_reduce(rows, inbox, output, residual if added else None, overlap=overlap)
         )
 
     return {
@@ -132,12 +135,13 @@ def swept(inbox: PeerInbox, kib: int) -> dict[str, object]:
     rows = torch.randn(kib * 1024 // (2 * WIDTH), WIDTH, device="cuda").bfloat16()
     output = torch.empty_like(rows)
     line: dict[str, object] = {"kib": kib, "ranks": inbox.size}
-    table = kernel.TILES
-    for tile, warps in SWEPT:
-        kernel.TILES = ((None, tile, warps),)
-        us = time_us(lambda: kernel.peer_reduce(rows, inbox, output, overlap=True))
-        line[f"{tile}x{warps}"] = round(us, 2)
-    kernel.TILES = table
+    for tile in SWEPT:
+
+        def reduce(tile: PeerTile = tile) -> None:
+            peer_reduce(rows, inbox, output, overlap=True, tile=tile)
+
+        name = f"{'sliced ' if tile.sliced else ''}{tile.num_words}x{tile.warps}"
+        line[name] = round(time_us(reduce), 2)
     return line
 
 

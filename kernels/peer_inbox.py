@@ -1,15 +1,16 @@
 """Where ranks leave words for each other: one inbox per rank, in memory that every rank can write.
 
-An inbox holds `NUM_TURNS` x size x programs x `words_per_program` places of eight bytes: a word of
-four bytes and, above it, the number of the turn it was sent in. A program of one rank writes only
-to the places of the same program of the other ranks, so no place ever has two writers, and a place
-is read once its turn number is the awaited one: no flag, no fence, one trip over the link.
+An inbox holds `NUM_TURNS` x size x programs x `words_per_program` places of a word of four bytes. A
+place is empty while it is zero; whoever takes a word out of it empties it again, and a word that is
+zero is sent as `ZERO_WORD`. So a word tells by itself that it has arrived: no flag, no fence, one
+trip over the link and no byte more than the message has. A program of one rank writes only to the
+places of the same program of the other ranks, so no place ever has two writers.
 
 Two sets of places take turns. A rank is in turn t + 2 only after it got words of turn t + 1 from
-every other rank, which each sent after its own turn t was over: nobody overwrites what is unread.
-Turns are counted on the device, one counter per program, so that a captured graph can be replayed;
-all ranks must therefore reduce the same shapes in the same order. Turn numbers are 32 bits: a place
-that was last written exactly 2**32 turns ago would pass for new.
+every other rank, which each sent in a kernel after the one that emptied the places of turn t:
+nobody writes to a place that is not empty. Turns are counted on the device, one counter per
+program, so that a captured graph can be replayed; all ranks must therefore reduce the same shapes
+in the same order.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 import torch
 
 NUM_TURNS = 2
-PLACE_BYTES = 8
 WORD_BYTES = 4
+ZERO_WORD = -(2**31)
+"""what is sent for a word of zeros: one number of it, or the upper of two, is then -0.0, which
+changes no sum"""
 NUM_PROGRAMS = 128
 """most programs of one launch, where the inbox's owner wants no other number"""
 WORDS_QUANTUM = 1024
@@ -31,8 +34,8 @@ class PeerInbox:
     """One rank's view of all inboxes."""
 
     rank: int
-    addresses: torch.Tensor
-    """i64[size] on the device: where each rank's inbox begins, as this process sees it"""
+    addresses: tuple[int, ...]
+    """where each rank's inbox begins, as this process sees it"""
     counters: torch.Tensor
     """i32[num_programs] on the device: turns each program has taken part in"""
     words_per_program: int
@@ -47,13 +50,12 @@ class PeerInbox:
         num_programs: int = NUM_PROGRAMS,
     ) -> "PeerInbox":
         """Over zeroed memory at these addresses, each of `inbox_bytes` for the same numbers."""
-        table = torch.tensor(addresses, dtype=torch.int64, device=device)
         counters = torch.zeros(num_programs, dtype=torch.int32, device=device)
-        return cls(rank, table, counters, _words_per_program(max_bytes, num_programs))
+        return cls(rank, tuple(addresses), counters, _words_per_program(max_bytes, num_programs))
 
     @property
     def size(self) -> int:
-        return self.addresses.shape[0]
+        return len(self.addresses)
 
     @property
     def num_programs(self) -> int:
@@ -69,7 +71,7 @@ class PeerInbox:
 def inbox_bytes(size: int, max_bytes: int, num_programs: int = NUM_PROGRAMS) -> int:
     """Memory of one rank's inbox for messages of up to `max_bytes`."""
     num_words = num_programs * _words_per_program(max_bytes, num_programs)
-    return NUM_TURNS * size * num_words * PLACE_BYTES
+    return NUM_TURNS * size * num_words * WORD_BYTES
 
 
 def _words_per_program(max_bytes: int, num_programs: int) -> int:

@@ -1,12 +1,14 @@
 """Sum of one message per rank, left on every rank, for messages of a decode step.
 
 Every rank sends its own message straight into the inboxes of the others (kernels/peer_inbox.py)
-and adds what arrives, in the order of the ranks, in fp32: all ranks get the same bits. Each byte
-crosses the link once, as four bytes of content in eight, which is what saves the second trip for
-a flag; for large messages that no longer pays and a library's all-reduce is the better one.
+and adds what arrives, in the order of the ranks, in fp32: all ranks get the same bits. A large
+message of four or more ranks makes two trips instead: every rank adds up one slice of each tile
+and sends the sum of it to the others, the same bits with 2 / ranks of the bytes.
 
 With a residual the result is residual + sum, rounded once.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -15,12 +17,29 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import check_interpretable, check_same_device, overlap_options
 from kernels.overlap import follow
-from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, WORDS_QUANTUM, PeerInbox
+from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, ZERO_WORD, PeerInbox
 
 SIZES = (2, 4, 8)
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-TILES = ((4096, 128, 2), (32768, 256, 4), (None, 1024, 8))
-"""up to this many words: (words of one tile, warps)"""
+ZERO = tl.constexpr(ZERO_WORD)
+
+
+@dataclass(frozen=True)
+class PeerTile:
+    """How the programs of a launch take a message."""
+
+    num_words: int
+    """of one program at a time; a power of two, at most WORDS_QUANTUM"""
+    warps: int
+    sliced: bool = False
+    """in two trips"""
+
+
+WHOLE_TILES = ((4096, PeerTile(128, 2)), (32768, PeerTile(256, 4)), (None, PeerTile(1024, 8)))
+"""(up to this many words, tile)"""
+SLICED_TILE = PeerTile(1024, 2, sliced=True)
+SLICED_FROM = {4: 65536, 8: 32768}
+"""words from which on so many ranks take two trips"""
 
 
 @triton.jit
@@ -52,93 +71,246 @@ def pack(first, second, KIND: tl.constexpr):
 
 
 @triton.jit
-def inbox_of(address_ptr, rank):
+def sendable(words):
+    """The words, none of which looks like an empty place."""
+    return tl.where(words == 0, ZERO, words)
+
+
+@triton.jit
+def received(words):
+    """The reverse of sendable; a lone -0.0 becomes 0.0, on every rank alike."""
+    return tl.where(words == ZERO, 0, words)
+
+
+@triton.jit
+def inbox_of(addresses, rank: tl.constexpr):
     """Where the inbox of a rank begins."""
-    inbox = tl.load(address_ptr + rank).to(tl.pointer_type(tl.int64))
+    inbox = addresses[rank].to(tl.pointer_type(tl.int32))
     return tl.multiple_of(inbox, 16)
 
 
 @triton.jit
-def send_tiles(
-    input_ptr,
-    address_ptr,
-    turn,
-    num_words,
-    words_per_program,
+def add_arrived(
+    own, places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr, KIND: tl.constexpr
+):
+    """(sum of the first numbers, of the second, whether words are missing) of what has arrived by
+    now at these places; `stride` lies between two ranks' places."""
+    first = tl.zeros(own.shape, tl.float32)
+    second = tl.zeros(own.shape, tl.float32)
+    missing = tl.zeros(own.shape, tl.int32)
+    for source in tl.static_range(SIZE):
+        words = own
+        if source != RANK:
+            words = tl.load(places + source * stride, inside, other=ZERO, volatile=True)
+            missing |= (words == 0).to(tl.int32)
+        one, other = unpack(words, KIND)
+        first += one
+        second += other
+    return first, second, tl.max(missing, 0)
+
+
+@triton.jit
+def add_all(
+    own, places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr, KIND: tl.constexpr
+):
+    """Both sums, once every rank's words are there. All ranks are looked at together: one after
+    the other each would cost its own way to memory."""
+    first, second, missing = add_arrived(own, places, stride, inside, RANK, SIZE, KIND)
+    while missing != 0:
+        first, second, missing = add_arrived(own, places, stride, inside, RANK, SIZE, KIND)
+    empty(places, stride, inside, RANK, SIZE)
+    return first, second
+
+
+@triton.jit
+def empty(places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr):
+    """Make room for the turn after the next."""
+    for source in tl.static_range(SIZE):
+        if source != RANK:
+            tl.store(places + source * stride, 0, inside)
+
+
+@triton.jit
+def total(
+    own,
+    residual_ptr,
+    inside,
+    places,
+    stride,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
-    TURNS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    TILE: tl.constexpr,
+    KIND: tl.constexpr,
+    RESIDUAL: tl.constexpr,
 ):
-    """Write this program's tiles of the message into the inboxes of all other ranks."""
-    program = tl.program_id(0)
-    columns = tl.arange(0, TILE)
-    stamp = turn.to(tl.int64) << 32
-    place = ((turn & (TURNS - 1)) * SIZE + RANK) * PROGRAMS + program
-    place = place.to(tl.int64) * words_per_program
-    for start in range(program * TILE, num_words, tl.num_programs(0) * TILE):
-        inside = start + columns < num_words
-        words = tl.load(input_ptr + start + columns, inside, other=0)
-        stamped = (words.to(tl.int64) & 0xFFFFFFFF) | stamp
-        for step in tl.static_range(1, SIZE):
-            inbox = inbox_of(address_ptr, (RANK + step) % SIZE)
-            tl.store(inbox + place + columns, stamped, inside)
-        place += TILE
+    """Words of the result."""
+    first, second = add_all(own, places, stride, inside, RANK, SIZE, KIND)
+    if RESIDUAL:
+        one, other = unpack(tl.load(residual_ptr, inside, other=0), KIND)
+        first += one
+        second += other
+    return pack(first, second, KIND)
 
 
 @triton.jit
-def await_words(places, inside, turn):
-    """The words at these places, once all of them are of this turn."""
-    stamp = turn.to(tl.int64)
-    stamped = tl.load(places, inside, other=stamp << 32, volatile=True)
-    while tl.max(((stamped >> 32) != stamp).to(tl.int32), 0) != 0:
-        stamped = tl.load(places, inside, other=stamp << 32, volatile=True)
-    return stamped.to(tl.int32)
-
-
-@triton.jit
-def add_tiles(
+def reduce_tiles(
     input_ptr,
     residual_ptr,
     output_ptr,
-    address_ptr,
-    turn,
+    addresses,
     num_words,
-    words_per_program,
+    place,
+    stride,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
-    TURNS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     KIND: tl.constexpr,
     RESIDUAL: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Wait for this program's tiles of the other ranks and write the sum."""
-    program = tl.program_id(0)
+    """Every rank sends its tiles to all others and adds up all."""
     columns = tl.arange(0, TILE)
-    inbox = inbox_of(address_ptr, RANK)
-    for start in range(program * TILE, num_words, tl.num_programs(0) * TILE):
-        inside = start + columns < num_words
-        own = tl.load(input_ptr + start + columns, inside, other=0)
-        within = (start - program * TILE) // tl.num_programs(0)
-        first = tl.zeros([TILE], tl.float32)
-        second = tl.zeros([TILE], tl.float32)
+    start = tl.program_id(0) * TILE
+    step = tl.num_programs(0) * TILE
+    within = place + RANK * stride
+    for tile in range(start, num_words, step):
+        inside = tile + columns < num_words
+        words = sendable(tl.load(input_ptr + tile + columns, inside, other=0))
+        for distance in tl.static_range(1, SIZE):
+            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
+            tl.store(inbox + within + columns, words, inside)
+        within += TILE
+    places = inbox_of(addresses, RANK) + place
+    for tile in range(start, num_words, step):
+        inside = tile + columns < num_words
+        own = tl.load(input_ptr + tile + columns, inside, other=0)
+        words = total(
+            own,
+            residual_ptr + tile + columns,
+            inside,
+            places + columns,
+            stride,
+            RANK,
+            SIZE,
+            KIND,
+            RESIDUAL,
+        )
+        tl.store(output_ptr + tile + columns, words, inside)
+        places += TILE
+
+
+@triton.jit
+def send_slices(
+    input_ptr,
+    addresses,
+    num_words,
+    place,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Slice r of every tile goes to rank r."""
+    SLICE: tl.constexpr = TILE // SIZE
+    columns = tl.arange(0, SLICE)
+    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
+        for distance in tl.static_range(1, SIZE):
+            here = tile + (RANK + distance) % SIZE * SLICE + columns
+            inside = here < num_words
+            words = tl.load(input_ptr + here, inside, other=0)
+            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
+            tl.store(inbox + place + columns, sendable(words), inside)
+        place += SLICE
+
+
+@triton.jit
+def reduce_slices(
+    input_ptr,
+    residual_ptr,
+    output_ptr,
+    addresses,
+    num_words,
+    place,
+    stride,
+    sum_place,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    KIND: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Add up this rank's slice of every tile; the sums go to all others."""
+    SLICE: tl.constexpr = TILE // SIZE
+    columns = tl.arange(0, SLICE)
+    places = inbox_of(addresses, RANK) + place
+    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
+        here = tile + RANK * SLICE + columns
+        inside = here < num_words
+        own = tl.load(input_ptr + here, inside, other=0)
+        words = total(
+            own,
+            residual_ptr + here,
+            inside,
+            places + columns,
+            stride,
+            RANK,
+            SIZE,
+            KIND,
+            RESIDUAL,
+        )
+        for distance in tl.static_range(1, SIZE):
+            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
+            tl.store(inbox + sum_place + columns, sendable(words), inside)
+        tl.store(output_ptr + here, received(words), inside)
+        places += SLICE
+        sum_place += SLICE
+
+
+@triton.jit
+def copy_arrived(
+    output_ptr,
+    start,
+    num_words,
+    places,
+    stride,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    SLICE: tl.constexpr,
+):
+    """Copy what has arrived by now of a tile's sums, and say whether words are missing."""
+    columns = tl.arange(0, SLICE)
+    missing = tl.zeros([SLICE], tl.int32)
+    for source in tl.static_range(SIZE):
+        if source != RANK:
+            here = start + source * SLICE + columns
+            inside = here < num_words
+            words = tl.load(places + source * stride + columns, inside, other=ZERO, volatile=True)
+            missing |= (words == 0).to(tl.int32)
+            tl.store(output_ptr + here, received(words), inside)
+    return tl.max(missing, 0)
+
+
+@triton.jit
+def gather_slices(
+    output_ptr,
+    addresses,
+    num_words,
+    sum_place,
+    stride,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Take the other ranks' sums."""
+    SLICE: tl.constexpr = TILE // SIZE
+    columns = tl.arange(0, SLICE)
+    places = inbox_of(addresses, RANK) + sum_place
+    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
+        missing = copy_arrived(output_ptr, tile, num_words, places, stride, RANK, SIZE, SLICE)
+        while missing != 0:
+            missing = copy_arrived(output_ptr, tile, num_words, places, stride, RANK, SIZE, SLICE)
         for source in tl.static_range(SIZE):
-            words = own
             if source != RANK:
-                place = ((turn & (TURNS - 1)) * SIZE + source) * PROGRAMS + program
-                place = place.to(tl.int64) * words_per_program + within
-                words = await_words(inbox + place + columns, inside, turn)
-            one, other = unpack(words, KIND)
-            first += one
-            second += other
-        if RESIDUAL:
-            words = tl.load(residual_ptr + start + columns, inside, other=0)
-            one, other = unpack(words, KIND)
-            first += one
-            second += other
-        tl.store(output_ptr + start + columns, pack(first, second, KIND), inside)
+                inside = tile + source * SLICE + columns < num_words
+                tl.store(places + source * stride + columns, 0, inside)
+        places += SLICE
 
 
 @triton.jit
@@ -146,7 +318,7 @@ def peer_reduce_kernel(
     input_ptr,
     residual_ptr,
     output_ptr,
-    address_ptr,
+    addresses,
     counter_ptr,
     num_words,
     words_per_program,
@@ -157,40 +329,50 @@ def peer_reduce_kernel(
     KIND: tl.constexpr,
     RESIDUAL: tl.constexpr,
     TILE: tl.constexpr,
+    SLICED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Grid (programs,), the same on all ranks. Messages are i32 words, whatever they hold."""
     follow(OVERLAP)
     counter = counter_ptr + tl.program_id(0)
     turn = tl.load(counter) + 1
-    send_tiles(
-        input_ptr,
-        address_ptr,
-        turn,
-        num_words,
-        words_per_program,
-        RANK,
-        SIZE,
-        TURNS,
-        PROGRAMS,
-        TILE,
-    )
-    add_tiles(
-        input_ptr,
-        residual_ptr,
-        output_ptr,
-        address_ptr,
-        turn,
-        num_words,
-        words_per_program,
-        RANK,
-        SIZE,
-        TURNS,
-        PROGRAMS,
-        KIND,
-        RESIDUAL,
-        TILE,
-    )
+    stride = PROGRAMS * words_per_program
+    place = (turn & (TURNS - 1)) * SIZE * stride + tl.program_id(0) * words_per_program
+    sum_place = place + words_per_program // 2
+    own = RANK * stride
+    if SLICED:
+        send_slices(input_ptr, addresses, num_words, place + own, RANK, SIZE, TILE)
+        reduce_slices(
+            input_ptr,
+            residual_ptr,
+            output_ptr,
+            addresses,
+            num_words,
+            place,
+            stride,
+            sum_place + own,
+            RANK,
+            SIZE,
+            KIND,
+            RESIDUAL,
+            TILE,
+        )
+        gather_slices(output_ptr, addresses, num_words, sum_place, stride, RANK, SIZE, TILE)
+    else:
+        reduce_tiles(
+            input_ptr,
+            residual_ptr,
+            output_ptr,
+            addresses,
+            num_words,
+            place,
+            stride,
+            RANK,
+            SIZE,
+            KIND,
+            RESIDUAL,
+            TILE,
+        )
     tl.debug_barrier()  # every warp has read the counter
     tl.store(counter, turn)
 
@@ -202,6 +384,7 @@ def peer_reduce(
     residual: torch.Tensor | None = None,
     *,
     overlap: bool = False,
+    tile: PeerTile | None = None,
 ) -> None:
     """Write the sum of all ranks' `message` (+ this rank's `residual`) into `output`.
 
@@ -209,15 +392,16 @@ def peer_reduce(
     tensors are contiguous, of one 32- or 16-bit floating type, a whole number of words long and at
     most `inbox.max_bytes`; `output` may be `message` or `residual` itself. Nothing is allocated
     and the host waits for nothing. `overlap`: programmatic dependent launch, from sm_90 on.
-    ValueError or TypeError for what does not fit.
+    `tile`, the same on all ranks: another than the table's. ValueError or TypeError for what does
+    not fit.
     """
     _check(message, inbox, output, residual)
     num_words = message.numel() * message.element_size() // WORD_BYTES
     if num_words == 0:
         return
-    tile, warps = peer_tile(num_words)
+    tile = tile or peer_tile(num_words, inbox.size)
     words = message.view(-1).view(torch.int32)
-    peer_reduce_kernel[(min(inbox.num_programs, triton.cdiv(num_words, tile)),)](
+    peer_reduce_kernel[(min(inbox.num_programs, triton.cdiv(num_words, tile.num_words)),)](
         words,
         words if residual is None else residual.view(-1).view(torch.int32),
         output.view(-1).view(torch.int32),
@@ -231,20 +415,19 @@ def peer_reduce(
         PROGRAMS=inbox.num_programs,
         KIND=KINDS[message.dtype],
         RESIDUAL=residual is not None,
-        TILE=tile,
+        TILE=tile.num_words,
+        SLICED=tile.sliced,
         OVERLAP=overlap,
-        num_warps=warps,
+        num_warps=tile.warps,
         **overlap_options(overlap),
     )
 
 
-def peer_tile(num_words: int) -> tuple[int, int]:
-    """(words, warps) of one program's tile."""
-    for most, tile, warps in TILES:
-        if most is None or num_words <= most:
-            assert tile <= WORDS_QUANTUM
-            return tile, warps
-    raise AssertionError("the table ends with a row for all sizes")
+def peer_tile(num_words: int, num_ranks: int) -> PeerTile:
+    """The measured choice for a message."""
+    if num_words >= SLICED_FROM.get(num_ranks, num_words + 1):
+        return SLICED_TILE
+    return next(tile for most, tile in WHOLE_TILES if most is None or num_words <= most)
 
 
 def _check(
@@ -263,6 +446,6 @@ def _check(
     num_bytes = message.numel() * message.element_size()
     if num_bytes % WORD_BYTES or num_bytes > inbox.max_bytes:
         raise ValueError(f"{num_bytes} bytes, need whole words and at most {inbox.max_bytes}")
-    check_same_device(*tensors, inbox.addresses, inbox.counters)
+    check_same_device(*tensors, inbox.counters)
     if isinstance(peer_reduce_kernel, InterpretedFunction):
         check_interpretable(message)

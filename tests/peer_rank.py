@@ -16,22 +16,27 @@ from pathlib import Path
 import torch
 
 from kernels import reference_peer_reduce
-from kernels.peer_inbox import PeerInbox, inbox_bytes
+from kernels.peer_inbox import WORD_BYTES, PeerInbox, inbox_bytes
 from kernels.peer_memory import PeerMemory
-from kernels.peer_reduce import peer_reduce
+from kernels.peer_reduce import PeerTile, peer_reduce
 
 MAX_BYTES = 2**15
 NUM_PROGRAMS = 4
+SLICED = PeerTile(256, 2, sliced=True)
 CALLS = (
-    ((1, 96), torch.float32, False),
-    ((3, 130), torch.float16, True),
-    ((2, 33), torch.float32, True),
-    ((1, 96), torch.float32, False),
-    ((7, 1030), torch.float16, False),
-    ((1, 8191), torch.float32, True),
-    ((2, 2), torch.float16, True),
+    ((1, 96), torch.float32, False, None),
+    ((3, 130), torch.float16, True, None),
+    ((2, 33), torch.float32, True, SLICED),
+    ((1, 96), torch.float32, False, None),
+    ((7, 1030), torch.float16, False, None),
+    ((7, 1030), torch.float16, True, SLICED),
+    ((1, 8191), torch.float32, True, None),
+    ((1, 8191), torch.float32, False, SLICED),
+    ((2, 2), torch.float16, True, None),
 )
-"""(shape, type, with a residual): fewer words than a tile, several tiles, several per program"""
+"""(shape, type, with a residual, tile if not the table's): fewer words than a tile, several tiles,
+several per program"""
+SHARE_OF_ZEROS = 0.1
 NUM_REPLAYS = 5
 
 
@@ -41,11 +46,11 @@ class Call:
     def __init__(
         self, number: int, dtype: torch.dtype, inbox: PeerInbox, *, wrong: bool, overlap: bool
     ) -> None:
-        self._shape, _, self._added = CALLS[number]
+        self._shape, _, self._added, self._tile = CALLS[number]
         self._number, self._dtype, self._inbox = number, dtype, inbox
         self._wrong = wrong and inbox.rank == inbox.size - 1
         self._overlap = overlap
-        empty = torch.zeros(self._shape, dtype=dtype, device=inbox.addresses.device)
+        empty = torch.zeros(self._shape, dtype=dtype, device=inbox.counters.device)
         self._message, self._residual = empty, empty.clone()
         self._output = empty if number % 2 else empty.clone()
         self._expected = empty.clone()
@@ -54,6 +59,9 @@ class Call:
         generator = torch.Generator().manual_seed(round_number * len(CALLS) + self._number)
         shape = (self._inbox.size + 1, *self._shape)
         drawn = torch.randn(shape, generator=generator).to(self._dtype)
+        # An empty place is a word of zeros: some of the words are.
+        words = drawn.view(-1).view(torch.int32)
+        words[torch.rand(words.shape, generator=generator) < SHARE_OF_ZEROS] = 0
         residual = drawn[-1] if self._added else None
         expected = torch.empty_like(drawn[0])
         reference_peer_reduce.peer_reduce(list(drawn[:-1]), expected, residual)
@@ -65,7 +73,8 @@ class Call:
 
     def run(self) -> None:
         residual = self._residual if self._added else None
-        peer_reduce(self._message, self._inbox, self._output, residual, overlap=self._overlap)
+        place = (self._message, self._inbox, self._output, residual)
+        peer_reduce(*place, overlap=self._overlap, tile=self._tile)
 
     def differs(self) -> bool:
         return not torch.equal(self._output, self._expected)
@@ -73,9 +82,9 @@ class Call:
 
 def mapped_inbox(rank: int, size: int, folder: Path) -> tuple[PeerInbox, list[torch.Tensor]]:
     """Over files, and the tensors that keep them mapped."""
-    num_places = inbox_bytes(size, MAX_BYTES, NUM_PROGRAMS) // 8
+    num_places = inbox_bytes(size, MAX_BYTES, NUM_PROGRAMS) // WORD_BYTES
     names = [str(folder / f"inbox{number}") for number in range(size)]
-    files = [torch.from_file(name, True, num_places, dtype=torch.int64) for name in names]
+    files = [torch.from_file(name, True, num_places, dtype=torch.int32) for name in names]
     addresses = [file.data_ptr() for file in files]
     cpu = torch.device("cpu")
     return PeerInbox.over(rank, addresses, MAX_BYTES, cpu, NUM_PROGRAMS), files
@@ -147,7 +156,7 @@ def main() -> int:
                 wrong=arguments.wrong,
                 overlap=overlap,
             )
-            for number, (_, dtype, _) in enumerate(CALLS)
+            for number, (_, dtype, _, _) in enumerate(CALLS)
         ]
         differing += num_wrong(calls, captured=on_gpu)
     del kept

@@ -25,7 +25,7 @@ class PeerRanks:
         self._ranks = ranks
         self._inbox = inbox
         self._memory = memory
-        device = inbox.addresses.device
+        device = inbox.counters.device
         self._overlap = torch.cuda.get_device_capability(device)[0] >= 9
         self._max_bytes = MAX_BYTES[ranks.size]
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.peer_inbox import PeerInbox, inbox_bytes
-from kernels.peer_reduce import TILES, peer_reduce, peer_reduce_kernel, peer_tile
+from kernels.peer_inbox import WORDS_QUANTUM, PeerInbox, inbox_bytes
+from kernels.peer_reduce import SIZES, peer_reduce, peer_reduce_kernel, peer_tile
 from tests.peer_rank import CALLS, MAX_BYTES, NUM_PROGRAMS
 
 INTERPRETED = isinstance(peer_reduce_kernel, InterpretedFunction)
@@ -55,14 +55,22 @@ def test_one_wrong_number_is_found(tmp_path: Path) -> None:
     assert _run(2, tmp_path, "--wrong") == [len(CALLS)] * 2
 
 
-def test_tiles_fit_a_programs_places() -> None:
-    for num_words in (1, 96, 4096, 4097, 32768, 10**6):
-        tile, warps = peer_tile(num_words)
-        assert (tile, warps) in {row[1:] for row in TILES}
-        inbox = PeerInbox.over(0, [0, 0], 4 * num_words, CPU)
+@pytest.mark.parametrize("size", SIZES)
+def test_tiles_fit_a_programs_places(size: int) -> None:
+    for num_words in (1, 96, 4096, 4097, 32768, 65536, 10**6):
+        tile = peer_tile(num_words, size)
+        assert tile.num_words <= WORDS_QUANTUM
+        inbox = PeerInbox.over(0, [0] * size, 4 * num_words, CPU)
         assert inbox.max_bytes >= 4 * num_words
-        tiles_per_program = -(-num_words // (tile * inbox.num_programs))
-        assert tiles_per_program * tile <= inbox.words_per_program
+        tiles_per_program = -(-num_words // (tile.num_words * inbox.num_programs))
+        assert tiles_per_program * tile.num_words <= inbox.words_per_program
+        # A thread that shares its word with another might have seen it come later.
+        assert tile.num_words // (size if tile.sliced else 1) >= 32 * tile.warps
+
+
+def test_two_ranks_never_make_two_trips() -> None:
+    assert not peer_tile(2**18, 2).sliced
+    assert peer_tile(2**17, 4).sliced
 
 
 @pytest.mark.parametrize(

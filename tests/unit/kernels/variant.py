@@ -61,21 +61,30 @@ class Variant(NamedTuple):
 
 def make_source(
     kernel: Any,
-    types: dict[str, str],
+    types: dict[str, str | tuple[str, ...]],
     constants: dict[str, Any],
     unaligned: Collection[str] = (),
     gluon: bool = False,
 ) -> Any:
-    """Arguments not named in `types` are i32. All but the `unaligned` are, as at run time,
-    divisible by 16."""
+    """Arguments not named in `types` are i32; one may be a tuple of several. All but the `unaligned`
+    are, as at run time, divisible by 16."""
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32")
         for name in kernel.arg_names
     }
     aligned = {
-        (index,): [["tt.divisibility", 16]]
+        place: [["tt.divisibility", 16]]
         for index, (name, kind) in enumerate(signature.items())
-        if name not in unaligned and (kind.startswith("*") or kind in {"i32", "i64"})
+        for place, one in _places(index, kind)
+        if name not in unaligned and (one.startswith("*") or one in {"i32", "i64"})
     }
     source = GluonASTSource if gluon else ASTSource
     return source(kernel, signature, constants, aligned)
+
+
+def _places(index: int, kind: str | tuple[str, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
+    """(place, type) of an argument, or of every item of one."""
+    if isinstance(kind, str):
+        yield (index,), kind
+    else:
+        yield from (((index, item), one) for item, one in enumerate(kind))
