@@ -36,10 +36,13 @@ class PeerTile:
 
 
 WHOLE_TILES = ((4096, PeerTile(128, 2)), (32768, PeerTile(256, 4)), (None, PeerTile(1024, 8)))
-"""(up to this many words, tile)"""
-SLICED_TILE = PeerTile(1024, 2, sliced=True)
-SLICED_FROM = {4: 65536, 8: 32768}
-"""words from which on so many ranks take two trips"""
+SLICED_TILES = (
+    (131072, PeerTile(512, 1, sliced=True)),
+    (None, PeerTile(1024, 2, sliced=True)),
+)
+"""(up to this many words, tile), measured with two ranks and with four"""
+MOST_WHOLE = {4: 65536, 8: 32768}
+"""words above which so many ranks take two trips"""
 
 
 @triton.jit
@@ -425,9 +428,9 @@ def peer_reduce(
 
 def peer_tile(num_words: int, num_ranks: int) -> PeerTile:
     """The measured choice for a message."""
-    if num_words >= SLICED_FROM.get(num_ranks, num_words + 1):
-        return SLICED_TILE
-    return next(tile for most, tile in WHOLE_TILES if most is None or num_words <= most)
+    sliced = num_words > MOST_WHOLE.get(num_ranks, num_words)
+    table = SLICED_TILES if sliced else WHOLE_TILES
+    return next(tile for most, tile in table if most is None or num_words <= most)
 
 
 def _check(

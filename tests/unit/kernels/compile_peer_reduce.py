@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernels.peer_inbox import NUM_PROGRAMS, NUM_TURNS
-from kernels.peer_reduce import SLICED_TILE, WHOLE_TILES, PeerTile, peer_reduce_kernel
+from kernels.peer_reduce import SLICED_TILES, WHOLE_TILES, PeerTile, peer_reduce_kernel
 from tests.unit.kernels.variant import CAPABILITIES, DTYPES, Variant, make_source
 
 OVERLAPPING = 90
@@ -13,11 +13,12 @@ OVERLAPPING = 90
 
 def variants() -> Iterator[Variant]:
     small, middle, large = (tile for _, tile in WHOLE_TILES)
+    sliced, _ = (tile for _, tile in SLICED_TILES)
     for capability in CAPABILITIES:
         for dtype in DTYPES:
             yield peer_variant(dtype, capability, size=2, tile=small, residual=True)
             yield peer_variant(dtype, capability, size=4, tile=large, residual=False)
-            yield peer_variant(dtype, capability, size=4, tile=SLICED_TILE, residual=True)
+            yield peer_variant(dtype, capability, size=4, tile=sliced, residual=True)
         yield peer_variant("bf16", capability, size=8, tile=middle, residual=True)
 
 

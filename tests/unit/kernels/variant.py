@@ -66,8 +66,8 @@ def make_source(
     unaligned: Collection[str] = (),
     gluon: bool = False,
 ) -> Any:
-    """Arguments not named in `types` are i32; one may be a tuple of several. All but the `unaligned`
-    are, as at run time, divisible by 16."""
+    """Arguments not named in `types` are i32; a tuple of types is one of several. All but the
+    `unaligned` are, as at run time, divisible by 16."""
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32")
         for name in kernel.arg_names
