@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="tokens one step of Baton's engine may compute; the engine's own default",
+        help="tokens one step of Baton's engine may compute; 8192 on a GPU",
     )
     add(
         "--gpu-memory-utilization",

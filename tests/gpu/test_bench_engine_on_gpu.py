@@ -28,7 +28,9 @@ def test_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "kernels of a step" in captured.err
     equal = [line for line in lines if line["kind"] == "check"]
     assert [line["ok"] for line in equal] == [True]
-    # A model this small comes from the cache, which is what the check is for.
-    failed = [check["check"] for check in figures["tpot-32"]["checks"] if check["ok"] is False]
-    assert failed == ["KV read per step > 4 x L2"]
+    # A model this small comes from the cache, which is what the first is for; its steps are the
+    # host's time, which anything may disturb.
+    failed = {check["check"] for check in figures["tpot-32"]["checks"] if check["ok"] is False}
+    timing = "time per token agrees with the median step"
+    assert failed - {timing} == {"KV read per step > 4 x L2"}
     assert code == 1

@@ -93,19 +93,13 @@ def test_flat_distributions(temperature: float) -> None:
     samplings = [Sampling(8, temperature, top_p=0.9), Sampling(8, temperature)]
     rows = [SampleRow(replace(samplings[i % 2], seed=i), i, 0) for i in range(64)]
     on_cpu = [token.token_id for token in Sampler().sample(logits, rows).wait()]
-    pairs = list(enumerate(zip(ids(logits.cuda(), rows), on_cpu, strict=True)))
-    different = [(row, *sorted(pair)) for row, pair in pairs if len(set(pair)) > 1]
+    pairs = enumerate(zip(ids(logits.cuda(), rows), on_cpu, strict=True))
+    different = [(row, *pair) for row, pair in pairs if len(set(pair)) > 1]
     assert len(different) <= (temperature >= 1) * 4
-    for row, first, second in different:
-        kept = candidates(logits[row] / temperature, samplings[row % 2].top_p)
-        assert not kept[first + 1 : second].any(), (row, first, second)
-
-
-def candidates(logits: torch.Tensor, top_p: float) -> torch.Tensor:
-    """bool[V]: the likeliest of which together have at least `top_p`."""
-    probabilities, order = logits.double().softmax(0).sort(descending=True)
-    before = probabilities.cumsum(0) - probabilities
-    return torch.zeros(len(logits), dtype=torch.bool).index_fill(0, order[before < top_p], True)
+    for row, ours, theirs in different:  # with top_p the likeliest come first, else the lowest ids
+        order = logits[row].sort(descending=True).indices if row % 2 == 0 else torch.arange(151936)
+        places = [int((order == token_id).nonzero()) for token_id in (ours, theirs)]
+        assert abs(places[0] - places[1]) <= (4 if row % 2 == 0 else 1), (row, places)
 
 
 def test_strided_logits() -> None:
@@ -157,7 +151,7 @@ def test_a_slow_step_is_not_ready_before_its_end() -> None:
     for cycles in (1, 200_000_000):  # a kernel's first launch loads it, which waits for the GPU
         logits = torch.zeros(1, 4096, device=DEVICE)
         torch.cuda._sleep(cycles)
-        logits[0, 77] = 1.0
+        logits[:, 77].fill_(1.0)  # an assignment to an element would wait for the GPU as well
         sampled = sampler.sample(logits, [row])
         if cycles == 1:
             sampled.wait()

@@ -21,6 +21,8 @@ from shared.settings import Settings, load_settings
 
 CPU_FACTOR = 1.25
 """memory of a CPU that loading takes, over the weights'"""
+GPU_STEP_TOKENS = 8192
+"""all requests are there at once: large steps cost nobody a gap, and vLLM's `LLM` takes them too"""
 SPARE_BLOCKS = 2
 PROFILED_PROMPT = 1024
 
@@ -111,13 +113,16 @@ def _settings(
     """An engine as long and as wide as the cells need."""
     longest = max((cell.longest for cell in decodes), default=1)
     longest += SPARE_BLOCKS * arguments.block_size
+    step_tokens = arguments.max_num_batched_tokens
+    if step_tokens is None and not place["device"].startswith("cpu"):
+        step_tokens = GPU_STEP_TOKENS
     return load_settings(
         {
             **place,
             "tp": arguments.tp,
             "block_size": arguments.block_size,
             "max_model_len": min(longest, choice.config.longest_len),
-            "max_num_batched_tokens": arguments.max_num_batched_tokens,
+            "max_num_batched_tokens": step_tokens,
             "max_num_seqs": max((cell.num_sequences for cell in decodes), default=1),
             "gpu_memory_utilization": arguments.gpu_memory_utilization,
             "prefix_cache": arguments.prefix_cache,
