@@ -139,10 +139,21 @@ def stub_device() -> None:
         # The vendor's products: nothing of ours is compiled for them, and a CPU's take long.
         (torch, "mm", lambda rows, weight, out: out),
         (torch.Tensor, "addmm_", lambda self, rows, weight: self),
-        (F, "linear", lambda rows, weight, bias=None: rows.new_zeros(len(rows), len(weight))),
+        (F, "linear", lambda rows, weight, bias=None: zeros(len(rows), len(weight), rows.dtype)),
     )
     for owner, name, stub in stubs:
         setattr(owner, name, stub)
+
+
+def zeros(num_rows: int, num_columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Beginning of one buffer for all: nobody writes into a product."""
+    size = num_rows * num_columns
+    if dtype not in buffers or buffers[dtype].numel() < size:
+        buffers[dtype] = torch.zeros(size, dtype=dtype)
+    return buffers[dtype][:size].view(num_rows, num_columns)
+
+
+buffers: dict[torch.dtype, torch.Tensor] = {}
 
 
 def gpu_tile(kv_pool: torch.Tensor) -> PrefillTile:
