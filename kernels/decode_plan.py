@@ -32,7 +32,7 @@ def num_tiles_of(length, window, TILE_KEYS: tl.constexpr):
     return first_key, first_tile, (length + TILE_KEYS - 1) // TILE_KEYS - first_tile
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_programs", "num_resident"])
+@triton.jit(do_not_specialize=["num_rows", "num_programs", "num_resident", "least_run"])
 def plan_kernel(
     length_ptr,
     plan_ptr,
@@ -40,6 +40,7 @@ def plan_kernel(
     num_rows,
     num_programs,
     num_resident,
+    least_run,
     window,
     NUM_KV_HEADS: tl.constexpr,
     TILE_KEYS: tl.constexpr,
@@ -54,9 +55,9 @@ def plan_kernel(
     ends = tl.cumsum(tiles, 0) * NUM_KV_HEADS
     starts = ends - tiles * NUM_KV_HEADS
     num_units = tl.sum(tiles, 0) * NUM_KV_HEADS
-    run = tl.maximum((num_units + num_programs - 1) // num_programs, 1)
+    run = tl.maximum((num_units + num_programs - 1) // num_programs, least_run)
     if tl.max(tiles, 0) > run:
-        run = tl.maximum((num_units + num_resident - 1) // num_resident, 1)
+        run = tl.maximum((num_units + num_resident - 1) // num_resident, least_run)
 
     programs = tl.program_id(0) * TILE_PROGRAMS + tl.arange(0, TILE_PROGRAMS)
     firsts = programs * run
@@ -161,6 +162,7 @@ class DecodePlan:
             num_rows,
             self.num_programs,
             self.tile.num_resident or self.num_programs,
+            self.tile.least_run,
             self.window_keys,
             NUM_KV_HEADS=self.num_kv_heads,
             TILE_KEYS=self.tile.num_keys,

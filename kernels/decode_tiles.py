@@ -31,6 +31,8 @@ class DecodeTile:
     num_resident: int = 0
     """programs that run at once, 0 for all: heads that need more than one program each are shared
     by this many only"""
+    least_run: int = 1
+    """tiles of keys that a program takes at least: the fewer programs, the fewer parts to add"""
     merge_apart: bool = False
     """parts are added by a second kernel, not by the last program of a head to finish"""
     max_registers: int = 0
@@ -62,13 +64,14 @@ class TileRow:
     programs: int
     """per multiprocessor"""
     resident: int = 0
+    least_run: int = 1
     merge_apart: bool = False
     max_registers: int = 0
 
 
 TILES = (
-    TileRow(0.1, 16, 1, 3, programs=3, merge_apart=True),
-    TileRow(0.7, 16, 1, 3, programs=4, merge_apart=True),
+    TileRow(0.1, 16, 1, 3, programs=3, least_run=3, merge_apart=True),
+    TileRow(0.7, 16, 1, 3, programs=4, least_run=3, merge_apart=True),
     TileRow(1.8, 16, 1, 3, programs=4),
     TileRow(2.0, 64, 4, 3, programs=2, max_registers=255),
     TileRow(3.6, 16, 1, 3, programs=4),
@@ -80,7 +83,8 @@ TILES = (
 """Measured on an H200. Heads of equal length that just fill 2, 4 or 8 programs per multiprocessor
 are not split at all, which a tile with that many programs serves best; else small tiles of one
 warp, for nothing waits inside a warp. Below one head per multiprocessor all heads are split in many
-parts, and a kernel of their own adds them faster than one program per head."""
+parts, and a kernel of their own adds them faster than one program per head. It adds up to 32 parts
+at once, which is why no program takes fewer than three tiles of a short context there."""
 WIDE = TileRow(float("inf"), 32, 4, 3, programs=3)
 """head_dim 256: one warp has no registers for it"""
 EXACT = TileRow(float("inf"), 16, 4, 2, programs=4)
@@ -109,6 +113,7 @@ def decode_tile(
         num_stages=row.num_stages,
         num_programs=row.programs * num_multiprocessors,
         num_resident=row.resident * num_multiprocessors,
+        least_run=row.least_run,
         merge_apart=row.merge_apart,
         max_registers=row.max_registers,
         overlap=overlap,

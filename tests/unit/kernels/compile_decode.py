@@ -99,6 +99,6 @@ def plan_variant(capability: int) -> Variant:
     types = {"length_ptr": "*i32", "plan_ptr": "*i32", "start_ptr": "*i32"}
     constants = {"NUM_KV_HEADS": NUM_KV_HEADS, "TILE_KEYS": 16, "TILE_ROWS": 256}
     constants |= {"TILE_PROGRAMS": 16, "FIELDS": PLAN_FIELDS}
-    unaligned = ("num_rows", "num_programs", "num_resident")
+    unaligned = ("num_rows", "num_programs", "num_resident", "least_run")
     source = make_source(plan_kernel, types, constants, unaligned)
     return Variant("plan", "i32", 0, capability, source, {"num_warps": MERGE_WARPS})

@@ -14,11 +14,16 @@ NUM_KEYS = 16
 
 
 def make_plan(
-    lengths: list[int], num_kv_heads: int, num_programs: int, window: int, num_resident: int = 0
+    lengths: list[int],
+    num_kv_heads: int,
+    num_programs: int,
+    window: int,
+    num_resident: int = 0,
+    least_run: int = 1,
 ) -> DecodePlan:
     kv_pool = torch.zeros(1, 1, 2, num_kv_heads, 16, 8, device=DEVICE)
     context_lens = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    tile = DecodeTile(NUM_KEYS, 4, 2, num_programs, num_resident)
+    tile = DecodeTile(NUM_KEYS, 4, 2, num_programs, num_resident, least_run)
     plan = DecodePlan.allocate(context_lens, num_kv_heads, kv_pool, tile, window)
     plan.entries.fill_(-1)
     plan.fill()
@@ -46,17 +51,23 @@ def wanted_units(lengths: list[int], num_kv_heads: int, window: int) -> list[tup
     num_programs=st.integers(1, 30),
     window=st.sampled_from([0, 1, 16, 17, 40]),
     num_resident=st.integers(0, 10),
+    least_run=st.integers(1, 5),
 )
 def test_programs_take_all_units_in_order(
-    lengths: list[int], num_kv_heads: int, num_programs: int, window: int, num_resident: int
+    lengths: list[int],
+    num_kv_heads: int,
+    num_programs: int,
+    window: int,
+    num_resident: int,
+    least_run: int,
 ) -> None:
-    plan = make_plan(lengths, num_kv_heads, num_programs, window, num_resident)
+    plan = make_plan(lengths, num_kv_heads, num_programs, window, num_resident, least_run)
     wanted = wanted_units(lengths, num_kv_heads, window)
     assert plan.num_programs >= max(num_programs, len(lengths))
     taken = 0
     for program, entry in enumerate(plan.entries.tolist()):
         row, head, tile, count, run, length, empty, _ = entry
-        assert count <= run and (count == run or taken + count == len(wanted))
+        assert least_run <= run and count <= run and (count == run or taken + count == len(wanted))
         if count:
             assert taken == program * run
             assert (row, head, tile) == wanted[taken] and length == lengths[row]
@@ -76,6 +87,11 @@ def test_equal_heads_are_not_split_if_programs_suffice() -> None:
 def test_one_long_row_is_shared_by_those_that_run_at_once() -> None:
     plan = make_plan([16] * 3 + [480], 1, 12, 0, num_resident=6)
     assert [entry[3] for entry in plan.entries.tolist()] == [6] * 5 + [3] + [0] * 6
+
+
+def test_a_short_context_is_not_cut_in_many_parts() -> None:
+    plan = make_plan([64], 2, 12, 0, least_run=3)
+    assert [entry[3] for entry in plan.entries.tolist()] == [3, 3, 2] + [0] * 9
 
 
 def test_lengths_of_another_type_are_refused() -> None:
