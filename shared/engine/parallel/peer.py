@@ -12,7 +12,7 @@ from shared.engine.parallel.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = {2: 2**21, 4: 2**21, 8: 2**18}
+MAX_BYTES = {2: 2**22, 4: 2**22, 8: 2**18}
 """of a message, by the number of ranks: up to here it was measured to be faster than NCCL"""
 
 
