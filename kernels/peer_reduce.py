@@ -17,11 +17,12 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import check_interpretable, check_same_device, overlap_options
 from kernels.overlap import follow
-from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, ZERO_WORD, PeerInbox
+from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, PeerInbox
+from kernels.peer_slices import gather_slices, reduce_slices, send_slices
+from kernels.peer_words import inbox_of, sendable, total
 
 SIZES = (2, 4, 8)
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-ZERO = tl.constexpr(ZERO_WORD)
 
 
 @dataclass(frozen=True)
@@ -43,115 +44,6 @@ SLICED_TILES = (
 """(up to this many words, tile), measured with two ranks and with four"""
 MOST_WHOLE = {4: 65536, 8: 32768}
 """words above which so many ranks take two trips"""
-
-
-@triton.jit
-def unpack(words, KIND: tl.constexpr):
-    """The first and second number of each word, in fp32; a word of fp32 has one only."""
-    if KIND == "fp32":
-        first = words.to(tl.float32, bitcast=True)
-        second = first
-    elif KIND == "bf16":
-        first = (words << 16).to(tl.float32, bitcast=True)
-        second = (words & -65536).to(tl.float32, bitcast=True)
-    else:
-        first = (words & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        second = (words >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    return first, second
-
-
-@triton.jit
-def pack(first, second, KIND: tl.constexpr):
-    """The reverse of unpack; rounds to nearest."""
-    if KIND == "fp32":
-        words = first.to(tl.int32, bitcast=True)
-    else:
-        kind: tl.constexpr = tl.bfloat16 if KIND == "bf16" else tl.float16
-        low = first.to(kind).to(tl.int16, bitcast=True).to(tl.int32)
-        high = second.to(kind).to(tl.int16, bitcast=True).to(tl.int32)
-        words = (low & 0xFFFF) | (high << 16)
-    return words
-
-
-@triton.jit
-def sendable(words):
-    """The words, none of which looks like an empty place."""
-    return tl.where(words == 0, ZERO, words)
-
-
-@triton.jit
-def received(words):
-    """The reverse of sendable; a lone -0.0 becomes 0.0, on every rank alike."""
-    return tl.where(words == ZERO, 0, words)
-
-
-@triton.jit
-def inbox_of(addresses, rank: tl.constexpr):
-    """Where the inbox of a rank begins."""
-    inbox = addresses[rank].to(tl.pointer_type(tl.int32))
-    return tl.multiple_of(inbox, 16)
-
-
-@triton.jit
-def add_arrived(
-    own, places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr, KIND: tl.constexpr
-):
-    """(sum of the first numbers, of the second, whether words are missing) of what has arrived by
-    now at these places; `stride` lies between two ranks' places."""
-    first = tl.zeros(own.shape, tl.float32)
-    second = tl.zeros(own.shape, tl.float32)
-    missing = tl.zeros(own.shape, tl.int32)
-    for source in tl.static_range(SIZE):
-        words = own
-        if source != RANK:
-            words = tl.load(places + source * stride, inside, other=ZERO, volatile=True)
-            missing |= (words == 0).to(tl.int32)
-        one, other = unpack(words, KIND)
-        first += one
-        second += other
-    return first, second, tl.max(missing, 0)
-
-
-@triton.jit
-def add_all(
-    own, places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr, KIND: tl.constexpr
-):
-    """Both sums, once every rank's words are there. All ranks are looked at together: one after
-    the other each would cost its own way to memory."""
-    first, second, missing = add_arrived(own, places, stride, inside, RANK, SIZE, KIND)
-    while missing != 0:
-        first, second, missing = add_arrived(own, places, stride, inside, RANK, SIZE, KIND)
-    empty(places, stride, inside, RANK, SIZE)
-    return first, second
-
-
-@triton.jit
-def empty(places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr):
-    """Make room for the turn after the next."""
-    for source in tl.static_range(SIZE):
-        if source != RANK:
-            tl.store(places + source * stride, 0, inside)
-
-
-@triton.jit
-def total(
-    own,
-    residual_ptr,
-    inside,
-    places,
-    stride,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    KIND: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-):
-    """Words of the result."""
-    first, second = add_all(own, places, stride, inside, RANK, SIZE, KIND)
-    if RESIDUAL:
-        one, other = unpack(tl.load(residual_ptr, inside, other=0), KIND)
-        first += one
-        second += other
-    return pack(first, second, KIND)
 
 
 @triton.jit
@@ -198,122 +90,6 @@ def reduce_tiles(
         )
         tl.store(output_ptr + tile + columns, words, inside)
         places += TILE
-
-
-@triton.jit
-def send_slices(
-    input_ptr,
-    addresses,
-    num_words,
-    place,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Slice r of every tile goes to rank r."""
-    SLICE: tl.constexpr = TILE // SIZE
-    columns = tl.arange(0, SLICE)
-    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
-        for distance in tl.static_range(1, SIZE):
-            here = tile + (RANK + distance) % SIZE * SLICE + columns
-            inside = here < num_words
-            words = tl.load(input_ptr + here, inside, other=0)
-            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
-            tl.store(inbox + place + columns, sendable(words), inside)
-        place += SLICE
-
-
-@triton.jit
-def reduce_slices(
-    input_ptr,
-    residual_ptr,
-    output_ptr,
-    addresses,
-    num_words,
-    place,
-    stride,
-    sum_place,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    KIND: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Add up this rank's slice of every tile; the sums go to all others."""
-    SLICE: tl.constexpr = TILE // SIZE
-    columns = tl.arange(0, SLICE)
-    places = inbox_of(addresses, RANK) + place
-    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
-        here = tile + RANK * SLICE + columns
-        inside = here < num_words
-        own = tl.load(input_ptr + here, inside, other=0)
-        words = total(
-            own,
-            residual_ptr + here,
-            inside,
-            places + columns,
-            stride,
-            RANK,
-            SIZE,
-            KIND,
-            RESIDUAL,
-        )
-        for distance in tl.static_range(1, SIZE):
-            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
-            tl.store(inbox + sum_place + columns, sendable(words), inside)
-        tl.store(output_ptr + here, received(words), inside)
-        places += SLICE
-        sum_place += SLICE
-
-
-@triton.jit
-def copy_arrived(
-    output_ptr,
-    start,
-    num_words,
-    places,
-    stride,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    SLICE: tl.constexpr,
-):
-    """Copy what has arrived by now of a tile's sums, and say whether words are missing."""
-    columns = tl.arange(0, SLICE)
-    missing = tl.zeros([SLICE], tl.int32)
-    for source in tl.static_range(SIZE):
-        if source != RANK:
-            here = start + source * SLICE + columns
-            inside = here < num_words
-            words = tl.load(places + source * stride + columns, inside, other=ZERO, volatile=True)
-            missing |= (words == 0).to(tl.int32)
-            tl.store(output_ptr + here, received(words), inside)
-    return tl.max(missing, 0)
-
-
-@triton.jit
-def gather_slices(
-    output_ptr,
-    addresses,
-    num_words,
-    sum_place,
-    stride,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Take the other ranks' sums."""
-    SLICE: tl.constexpr = TILE // SIZE
-    columns = tl.arange(0, SLICE)
-    places = inbox_of(addresses, RANK) + sum_place
-    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
-        missing = copy_arrived(output_ptr, tile, num_words, places, stride, RANK, SIZE, SLICE)
-        while missing != 0:
-            missing = copy_arrived(output_ptr, tile, num_words, places, stride, RANK, SIZE, SLICE)
-        for source in tl.static_range(SIZE):
-            if source != RANK:
-                inside = tile + source * SLICE + columns < num_words
-                tl.store(places + source * stride + columns, 0, inside)
-        places += SLICE
 
 
 @triton.jit

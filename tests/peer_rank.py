@@ -23,7 +23,7 @@ from kernels.peer_reduce import PeerTile, peer_reduce
 MAX_BYTES = 2**15
 NUM_PROGRAMS = 4
 SLICED = PeerTile(256, 2, sliced=True)
-CALLS = (
+CALLS: tuple[tuple[tuple[int, int], torch.dtype, bool, PeerTile | None], ...] = (
     ((1, 96), torch.float32, False, None),
     ((3, 130), torch.float16, True, None),
     ((2, 33), torch.float32, True, SLICED),

@@ -13,9 +13,9 @@ def test_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     long = {**TINY, "max_position_embeddings": 2048, "head_dim": 64}
     (tmp_path / "config.json").write_text(json.dumps(long))
     flags = ("--random-weights", "--device", "cuda", "--quick", "--cells", "tpot-32,prefill-1k")
-    flags += ("--gpu-memory-utilization", "0.3")
+    memory = ("--gpu-memory-utilization", "0.3")
     traces = ("--profile", str(tmp_path / "traces"))
-    code = main(["bench", "engine", "--model", str(tmp_path), *flags, *traces])
+    code = main(["bench", "engine", "--model", str(tmp_path), *flags, *memory, *traces])
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
     figures = {line["cell"]: line for line in lines if line["kind"] == "figure"}

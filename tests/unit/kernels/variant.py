@@ -1,7 +1,7 @@
 """One kernel to compile ahead of time, without a GPU. Triton must be imported without its
 interpreter."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class Variant(NamedTuple):
 
 def make_source(
     kernel: Any,
-    types: dict[str, str | tuple[str, ...]],
+    types: Mapping[str, str | tuple[str, ...]],
     constants: dict[str, Any],
     unaligned: Collection[str] = (),
     gluon: bool = False,
