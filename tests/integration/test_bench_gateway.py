@@ -60,6 +60,7 @@ def test_routing_and_the_path_without_sockets(
     assert "worker_messages.py" in profile.read_text()
 
 
+@pytest.mark.alone
 def test_a_gateway_that_stands_still_shows_as_added_latency() -> None:
     """The detector's proof: the gateway is stopped for 150 ms while tokens come."""
     with running_cell("demo", 2) as cell:
