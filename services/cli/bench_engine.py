@@ -107,6 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise SettingsError(f"--profile {arguments.profile}: {error.strerror}") from error
         if not os.access(arguments.profile, os.W_OK | os.X_OK):
             raise SettingsError(f"--profile {arguments.profile}: cannot be written to")
+    if find_spec("torch") is None:
+        raise MissingError("bench engine needs torch: pip install torch")
     if arguments.engine == "vllm" and find_spec("vllm") is None:
         raise MissingError("--engine vllm needs an installed vLLM: pip install vllm")
 

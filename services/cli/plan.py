@@ -114,6 +114,12 @@ def make_plan(
             f"{num_workers} workers with --tp {settings.tp} take {num_workers * settings.tp} GPUs, "
             f"and there are {num_gpus}: fewer workers (--decode) or a smaller --tp"
         )
+    num_places = min(num_gpus, 1) if settings.device.startswith("cuda") else num_gpus
+    if 0 < num_places < num_workers and settings.tp == 1 and not settings.kv_blocks:
+        raise SettingsError(
+            f"{num_workers} workers on {num_places} GPUs, and each would take nearly all of one: "
+            "fewer workers, --topology agg, or --kv-blocks, which are the blocks of each"
+        )
     if "threads" not in flags and environment_name("threads") not in environ:
         threads = max(1, machine.num_cores // (num_workers * settings.tp))
         settings = replace(settings, threads=threads)

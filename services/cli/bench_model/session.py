@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from services.cli.bench_load.environment import machine_record
 from services.cli.bench_model import progress
 from services.cli.bench_model.attention_figures import attention_figures
@@ -51,6 +53,8 @@ class Session:
     def run(self) -> None:
         """Writes each figure's line as soon as it is there."""
         plan = self._plan
+        if plan.device.type == "cpu":
+            torch.set_num_threads(plan.settings.threads)  # as the engine will have
         progress.say(f"measuring what the device can do: {plan.facts.name}")
         ceilings = measure_ceilings(plan.device, TORCH_DTYPES[plan.dtype])
         floors = Floors(plan.size, ceilings)

@@ -104,9 +104,21 @@ def test_secrets_are_in_the_environment_only() -> None:
 
 
 def test_workers_are_spread_over_gpus() -> None:
-    plan = make_plan({}, {}, Machine(8, 2), num_prefill=2, num_decode=1)
+    plan = make_plan({"kv_blocks": 100}, {}, Machine(8, 2), num_prefill=2, num_decode=1)
     devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
     assert devices == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(("num_gpus", "topology"), [(2, None), (1, "pd")])
+def test_workers_that_share_a_gpu_say_how_much_of_it(
+    num_gpus: int, topology: Topology | None
+) -> None:
+    machine, workers = Machine(8, num_gpus), {"num_prefill": num_gpus, "num_decode": 1}
+    with pytest.raises(SettingsError, match=f"on {num_gpus} GPUs.* --kv-blocks"):
+        make_plan({}, {}, machine, topology=topology, **workers)
+    assert make_plan({"kv_blocks": 9}, {}, machine, topology=topology, **workers)
+    with pytest.raises(SettingsError, match="2 workers on 1 GPUs"):
+        make_plan({"device": "cuda:1"}, {}, Machine(8, 4), topology="pd")
 
 
 def test_ranks_of_a_worker_have_gpus_of_their_own() -> None:
