@@ -55,9 +55,11 @@ def plan_kernel(
     ends = tl.cumsum(tiles, 0) * NUM_KV_HEADS
     starts = ends - tiles * NUM_KV_HEADS
     num_units = tl.sum(tiles, 0) * NUM_KV_HEADS
-    run = tl.maximum((num_units + num_programs - 1) // num_programs, least_run)
-    if tl.max(tiles, 0) > run:
-        run = tl.maximum((num_units + num_resident - 1) // num_resident, least_run)
+    longest = tl.max(tiles, 0)
+    least = tl.maximum(tl.minimum(least_run, longest), 1)  # where no head is cut, nothing is added
+    run = tl.maximum((num_units + num_programs - 1) // num_programs, least)
+    if longest > run:
+        run = tl.maximum((num_units + num_resident - 1) // num_resident, least)
 
     programs = tl.program_id(0) * TILE_PROGRAMS + tl.arange(0, TILE_PROGRAMS)
     firsts = programs * run

@@ -5,7 +5,7 @@ and adds what arrives, in the order of the ranks, in fp32: all ranks get the sam
 message of four or more ranks makes two trips instead: every rank adds up one slice of each tile
 and sends the sum of it to the others, the same bits with 2 / ranks of the bytes.
 
-With a residual the result is residual + sum, rounded once.
+With a residual, which is the same on all ranks, the result is residual + sum, rounded once.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import check_interpretable, check_same_device, overlap_options
 from kernels.overlap import follow
-from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, PeerInbox
+from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, WORDS_QUANTUM, PeerInbox
 from kernels.peer_slices import gather_slices, reduce_slices, send_slices
 from kernels.peer_words import inbox_of, sendable, total
 
@@ -35,13 +35,25 @@ class PeerTile:
     sliced: bool = False
     """in two trips"""
 
+    def check(self, num_ranks: int) -> None:
+        """ValueError where two threads would take the same word: one could empty its place before
+        the other has seen it."""
+        together = self.num_words // (num_ranks if self.sliced else 1)
+        power = self.num_words & (self.num_words - 1) == 0
+        if not power or self.num_words > WORDS_QUANTUM or together < 32 * self.warps:
+            raise ValueError(
+                f"{self} for {num_ranks} ranks: a tile is a power of two of at most "
+                f"{WORDS_QUANTUM} words, and of at least one a thread, sliced one of each slice"
+            )
+
 
 WHOLE_TILES = ((4096, PeerTile(128, 2)), (32768, PeerTile(256, 4)), (None, PeerTile(1024, 8)))
 SLICED_TILES = (
     (131072, PeerTile(512, 1, sliced=True)),
     (None, PeerTile(1024, 2, sliced=True)),
 )
-"""(up to this many words, tile), measured with two ranks and with four"""
+"""(up to this many words, tile), measured with two ranks and with four, as is what follows; that
+with eight is a guess from their bytes"""
 MOST_WHOLE = {4: 65536, 8: 32768}
 """words above which so many ranks take two trips"""
 
@@ -165,7 +177,7 @@ def peer_reduce(
     overlap: bool = False,
     tile: PeerTile | None = None,
 ) -> None:
-    """Write the sum of all ranks' `message` (+ this rank's `residual`) into `output`.
+    """Write the sum of all ranks' `message` (+ `residual`, equal on all) into `output`.
 
     All ranks call it with equal shapes, in the same order; it ends once all of them have. All
     tensors are contiguous, of one 32- or 16-bit floating type, a whole number of words long and at
@@ -179,6 +191,7 @@ def peer_reduce(
     if num_words == 0:
         return
     tile = tile or peer_tile(num_words, inbox.size)
+    tile.check(inbox.size)
     words = message.view(-1).view(torch.int32)
     peer_reduce_kernel[(min(inbox.num_programs, triton.cdiv(num_words, tile.num_words)),)](
         words,

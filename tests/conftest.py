@@ -44,7 +44,8 @@ def _is_gpu_test(item: pytest.Item) -> bool:
 
 def _gpus_needed(item: pytest.Item) -> int:
     """Of marks for a file and for a parameter the larger number."""
-    return max((mark.args[0] for mark in item.iter_markers("gpu") if mark.args), default=1)
+    numbers = [(*mark.args, *mark.kwargs.values()) for mark in item.iter_markers("gpu")]
+    return max((int(number) for one in numbers for number in one), default=1)
 
 
 def _num_gpus(items: Sequence[pytest.Item]) -> int:

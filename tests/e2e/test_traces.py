@@ -21,9 +21,9 @@ from tests.otlp_receiver import ReceivedSpan, Receiver, receiving
 
 STAGES = ("queue", "prefill", "handover", "decode")
 PLANTED = {
-    "prefill": ("prefill", 100),
-    "transport": ("handover", 200),
-    "decode": ("decode", 400),
+    "prefill": ("prefill", 200),
+    "transport": ("handover", 400),
+    "decode": ("decode", 800),
 }
 """place: stage, milliseconds"""
 TOLERANCE_MS = 30

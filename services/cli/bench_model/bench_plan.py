@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -113,22 +113,22 @@ def _settings(
     """An engine as long and as wide as the cells need."""
     longest = max((cell.longest for cell in decodes), default=1)
     longest += SPARE_BLOCKS * arguments.block_size
-    step_tokens = arguments.max_num_batched_tokens
-    if step_tokens is None and not place["device"].startswith("cpu"):
-        step_tokens = GPU_STEP_TOKENS
-    return load_settings(
+    settings = load_settings(
         {
             **place,
             "tp": arguments.tp,
             "block_size": arguments.block_size,
             "max_model_len": min(longest, choice.config.longest_len),
-            "max_num_batched_tokens": step_tokens,
+            "max_num_batched_tokens": arguments.max_num_batched_tokens,
             "max_num_seqs": max((cell.num_sequences for cell in decodes), default=1),
             "gpu_memory_utilization": arguments.gpu_memory_utilization,
             "prefix_cache": arguments.prefix_cache,
             "eager": arguments.eager,
         }
     )
+    if settings.max_num_batched_tokens or place["device"] == "cpu":
+        return settings
+    return replace(settings, max_num_batched_tokens=GPU_STEP_TOKENS)
 
 
 def _check_memory(name: str, weight_bytes: int, device: torch.device) -> None:

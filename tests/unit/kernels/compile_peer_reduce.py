@@ -20,6 +20,7 @@ def variants() -> Iterator[Variant]:
             yield peer_variant(dtype, capability, size=4, tile=large, residual=False)
             yield peer_variant(dtype, capability, size=4, tile=sliced, residual=True)
         yield peer_variant("bf16", capability, size=8, tile=middle, residual=True)
+        yield peer_variant("bf16", capability, size=8, tile=sliced, residual=True)
 
 
 def peer_variant(

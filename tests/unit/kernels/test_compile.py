@@ -21,7 +21,7 @@ NUM_VARIANTS = {
     "compile_decode": 105,
     "compile_elementwise": 153,
     "compile_linear": 47,
-    "compile_peer_reduce": 30,
+    "compile_peer_reduce": 33,
     "compile_prefill": 55,
     "compile_sampling": 57,
 }

@@ -13,7 +13,7 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.peer_inbox import WORDS_QUANTUM, PeerInbox, inbox_bytes
-from kernels.peer_reduce import SIZES, peer_reduce, peer_reduce_kernel, peer_tile
+from kernels.peer_reduce import SIZES, PeerTile, peer_reduce, peer_reduce_kernel, peer_tile
 from tests.peer_rank import CALLS, MAX_BYTES, NUM_PROGRAMS
 
 INTERPRETED = isinstance(peer_reduce_kernel, InterpretedFunction)
@@ -37,7 +37,11 @@ def _run(size: int, folder: Path, *arguments: str) -> list[int]:
         for rank in range(size)
     ]
     try:
-        return [process.wait(timeout=100) for process in running]
+        statuses = [process.wait(timeout=100) for process in running]
+        # A place that is not emptied lets a later word pass for one that has not come yet.
+        inboxes = [(folder / f"inbox{rank}").read_bytes() for rank in range(size)]
+        assert not any(inbox.strip(b"\0") for inbox in inboxes)
+        return statuses
     finally:
         for process in running:
             process.kill()
@@ -64,8 +68,7 @@ def test_tiles_fit_a_programs_places(size: int) -> None:
         assert inbox.max_bytes >= 4 * num_words
         tiles_per_program = -(-num_words // (tile.num_words * inbox.num_programs))
         assert tiles_per_program * tile.num_words <= inbox.words_per_program
-        # A thread that shares its word with another might have seen it come later.
-        assert tile.num_words // (size if tile.sliced else 1) >= 32 * tile.warps
+        tile.check(size)
 
 
 def test_two_ranks_never_make_two_trips() -> None:
@@ -89,6 +92,22 @@ def test_what_does_not_fit_is_refused(
     inbox = PeerInbox.over(0, [0, 0], MAX_BYTES, CPU)
     with pytest.raises(ValueError, match=error):
         peer_reduce(message, inbox, output, residual)
+
+
+@pytest.mark.parametrize(
+    ("tile", "size"),
+    [
+        (PeerTile(2048, 4), 2),
+        (PeerTile(96, 1), 2),
+        (PeerTile(128, 8), 2),
+        (PeerTile(256, 2, sliced=True), 8),
+    ],
+    ids=["past its places", "no power of two", "idle threads", "slices with idle threads"],
+)
+def test_a_tile_that_could_hang_is_refused(tile: PeerTile, size: int) -> None:
+    inbox = PeerInbox.over(0, [0] * size, MAX_BYTES, CPU)
+    with pytest.raises(ValueError, match="tile"):
+        peer_reduce(torch.zeros(4), inbox, torch.zeros(4), tile=tile)
 
 
 def test_another_type_or_number_of_ranks_is_refused() -> None:
