@@ -18,8 +18,8 @@ from triton.runtime.interpreter import InterpretedFunction
 from kernels.launch import check_interpretable, check_same_device, overlap_options
 from kernels.overlap import follow
 from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, WORDS_QUANTUM, PeerInbox
-from kernels.peer_slices import gather_slices, reduce_slices, send_slices
-from kernels.peer_words import inbox_of, sendable, total
+from kernels.peer_slices import gather_slices, send_slices
+from kernels.peer_words import add_all, inbox_of, pack, received, sendable, unpack
 
 SIZES = (2, 4, 8)
 KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -59,7 +59,28 @@ MOST_WHOLE = {4: 65536, 8: 32768}
 
 
 @triton.jit
-def reduce_tiles(
+def send_tiles(
+    input_ptr,
+    addresses,
+    num_words,
+    place,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Every tile goes to all other ranks."""
+    columns = tl.arange(0, TILE)
+    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
+        inside = tile + columns < num_words
+        words = sendable(tl.load(input_ptr + tile + columns, inside, other=0))
+        for distance in tl.static_range(1, SIZE):
+            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
+            tl.store(inbox + place + columns, words, inside)
+        place += TILE
+
+
+@triton.jit
+def add_tiles(
     input_ptr,
     residual_ptr,
     output_ptr,
@@ -67,41 +88,37 @@ def reduce_tiles(
     num_words,
     place,
     stride,
+    sum_place,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
     KIND: tl.constexpr,
     RESIDUAL: tl.constexpr,
     TILE: tl.constexpr,
+    SLICED: tl.constexpr,
 ):
-    """Every rank sends its tiles to all others and adds up all."""
-    columns = tl.arange(0, TILE)
-    start = tl.program_id(0) * TILE
-    step = tl.num_programs(0) * TILE
-    within = place + RANK * stride
-    for tile in range(start, num_words, step):
-        inside = tile + columns < num_words
-        words = sendable(tl.load(input_ptr + tile + columns, inside, other=0))
-        for distance in tl.static_range(1, SIZE):
-            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
-            tl.store(inbox + within + columns, words, inside)
-        within += TILE
+    """Add up every tile, or this rank's slice of it, whose sum goes to all others."""
+    WIDTH: tl.constexpr = TILE // SIZE if SLICED else TILE
+    OWN: tl.constexpr = RANK * WIDTH if SLICED else 0
+    columns = tl.arange(0, WIDTH)
     places = inbox_of(addresses, RANK) + place
-    for tile in range(start, num_words, step):
-        inside = tile + columns < num_words
-        own = tl.load(input_ptr + tile + columns, inside, other=0)
-        words = total(
-            own,
-            residual_ptr + tile + columns,
-            inside,
-            places + columns,
-            stride,
-            RANK,
-            SIZE,
-            KIND,
-            RESIDUAL,
-        )
-        tl.store(output_ptr + tile + columns, words, inside)
-        places += TILE
+    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
+        here = tile + OWN + columns
+        inside = here < num_words
+        own = tl.load(input_ptr + here, inside, other=0)
+        first, second = add_all(own, places + columns, stride, inside, RANK, SIZE, KIND)
+        if RESIDUAL:
+            one, other = unpack(tl.load(residual_ptr + here, inside, other=0), KIND)
+            first += one
+            second += other
+        words = pack(first, second, KIND)
+        if SLICED:
+            for distance in tl.static_range(1, SIZE):
+                inbox = inbox_of(addresses, (RANK + distance) % SIZE)
+                tl.store(inbox + sum_place + columns, sendable(words), inside)
+            words = received(words)
+            sum_place += WIDTH
+        tl.store(output_ptr + here, words, inside)
+        places += WIDTH
 
 
 @triton.jit
@@ -133,37 +150,26 @@ def peer_reduce_kernel(
     own = RANK * stride
     if SLICED:
         send_slices(input_ptr, addresses, num_words, place + own, RANK, SIZE, TILE)
-        reduce_slices(
-            input_ptr,
-            residual_ptr,
-            output_ptr,
-            addresses,
-            num_words,
-            place,
-            stride,
-            sum_place + own,
-            RANK,
-            SIZE,
-            KIND,
-            RESIDUAL,
-            TILE,
-        )
-        gather_slices(output_ptr, addresses, num_words, sum_place, stride, RANK, SIZE, TILE)
     else:
-        reduce_tiles(
-            input_ptr,
-            residual_ptr,
-            output_ptr,
-            addresses,
-            num_words,
-            place,
-            stride,
-            RANK,
-            SIZE,
-            KIND,
-            RESIDUAL,
-            TILE,
-        )
+        send_tiles(input_ptr, addresses, num_words, place + own, RANK, SIZE, TILE)
+    add_tiles(
+        input_ptr,
+        residual_ptr,
+        output_ptr,
+        addresses,
+        num_words,
+        place,
+        stride,
+        sum_place + own,
+        RANK,
+        SIZE,
+        KIND,
+        RESIDUAL,
+        TILE,
+        SLICED,
+    )
+    if SLICED:
+        gather_slices(output_ptr, addresses, num_words, sum_place, stride, RANK, SIZE, TILE)
     tl.debug_barrier()  # every warp has read the counter
     tl.store(counter, turn)
 
@@ -190,8 +196,10 @@ def peer_reduce(
     num_words = message.numel() * message.element_size() // WORD_BYTES
     if num_words == 0:
         return
-    tile = tile or peer_tile(num_words, inbox.size)
-    tile.check(inbox.size)
+    if tile is None:
+        tile = peer_tile(num_words, inbox.size)
+    else:
+        tile.check(inbox.size)
     words = message.view(-1).view(torch.int32)
     peer_reduce_kernel[(min(inbox.num_programs, triton.cdiv(num_words, tile.num_words)),)](
         words,

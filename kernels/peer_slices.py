@@ -1,5 +1,5 @@
-"""Sums in two trips, for peer_reduce: slice r of every tile goes to rank r, which adds it up and
-sends the sum to all others. A rank sends 2 / ranks of what whole tiles to all others would take.
+"""The two trips of large messages, for peer_reduce: slice r of every tile goes to rank r, which
+adds it up and sends the sum to all others. A rank sends 2 / ranks of what whole tiles would take.
 
 The first trip uses the first half of a program's places, the second trip the other.
 """
@@ -7,7 +7,7 @@ The first trip uses the first half of a program's places, the second trip the ot
 import triton
 import triton.language as tl
 
-from kernels.peer_words import ZERO, inbox_of, received, sendable, total
+from kernels.peer_words import ZERO, inbox_of, received, sendable
 
 
 @triton.jit
@@ -31,49 +31,6 @@ def send_slices(
             inbox = inbox_of(addresses, (RANK + distance) % SIZE)
             tl.store(inbox + place + columns, sendable(words), inside)
         place += SLICE
-
-
-@triton.jit
-def reduce_slices(
-    input_ptr,
-    residual_ptr,
-    output_ptr,
-    addresses,
-    num_words,
-    place,
-    stride,
-    sum_place,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    KIND: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Add up this rank's slice of every tile; the sums go to all others."""
-    SLICE: tl.constexpr = TILE // SIZE
-    columns = tl.arange(0, SLICE)
-    places = inbox_of(addresses, RANK) + place
-    for tile in range(tl.program_id(0) * TILE, num_words, tl.num_programs(0) * TILE):
-        here = tile + RANK * SLICE + columns
-        inside = here < num_words
-        own = tl.load(input_ptr + here, inside, other=0)
-        words = total(
-            own,
-            residual_ptr + here,
-            inside,
-            places + columns,
-            stride,
-            RANK,
-            SIZE,
-            KIND,
-            RESIDUAL,
-        )
-        for distance in tl.static_range(1, SIZE):
-            inbox = inbox_of(addresses, (RANK + distance) % SIZE)
-            tl.store(inbox + sum_place + columns, sendable(words), inside)
-        tl.store(output_ptr + here, received(words), inside)
-        places += SLICE
-        sum_place += SLICE
 
 
 @triton.jit

@@ -98,24 +98,3 @@ def empty(places, stride, inside, RANK: tl.constexpr, SIZE: tl.constexpr):
     for source in tl.static_range(SIZE):
         if source != RANK:
             tl.store(places + source * stride, 0, inside)
-
-
-@triton.jit
-def total(
-    own,
-    residual_ptr,
-    inside,
-    places,
-    stride,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    KIND: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-):
-    """Words of the result."""
-    first, second = add_all(own, places, stride, inside, RANK, SIZE, KIND)
-    if RESIDUAL:
-        one, other = unpack(tl.load(residual_ptr, inside, other=0), KIND)
-        first += one
-        second += other
-    return pack(first, second, KIND)
