@@ -10,8 +10,8 @@ STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "
 SOURCES := services shared kernels tests $(wildcard loadtest)
 TESTS ?= tests
 TEST_ARGS ?=
-# Processes for the tests that may run beside others.
-JOBS ?= 2
+# Processes for the tests that may run beside others; they wait for a third of their time.
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 
 # What `make load` loads, and how.
 URL ?= http://127.0.0.1:8000

@@ -30,7 +30,7 @@ class DecodeTile:
     """programs of the fixed grid, if the batch has no more rows"""
     num_resident: int = 0
     """programs that run at once, 0 for all: heads that need more than one program each are shared
-    by this many only"""
+    by this many only, at most `num_programs`"""
     least_run: int = 1
     """tiles of keys that a program takes at least: the fewer programs, the fewer parts to add"""
     merge_apart: bool = False
@@ -42,6 +42,10 @@ class DecodeTile:
     """programmatic dependent launch, from sm_90 on: a program reads its plan, the lengths and the
     block tables while the kernel before it still runs. Whatever wrote these, `DecodePlan.fill`
     too, must not be that kernel"""
+
+    def __post_init__(self) -> None:
+        if self.num_resident > self.num_programs:
+            raise ValueError(f"{self.num_resident} of {self.num_programs} programs run at once")
 
     @property
     def launch_options(self) -> dict[str, Any]:

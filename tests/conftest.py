@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import ClockTests
+
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -33,6 +35,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
+        if folder == "gpu":
             item.add_marker("alone")
         if _is_gpu_test(item) and num_gpus < (needed := _gpus_needed(item)):
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s)"))
@@ -90,3 +93,4 @@ class SkipLedger:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipLedger(), "skip-ledger")
+    config.pluginmanager.register(ClockTests(), "clock-tests")

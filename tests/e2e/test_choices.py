@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.cluster import Cluster, running
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 BLOCK = 16
 NUM_TOKENS = 24
 HEADER = {"x-baton-receipt": "1"}

@@ -23,6 +23,8 @@ from shared.state.embedded import EmbeddedRedis
 from tests.e2e.cluster import BATON, Cluster, Stream
 from tests.e2e.wire import LinkProxy, ProxyThread, free_port, pass_at_once
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 TIMEOUT_S = 3.0
 """of a request at the second gateway"""
 MAX_GAP_S = 1.0

@@ -14,6 +14,8 @@ import pytest
 from shared.demo_model.knowledge import DEMO_QUESTION
 from tests.e2e.cluster import BATON
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 FIRST_TOKEN_LIMIT_S = 6.0
 EXIT_LIMIT_S = 15.0
 MIN_WORDS = 40

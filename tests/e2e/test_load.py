@@ -11,6 +11,8 @@ import pytest
 from tests.e2e.cluster import running
 from tests.yardstick import slowness
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtest" / "locustfile.py"
 NAMES = {"chat turn", "summary", "code"}

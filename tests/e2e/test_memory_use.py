@@ -18,6 +18,8 @@ from tests.e2e.test_soak import make_bodies
 from tests.mock_cell import mock_cell
 from tests.redis_server import ON_PATH, server_binary
 
+pytestmark = pytest.mark.alone
+
 MIB = 2**20
 NUM_REQUESTS = 64
 IDLE_S = 5.0

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.e2e.cluster import Cluster, process_family, running
 from tests.e2e.sse_load import keep_open
+
+pytestmark = pytest.mark.alone
 
 SECONDS = 120.0
 NUM_STREAMS = 64

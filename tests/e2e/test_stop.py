@@ -3,7 +3,11 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.cluster import running
+
+pytestmark = pytest.mark.clock
 
 NUM_STREAMS = 4
 STOPPED_WITHIN_S = 8.0

@@ -19,6 +19,8 @@ from shared.telemetry import attributes as names
 from tests.e2e.cluster import Cluster, running
 from tests.otlp_receiver import ReceivedSpan, Receiver, receiving
 
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
 STAGES = ("queue", "prefill", "handover", "decode")
 PLANTED = {
     "prefill": ("prefill", 200),

@@ -20,6 +20,8 @@ from services.cli.bench_cell import stream_cost
 from services.cli.bench_cell.cell import running_cell
 from services.cli.bench_cell.stream_cost import StreamLoad, measure_streams
 
+pytestmark = pytest.mark.clock
+
 SMALL = ("--streams", "16", "--workers", "4", "--step-ms", "20", "--seconds", "1.5")
 
 

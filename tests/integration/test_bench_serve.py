@@ -19,6 +19,8 @@ from shared.state.embedded import EmbeddedRedis
 from tests.mock_cell import mock_cell
 from tests.redis_server import ON_PATH, server_binary
 
+pytestmark = pytest.mark.clock
+
 FIRST_MS, GAP_MS, STALL_MS = 30.0, 4.0, 50.0
 SLACK_MS = 12.0
 """of a median on a busy machine"""

@@ -19,7 +19,7 @@ from tests.mock_cell import MockCell, mock_cell
 from tests.redis_server import ON_PATH, server_binary
 from tests.yardstick import slowness
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 NUM_REQUESTS = 300
 NUM_RUNS = 3

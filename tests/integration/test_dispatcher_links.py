@@ -41,7 +41,7 @@ from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 
 POOL = "demo@0:fp"
 IDLE = Load(4096, 0, 0, 0, 100, 100, 0, 0)

@@ -25,7 +25,7 @@ from tests.transfer_pair import (
     until,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(60)]
 
 
 @pytest.fixture(params=KINDS)

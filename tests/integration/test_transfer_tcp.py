@@ -42,7 +42,7 @@ from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 from tests.proxy import BitFlip, Direction, PullPlan, TcpProxy, frames_of, predicted_wire_bytes
 from tests.transfer_pair import ATTEMPT, LAYOUT, RUN, TICKET, Pair, content, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 OPEN = Open("rid", 1, TICKET, "p.1", LAYOUT.fingerprint())

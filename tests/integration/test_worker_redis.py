@@ -23,7 +23,7 @@ from shared.worker.registration import Registration
 from shared.worker.state import WorkerState
 from tests.worker_pair import RecordingPeer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 BACK_WITHIN_S = 1.5
 """the refresh is every second; 0.5 s for a machine that is busy"""
 INC = "w.1"

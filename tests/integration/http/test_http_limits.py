@@ -30,7 +30,7 @@ from tests.integration.http.raw_client import (
 from tests.integration.http.refusals import Refusals, check_error
 from tests.served_app import ServedApp, serve_app
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 SHORT_S = 0.15
 NUM_CONNECTIONS = 40
 BODY = json.dumps(chat_body()).encode()

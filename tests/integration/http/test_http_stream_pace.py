@@ -16,7 +16,7 @@ from tests.http_bodies import TEXT, events_of, text_body, text_of
 from tests.integration.http.raw_client import request_bytes
 from tests.served_app import ServedApp, Step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 LIMIT_S = 20.0
 NUM_WORDS = 4000
 PADDING = "x" * 900

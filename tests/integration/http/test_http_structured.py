@@ -12,7 +12,7 @@ from tests.http_bodies import CHAT, TEXT, chat_body, text_body
 from tests.integration.http.refusals import Refusals, check_error
 from tests.served_app import ServedApp
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 
 WITHIN_S = 1.0
 NOTHING: dict[str, Any] = {"type": "null"}

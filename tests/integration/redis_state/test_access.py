@@ -15,7 +15,7 @@ from tests.integration.redis_state.backends import RedisBackend
 from tests.integration.redis_state.test_registry_contract import ENTRY
 from tests.redis_server import server_binary, server_names
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 
 WORKER_RIGHTS = (
     *("on", ">secret", "resetkeys", "-@all", "+ping", "+evalsha", "+script|load", "+time"),

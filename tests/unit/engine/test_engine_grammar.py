@@ -277,6 +277,7 @@ def test_compiled_grammars_are_kept_up_to_a_number(
     assert vocabulary.num_compiled == 4
 
 
+@pytest.mark.clock
 def test_a_slow_grammar_does_not_delay_a_step(model: StructuredModel) -> None:
     """The library lets go of the interpreter while it compiles: some 300 ms here."""
     wide = {"enum": [f"{number:x} {number * 7919:o}" for number in range(60_000)]}

@@ -12,6 +12,8 @@ from shared.engine.trial import NUM_RUNS, prefill_token_s
 from shared.settings import Settings
 from tests.tiny_model import TINY, write_checkpoint
 
+pytestmark = pytest.mark.clock
+
 STEP_S = 0.05
 
 

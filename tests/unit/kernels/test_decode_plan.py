@@ -48,19 +48,21 @@ def wanted_units(lengths: list[int], num_kv_heads: int, window: int) -> list[tup
 @given(
     lengths=st.lists(st.sampled_from([0, 0, 1, 15, 16, 17, 33, 64, 200]), min_size=1, max_size=20),
     num_kv_heads=st.integers(1, 3),
-    num_programs=st.integers(1, 30),
+    programs=st.tuples(st.integers(1, 30), st.integers(0, 10)).filter(
+        lambda drawn: drawn[0] >= drawn[1]
+    ),
     window=st.sampled_from([0, 1, 16, 17, 40]),
-    num_resident=st.integers(0, 10),
     least_run=st.integers(1, 5),
 )
 def test_programs_take_all_units_in_order(
     lengths: list[int],
     num_kv_heads: int,
-    num_programs: int,
+    programs: tuple[int, int],
     window: int,
-    num_resident: int,
     least_run: int,
 ) -> None:
+    """`programs`: in all, and at once."""
+    num_programs, num_resident = programs
     plan = make_plan(lengths, num_kv_heads, num_programs, window, num_resident, least_run)
     wanted = wanted_units(lengths, num_kv_heads, window)
     assert plan.num_programs >= max(num_programs, len(lengths))
@@ -77,6 +79,12 @@ def test_programs_take_all_units_in_order(
     for row, start in enumerate(plan.starts.tolist()):
         assert all(unit[0] < row for unit in wanted[:start])
         assert all(unit[0] >= row for unit in wanted[start:])
+
+
+def test_programs_that_do_not_exist_run_at_no_time() -> None:
+    """Units cut for three would leave the third's to nobody."""
+    with pytest.raises(ValueError, match="3 of 2 programs"):
+        DecodeTile(NUM_KEYS, 4, 2, num_programs=2, num_resident=3)
 
 
 def test_equal_heads_are_not_split_if_programs_suffice() -> None:

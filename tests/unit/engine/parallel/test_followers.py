@@ -13,6 +13,8 @@ from shared.engine.parallel.follower import say
 from shared.engine.parallel.followers import Followers
 from shared.settings import Settings
 
+pytestmark = pytest.mark.clock
+
 DEAF = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
