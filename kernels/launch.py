@@ -34,15 +34,21 @@ def check_pool(kv_pool: torch.Tensor, layer: int | None = None) -> None:
         raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
 
 
+def ceil_div(number: int, divisor: int) -> int:
+    """As triton.cdiv, which serves kernels too and takes the host ten times as long."""
+    return -(-number // divisor)
+
+
 def next_power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
 def check_same_device(*tensors: torch.Tensor) -> None:
     """ValueError unless all tensors are on one device."""
-    devices = {tensor.device for tensor in tensors}
-    if len(devices) != 1:
-        raise ValueError(f"tensors on {sorted(map(str, devices))}, need one device")
+    device = tensors[0].device
+    for tensor in tensors:
+        if tensor.device != device:
+            raise ValueError(f"tensors on {device} and {tensor.device}, need one device")
 
 
 def check_interpretable(*tensors: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import (
+    ceil_div,
     check_interpretable,
     check_same_device,
     next_power_of_two,
@@ -114,7 +115,7 @@ def _launch(
     if num_rows == 0:
         return
     tile_rows, tile_width, num_warps = rms_norm_tile(width)
-    rms_norm_kernel[(triton.cdiv(num_rows, tile_rows),)](
+    rms_norm_kernel[(ceil_div(num_rows, tile_rows),)](
         x,
         delta,
         weight,

@@ -14,6 +14,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import (
+    ceil_div,
     check_interpretable,
     check_pool,
     check_same_device,
@@ -132,7 +133,7 @@ def rope_store(
         return
     all_heads = num_heads + 2 * num_kv_heads
     tile_heads, tile_half, num_warps = rope_store_tile(all_heads, head_dim)
-    rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile_heads),)](
+    rope_store_kernel[(num_tokens * ceil_div(all_heads, tile_heads),)](
         qkv,
         cos,
         sin,

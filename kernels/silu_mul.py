@@ -9,6 +9,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import (
+    ceil_div,
     check_interpretable,
     check_same_device,
     next_power_of_two,
@@ -55,7 +56,7 @@ def silu_mul(gate_up: torch.Tensor, output: torch.Tensor, *, overlap: bool = Fal
     if num_rows == 0:
         return
     tile_width, num_warps = silu_mul_tile(width)
-    silu_mul_kernel[(num_rows * triton.cdiv(width, tile_width),)](
+    silu_mul_kernel[(num_rows * ceil_div(width, tile_width),)](
         gate_up,
         output,
         gate_up.stride(0),

@@ -90,7 +90,7 @@ class PagedAttention:
     ) -> torch.Tensor:
         plan = self._plans[window]
         split = plan.num_decoding
-        output = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        output = queries.new_empty(queries.shape)
         tables = batch.block_tables
         if plan.decode is not None:
             paged_decode(
