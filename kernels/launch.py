@@ -30,8 +30,15 @@ def check_pool(kv_pool: torch.Tensor, layer: int | None = None) -> None:
     """ValueError unless it is a KV pool that has this layer, if one is named."""
     if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
         raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
-    if layer is not None and not 0 <= layer < kv_pool.shape[1]:
+    if layer is not None:
+        layer_offset(kv_pool, layer)
+
+
+def layer_offset(kv_pool: torch.Tensor, layer: int) -> int:
+    """The element of a block where a layer begins; ValueError if there is no such layer."""
+    if not 0 <= layer < kv_pool.shape[1]:
         raise ValueError(f"layer {layer} of {kv_pool.shape[1]}")
+    return layer * kv_pool.stride(1)
 
 
 def ceil_div(number: int, divisor: int) -> int:

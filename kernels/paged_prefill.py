@@ -10,15 +10,23 @@ Pool: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], contiguou
 """
 
 import math
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_pool, check_same_device, next_power_of_two
-from kernels.paged_prefill_hopper import launch_hopper
+from kernels.launch import (
+    check_interpretable,
+    check_pool,
+    check_same_device,
+    layer_offset,
+    next_power_of_two,
+)
+from kernels.paged_prefill_hopper import GROUP_ROWS, hopper_launch
 from kernels.prefill_plan import ITEM_FIELDS, PrefillPlan
+from kernels.repeated_launch import Launch
 
 
 @triton.jit
@@ -88,6 +96,7 @@ def paged_prefill_kernel(
     table_ptr,
     item_ptr,
     output_ptr,
+    layer_offset,
     scale,
     window,
     section,
@@ -97,7 +106,6 @@ def paged_prefill_kernel(
     output_stride_head,
     table_stride,
     block_stride,
-    layer_offset,
     plane_stride,
     GROUP: tl.constexpr,
     FIELDS: tl.constexpr,
@@ -177,65 +185,79 @@ def paged_prefill(
     its window. Rows past the last sequence's give zeros. q and output may be strided, head_dim must
     be contiguous. The host waits for nothing. ValueError or TypeError for what does not fit.
     """
-    _check(q, kv_pool, layer, block_tables, plan, output)
+    launch = plan.launches.find(
+        partial(_launch, plan), (q, block_tables, output), kv_pool, scale * math.log2(math.e)
+    )
+    offset = layer_offset(kv_pool, layer)
     if plan.num_rows < q.shape[0]:
         output[plan.num_rows :].zero_()
-    if plan.items.shape[0]:
-        launch = launch_hopper if plan.tile.hopper else _launch
-        launch(q, kv_pool, layer, block_tables, plan, scale * math.log2(math.e), output)
+    if plan.tile.hopper:
+        groups = offset // (GROUP_ROWS * kv_pool.shape[5])
+        launch(q, block_tables, plan.items, output, offset=groups)
+    else:
+        launch(q, kv_pool, block_tables, plan.items, output, offset=offset)
 
 
 def _launch(
-    q: torch.Tensor,
-    kv_pool: torch.Tensor,
-    layer: int,
-    block_tables: torch.Tensor,
     plan: PrefillPlan,
-    scale: float,
+    q: torch.Tensor,
+    block_tables: torch.Tensor,
     output: torch.Tensor,
-) -> None:
+    kv_pool: torch.Tensor,
+    scale: float,
+) -> Launch:
+    _check(q, kv_pool, block_tables, plan, output)
+    form = hopper_launch if plan.tile.hopper else _portable_launch
+    return form(plan, q, block_tables, output, kv_pool, scale)
+
+
+def _portable_launch(
+    plan: PrefillPlan,
+    q: torch.Tensor,
+    block_tables: torch.Tensor,
+    output: torch.Tensor,
+    kv_pool: torch.Tensor,
+    scale: float,
+) -> Launch:
     num_kv_heads, block_size, head_dim = kv_pool.shape[3:]
-    grid = (plan.items.shape[0] * plan.section, q.shape[1] // plan.section)
-    paged_prefill_kernel[grid](
-        q,
-        kv_pool,
-        block_tables,
-        plan.items,
-        output,
-        scale,
-        plan.window_keys,
-        plan.section,
-        q.stride(0),
-        q.stride(1),
-        output.stride(0),
-        output.stride(1),
-        block_tables.stride(0),
-        kv_pool.stride(0),
-        layer * kv_pool.stride(1),
-        kv_pool.stride(2),
-        GROUP=q.shape[1] // num_kv_heads,
-        FIELDS=ITEM_FIELDS,
-        BLOCK_SIZE=block_size,
-        HEAD_DIM=head_dim,
-        TILE_ROWS=plan.tile.num_rows,
-        TILE_KEYS=plan.tile.num_keys,
-        TILE_DIM=next_power_of_two(head_dim),
-        PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
-        WINDOW=plan.window > 0,
-        num_warps=plan.tile.num_warps,
-        num_stages=plan.tile.num_stages,
+    return Launch(
+        paged_prefill_kernel,
+        grid=(plan.items.shape[0] * plan.section, q.shape[1] // plan.section),
+        numbers=(
+            scale,
+            plan.window_keys,
+            plan.section,
+            q.stride(0),
+            q.stride(1),
+            output.stride(0),
+            output.stride(1),
+            block_tables.stride(0),
+            kv_pool.stride(0),
+            kv_pool.stride(2),
+        ),
+        constants={
+            "GROUP": q.shape[1] // num_kv_heads,
+            "FIELDS": ITEM_FIELDS,
+            "BLOCK_SIZE": block_size,
+            "HEAD_DIM": head_dim,
+            "TILE_ROWS": plan.tile.num_rows,
+            "TILE_KEYS": plan.tile.num_keys,
+            "TILE_DIM": next_power_of_two(head_dim),
+            "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
+            "WINDOW": plan.window > 0,
+        },
+        options={"num_warps": plan.tile.num_warps, "num_stages": plan.tile.num_stages},
     )
 
 
 def _check(
     q: torch.Tensor,
     kv_pool: torch.Tensor,
-    layer: int,
     block_tables: torch.Tensor,
     plan: PrefillPlan,
     output: torch.Tensor,
 ) -> None:
-    check_pool(kv_pool, layer)
+    check_pool(kv_pool)
     expected = (plan.num_heads, kv_pool.shape[5])
     if q.shape != output.shape or q.dim() != 3 or q.shape[1:] != expected:
         raise ValueError(f"q {tuple(q.shape)}, output {tuple(output.shape)}, planned {expected}")

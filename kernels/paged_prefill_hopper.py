@@ -23,9 +23,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.hopper_tiles import produce, tile_offsets
 from kernels.prefill_plan import ITEM_FIELDS, PrefillPlan, padded_dim, panel_columns
+from kernels.repeated_launch import Launch
 
 PART_ROWS = gl.constexpr(64)
 """query rows of one consumer: one warp group's share of a product"""
+GROUP_ROWS = 8
+"""positions that the descriptor of the pool counts as one"""
 
 
 @gluon.jit
@@ -207,10 +210,11 @@ def consume(
 @gluon.jit(do_not_specialize=["window", "section", "table_stride"])
 def paged_prefill_hopper_kernel(
     q_ptr,
-    kv_desc,
     table_ptr,
     item_ptr,
     output_ptr,
+    layer_group,
+    kv_desc,
     scale,
     window,
     section,
@@ -219,7 +223,6 @@ def paged_prefill_hopper_kernel(
     output_row_stride,
     output_head_stride,
     table_stride,
-    layer_group,
     block_groups,
     NUM_KV_HEADS: gl.constexpr,
     GROUP: gl.constexpr,
@@ -291,50 +294,50 @@ def paged_prefill_hopper_kernel(
     )  # fmt: skip
 
 
-def launch_hopper(
-    q: torch.Tensor,
-    kv_pool: torch.Tensor,
-    layer: int,
-    block_tables: torch.Tensor,
+def hopper_launch(
     plan: PrefillPlan,
-    scale: float,
+    q: torch.Tensor,
+    block_tables: torch.Tensor,
     output: torch.Tensor,
-) -> None:
-    """paged_prefill's arguments, checked; `scale` carries log2(e)."""
+    kv_pool: torch.Tensor,
+    scale: float,
+) -> Launch:
+    """Of paged_prefill's arguments, checked, over this very pool; `scale` carries log2(e). To be
+    called with q, block tables, items and output."""
     num_kv_heads, block_size, head_dim = kv_pool.shape[3:]
     box, panel = min(block_size, plan.tile.num_keys), panel_columns(head_dim)
     kv_desc = TensorDescriptor(
         kv_pool,
-        [kv_pool.numel() // head_dim // 8, head_dim // panel, 8, panel],
-        [8 * head_dim, panel, head_dim, 1],
-        [box // 8, padded_dim(head_dim) // panel, 8, panel],
+        [kv_pool.numel() // head_dim // GROUP_ROWS, head_dim // panel, GROUP_ROWS, panel],
+        [GROUP_ROWS * head_dim, panel, head_dim, 1],
+        [box // GROUP_ROWS, padded_dim(head_dim) // panel, GROUP_ROWS, panel],
         gl.NVMMASharedLayout(2 * panel, 16, 4),
     )
-    grid = (plan.items.shape[0] * plan.section, q.shape[1] // plan.section)
-    paged_prefill_hopper_kernel[grid](
-        q,
-        kv_desc,
-        block_tables,
-        plan.items,
-        output,
-        scale,
-        plan.window_keys,
-        plan.section,
-        q.stride(0),
-        q.stride(1),
-        output.stride(0),
-        output.stride(1),
-        block_tables.stride(0),
-        layer * kv_pool.stride(1) // head_dim // 8,
-        kv_pool.stride(0) // head_dim // 8,
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=q.shape[1] // num_kv_heads,
-        FIELDS=ITEM_FIELDS,
-        BLOCK_SIZE=block_size,
-        HEAD_DIM=head_dim,
-        TILE_KEYS=plan.tile.num_keys,
-        TILE_DIM=padded_dim(head_dim),
-        STAGES=plan.tile.num_stages,
-        WINDOW=plan.window > 0,
-        num_warps=plan.tile.num_warps,
+    return Launch(
+        paged_prefill_hopper_kernel,
+        grid=(plan.items.shape[0] * plan.section, q.shape[1] // plan.section),
+        numbers=(
+            kv_desc,
+            scale,
+            plan.window_keys,
+            plan.section,
+            q.stride(0),
+            q.stride(1),
+            output.stride(0),
+            output.stride(1),
+            block_tables.stride(0),
+            kv_pool.stride(0) // head_dim // GROUP_ROWS,
+        ),
+        constants={
+            "NUM_KV_HEADS": num_kv_heads,
+            "GROUP": q.shape[1] // num_kv_heads,
+            "FIELDS": ITEM_FIELDS,
+            "BLOCK_SIZE": block_size,
+            "HEAD_DIM": head_dim,
+            "TILE_KEYS": plan.tile.num_keys,
+            "TILE_DIM": padded_dim(head_dim),
+            "STAGES": plan.tile.num_stages,
+            "WINDOW": plan.window > 0,
+        },
+        options={"num_warps": plan.tile.num_warps},
     )

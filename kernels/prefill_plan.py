@@ -7,11 +7,12 @@ one small copy to the device per step, nothing read back.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from kernels.launch import next_power_of_two
+from kernels.repeated_launch import KnownLaunches
 
 HOPPER_ROWS = 128
 """query rows of one program of the form for Hopper: 64 for each of two groups of warps"""
@@ -57,6 +58,8 @@ class PrefillPlan:
     """query heads that go through the list together, so that their K and V stay in the cache"""
     window: int
     """keys a row sees, its own included; 0 for all"""
+    launches: KnownLaunches = field(default_factory=KnownLaunches, init=False)
+    """of paged_prefill, which go with the plan since they name a pool"""
 
     @property
     def window_keys(self) -> int:

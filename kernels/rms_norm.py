@@ -17,11 +17,13 @@ from kernels.launch import (
     overlap_options,
 )
 from kernels.overlap import follow
+from kernels.repeated_launch import KnownLaunches, Launch
 
 MIN_ELEMENTS = 1024
 """of one program: as many narrow rows as make these"""
 MAX_WIDTH = 32768
 """of a row, which lies in one program's registers"""
+LAUNCHES = KnownLaunches()
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -76,8 +78,8 @@ def rms_norm(
     weight is read while the kernel before still runs. ValueError or TypeError for what does not
     fit.
     """
-    _check(weight, x, output)
-    _launch((x, x, weight, output), eps, add=False, overlap=overlap)
+    tensors = (x, x, weight, output)
+    LAUNCHES.find(_launch, tensors, eps, False, overlap)(*tensors)
 
 
 def add_rms_norm(
@@ -91,8 +93,8 @@ def add_rms_norm(
 ) -> None:
     """Add `delta` [T, W] to x [T, W] in place, rounded to their dtype, and write the norm of the
     sum as rms_norm does. `output` may be `delta`."""
-    _check(weight, x, delta, output)
-    _launch((x, delta, weight, output), eps, add=True, overlap=overlap)
+    tensors = (x, delta, weight, output)
+    LAUNCHES.find(_launch, tensors, eps, True, overlap)(*tensors)
 
 
 def rms_norm_tile(width: int) -> tuple[int, int, int]:
@@ -103,35 +105,29 @@ def rms_norm_tile(width: int) -> tuple[int, int, int]:
 
 
 def _launch(
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    x: torch.Tensor,
+    delta: torch.Tensor,
+    weight: torch.Tensor,
+    output: torch.Tensor,
     eps: float,
-    *,
     add: bool,
     overlap: bool,
-) -> None:
-    """`tensors` are x, delta, weight and output."""
-    x, delta, weight, output = tensors
+) -> Launch:
+    _check(weight, x, delta, output)
     num_rows, width = x.shape
-    if num_rows == 0:
-        return
     tile_rows, tile_width, num_warps = rms_norm_tile(width)
-    rms_norm_kernel[(ceil_div(num_rows, tile_rows),)](
-        x,
-        delta,
-        weight,
-        output,
-        eps,
-        num_rows,
-        x.stride(0),
-        delta.stride(0),
-        output.stride(0),
-        WIDTH=width,
-        TILE_ROWS=tile_rows,
-        TILE_WIDTH=tile_width,
-        ADD=add,
-        OVERLAP=overlap,
-        num_warps=num_warps,
-        **overlap_options(overlap),
+    return Launch(
+        rms_norm_kernel,
+        grid=(ceil_div(num_rows, tile_rows),),
+        numbers=(eps, num_rows, x.stride(0), delta.stride(0), output.stride(0)),
+        constants={
+            "WIDTH": width,
+            "TILE_ROWS": tile_rows,
+            "TILE_WIDTH": tile_width,
+            "ADD": add,
+            "OVERLAP": overlap,
+        },
+        options={"num_warps": num_warps, **overlap_options(overlap)},
     )
 
 

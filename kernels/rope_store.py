@@ -18,13 +18,16 @@ from kernels.launch import (
     check_interpretable,
     check_pool,
     check_same_device,
+    layer_offset,
     next_power_of_two,
     overlap_options,
 )
 from kernels.overlap import follow
+from kernels.repeated_launch import KnownLaunches, Launch
 
 MAX_ELEMENTS = 1024
 """of one program"""
+LAUNCHES = KnownLaunches()
 
 
 @triton.jit
@@ -37,13 +40,13 @@ def rope_store_kernel(
     norm_ptr,
     pool_ptr,
     query_ptr,
+    layer_offset,
     eps,
     qkv_stride,
     query_stride_token,
     query_stride_head,
     norm_stride,
     block_stride,
-    layer_offset,
     head_stride,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
@@ -125,42 +128,10 @@ def rope_store(
     With `overlap` (sm_90 and later) only qkv may be what the kernel before writes: the rest is read
     while that still runs. ValueError or TypeError for what does not fit; rows may be strided.
     """
-    _check(qkv, kv_pool, layer, queries, qk_norm)
-    _check_tables((cos, sin), positions, slot_mapping, queries)
-    num_tokens, num_heads, head_dim = queries.shape
-    num_kv_heads = kv_pool.shape[3]
-    if num_tokens == 0:
-        return
-    all_heads = num_heads + 2 * num_kv_heads
-    tile_heads, tile_half, num_warps = rope_store_tile(all_heads, head_dim)
-    rope_store_kernel[(num_tokens * ceil_div(all_heads, tile_heads),)](
-        qkv,
-        cos,
-        sin,
-        positions,
-        slot_mapping,
-        cos if qk_norm is None else qk_norm,
-        kv_pool,
-        queries,
-        eps,
-        qkv.stride(0),
-        queries.stride(0),
-        queries.stride(1),
-        0 if qk_norm is None else qk_norm.stride(0),
-        kv_pool.stride(0),
-        layer * kv_pool.stride(1),
-        kv_pool.stride(3),
-        NUM_HEADS=num_heads,
-        NUM_KV_HEADS=num_kv_heads,
-        BLOCK_SIZE=kv_pool.shape[4],
-        HEAD_DIM=head_dim,
-        TILE_HEADS=tile_heads,
-        TILE_HALF=tile_half,
-        NORM=qk_norm is not None,
-        OVERLAP=overlap,
-        num_warps=num_warps,
-        **overlap_options(overlap),
-    )
+    norm = cos if qk_norm is None else qk_norm
+    tensors = (qkv, cos, sin, positions, slot_mapping, norm, kv_pool, queries)
+    launch = LAUNCHES.find(_launch, tensors, qk_norm is not None, eps, overlap)
+    launch(*tensors, offset=layer_offset(kv_pool, layer))
 
 
 def rope_store_tile(num_heads: int, head_dim: int) -> tuple[int, int, int]:
@@ -170,14 +141,58 @@ def rope_store_tile(num_heads: int, head_dim: int) -> tuple[int, int, int]:
     return heads, half, min(8, max(1, heads * half // 256))
 
 
+def _launch(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    norm: torch.Tensor,
+    kv_pool: torch.Tensor,
+    queries: torch.Tensor,
+    has_norm: bool,
+    eps: float,
+    overlap: bool,
+) -> Launch:
+    _check(qkv, kv_pool, queries, norm if has_norm else None)
+    _check_tables((cos, sin), positions, slot_mapping, queries)
+    num_tokens, num_heads, head_dim = queries.shape
+    num_kv_heads = kv_pool.shape[3]
+    all_heads = num_heads + 2 * num_kv_heads
+    tile_heads, tile_half, num_warps = rope_store_tile(all_heads, head_dim)
+    return Launch(
+        rope_store_kernel,
+        grid=(num_tokens * ceil_div(all_heads, tile_heads),),
+        numbers=(
+            eps,
+            qkv.stride(0),
+            queries.stride(0),
+            queries.stride(1),
+            norm.stride(0) if has_norm else 0,
+            kv_pool.stride(0),
+            kv_pool.stride(3),
+        ),
+        constants={
+            "NUM_HEADS": num_heads,
+            "NUM_KV_HEADS": num_kv_heads,
+            "BLOCK_SIZE": kv_pool.shape[4],
+            "HEAD_DIM": head_dim,
+            "TILE_HEADS": tile_heads,
+            "TILE_HALF": tile_half,
+            "NORM": has_norm,
+            "OVERLAP": overlap,
+        },
+        options={"num_warps": num_warps, **overlap_options(overlap)},
+    )
+
+
 def _check(
     qkv: torch.Tensor,
     kv_pool: torch.Tensor,
-    layer: int,
     queries: torch.Tensor,
     qk_norm: torch.Tensor | None,
 ) -> None:
-    check_pool(kv_pool, layer)
+    check_pool(kv_pool)
     num_kv_heads, _, head_dim = kv_pool.shape[3:]
     if queries.dim() != 3 or queries.shape[2] != head_dim or head_dim % 2:
         raise ValueError(f"queries {tuple(queries.shape)} for heads of {head_dim}, even")

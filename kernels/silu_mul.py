@@ -16,9 +16,11 @@ from kernels.launch import (
     overlap_options,
 )
 from kernels.overlap import follow
+from kernels.repeated_launch import KnownLaunches, Launch
 
 MAX_COLUMNS = 1024
 """of one program"""
+LAUNCHES = KnownLaunches()
 
 
 @triton.jit
@@ -51,28 +53,26 @@ def silu_mul(gate_up: torch.Tensor, output: torch.Tensor, *, overlap: bool = Fal
     Rows may be strided, elements of a row must be contiguous. `overlap` (sm_90 and later) lets the
     launch begin while the kernel before still runs. ValueError or TypeError for what does not fit.
     """
-    _check(gate_up, output)
-    num_rows, width = output.shape
-    if num_rows == 0:
-        return
-    tile_width, num_warps = silu_mul_tile(width)
-    silu_mul_kernel[(num_rows * ceil_div(width, tile_width),)](
-        gate_up,
-        output,
-        gate_up.stride(0),
-        output.stride(0),
-        WIDTH=width,
-        TILE_WIDTH=tile_width,
-        OVERLAP=overlap,
-        num_warps=num_warps,
-        **overlap_options(overlap),
-    )
+    LAUNCHES.find(_launch, (gate_up, output), overlap)(gate_up, output)
 
 
 def silu_mul_tile(width: int) -> tuple[int, int]:
     """(columns, warps) of one program."""
     columns = min(MAX_COLUMNS, next_power_of_two(width))
     return columns, max(1, columns // 256)
+
+
+def _launch(gate_up: torch.Tensor, output: torch.Tensor, overlap: bool) -> Launch:
+    _check(gate_up, output)
+    num_rows, width = output.shape
+    tile_width, num_warps = silu_mul_tile(width)
+    return Launch(
+        silu_mul_kernel,
+        grid=(num_rows * ceil_div(width, tile_width),),
+        numbers=(gate_up.stride(0), output.stride(0)),
+        constants={"WIDTH": width, "TILE_WIDTH": tile_width, "OVERLAP": overlap},
+        options={"num_warps": num_warps, **overlap_options(overlap)},
+    )
 
 
 def _check(gate_up: torch.Tensor, output: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ must be imported without its interpreter.
 import json
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ NUM_WAVES = 8
 HOPPER = 90
 compiled: list[str] = []
 """kernels, in order; each as often as there are variants of it"""
+repeated: list[str] = []
+"""kernels, as often as they were launched without asking Triton"""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,24 @@ class Device:
 
 
 class Launched:
-    """What a compiled kernel is to Triton."""
+    """What a compiled kernel is to Triton and to kernels.repeated_launch."""
 
     function = packed_metadata = None
+
+    def __init__(self, kernel: Any, key: str) -> None:
+        self._kernel = kernel
+        self._key = key
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        return self._repeat
+
+    def _repeat(self, *arguments: object) -> None:
+        """What Triton would have made of these arguments is this kernel."""
+        known, _, _, _, bind = self._kernel.device_caches[driver.active.get_current_device()]
+        assert known[self._key] is self
+        specialization = bind(*arguments)[1]
+        assert self._key.startswith(str(specialization)), (self._key, specialization)
+        repeated.append(self._kernel.__name__)
 
     def launch_metadata(self, *_: object) -> None:
         return None
@@ -127,7 +144,7 @@ def stub_device() -> None:
 
     def note(kernel: Any, key: str, _: object, number: int, *rest: object) -> Launched:
         compiled.append(kernel.__name__)
-        launched = kernel.device_caches[number][0][key] = Launched()
+        launched = kernel.device_caches[number][0][key] = Launched(kernel, key)
         return launched
 
     stubs: tuple[tuple[Any, str, Any], ...] = (
@@ -247,6 +264,7 @@ def main(*, warm: bool) -> None:
     for number, (name, case) in enumerate(CASES.items()):
         driver.set_active(Device(number, case.capability))
         compiled.clear()
+        repeated.clear()
         engine, runner = make_engine(case, warm=warm)
         num_warm = len(compiled)
         while engine.rehearse():
@@ -254,6 +272,7 @@ def main(*, warm: bool) -> None:
         assert not runner.graphs.missing
         num_steps = serve(case, engine)
         line = {"case": name, "num_warm": num_warm, "num_steps": num_steps}
+        line["repeated"] = sorted(set(repeated))
         sys.stdout.write(json.dumps(line | {"late": compiled[num_warm:]}) + "\n")
 
 

@@ -37,6 +37,18 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
         assert case["num_warm"] >= 20
 
 
+def test_layers_repeat_the_first_ones_launches() -> None:
+    """Each of which serving_launches.py compares with what Triton would have chosen."""
+    repeated = {name for case in served() for name in case["repeated"]}
+    assert repeated == {
+        "paged_prefill_hopper_kernel",
+        "paged_prefill_kernel",
+        "rms_norm_kernel",
+        "rope_store_kernel",
+        "silu_mul_kernel",
+    }
+
+
 def test_without_a_warm_up_it_would_be() -> None:
     for case in served("bare"):
         assert {"prepare_step_kernel", "paged_decode_kernel"} <= set(case["late"]), case
