@@ -6,14 +6,17 @@ of a GPU worker runs here as it does there, with tensors on the CPU. In a proces
 must be imported without its interpreter.
 
     serving_launches [bare]   `bare`: without a warm-up
+    serving_launches layer    instead: what one layer more of a prompt step costs the host
 """
 
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,6 +33,7 @@ from shared.engine.decode_graphs import DecodeGraphs
 from shared.engine.device_runner import DeviceRunner
 from shared.engine.device_sampler import DeviceSampler
 from shared.engine.device_traits import DeviceTraits
+from shared.engine.empty_steps import prompt_step
 from shared.engine.engine import Engine
 from shared.engine.kernel_operations import KernelOperations
 from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
@@ -258,9 +262,33 @@ def serve(case: Case, engine: Engine) -> int:
     return num_steps
 
 
+def calls_of_step(num_layers: int) -> Counter[str]:
+    """Of a prompt step whose kernels are compiled and whose number of tokens is new: calls in
+    Python and into C, and how many of them look a kernel up in Triton."""
+    raw = {**SHAPES["qwen3-0.6b"], "num_hidden_layers": num_layers, "vocab_size": 4000}
+    case = replace(CASES["qwen3"], raw=raw)
+    _, runner = make_engine(case, warm=False)
+    runner.run_eagerly(prompt_step(1000, 1, 1000, case.block_size))
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        calls["calls"] += event in {"call", "c_call"}
+        calls["looked_up"] += event == "call" and frame.f_code is jit.JITFunction.run.__code__
+
+    step = prompt_step(1000 - num_layers, 1, 1000, case.block_size)
+    sys.setprofile(count)
+    runner.run_eagerly(step)
+    sys.setprofile(None)
+    return calls
+
+
+def print_layer() -> None:
+    driver.set_active(Device(0, (9, 0)))
+    few, many = calls_of_step(2), calls_of_step(6)
+    sys.stdout.write(json.dumps({name: (many[name] - few[name]) / 4 for name in many}) + "\n")
+
+
 def main(*, warm: bool) -> None:
-    torch.set_num_threads(1)
-    stub_device()
     for number, (name, case) in enumerate(CASES.items()):
         driver.set_active(Device(number, case.capability))
         compiled.clear()
@@ -277,4 +305,9 @@ def main(*, warm: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(warm="bare" not in sys.argv[1:])
+    torch.set_num_threads(1)
+    stub_device()
+    if "layer" in sys.argv[1:]:
+        print_layer()
+    else:
+        main(warm="bare" not in sys.argv[1:])

@@ -11,10 +11,12 @@ from tests.rules.sources import ROOT
 
 NUM_CASES = 8
 MIN_STEPS = 50
+MAX_CALLS = 300
+"""of the host for a layer of a prompt: 255, the stub's among them, or 464 if no launch is kept"""
 
 
-def served(*flags: str) -> list[dict[str, Any]]:
-    """What serving_launches.py says of each case."""
+def lines_of(*flags: str) -> list[dict[str, Any]]:
+    """What serving_launches.py says."""
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
     ended = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "tests.unit.engine.serving_launches", *flags],
@@ -25,7 +27,12 @@ def served(*flags: str) -> list[dict[str, Any]]:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    cases = [json.loads(line) for line in ended.stdout.splitlines()]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def served(*flags: str) -> list[dict[str, Any]]:
+    """What it says of each case."""
+    cases = lines_of(*flags)
     assert len(cases) == NUM_CASES
     assert all(case["num_steps"] >= MIN_STEPS for case in cases)
     return cases
@@ -53,3 +60,9 @@ def test_without_a_warm_up_it_would_be() -> None:
     for case in served("bare"):
         assert {"prepare_step_kernel", "paged_decode_kernel"} <= set(case["late"]), case
         assert {"paged_prefill_hopper_kernel", "paged_prefill_kernel"} & set(case["late"]), case
+
+
+def test_a_layer_of_a_prompt_costs_the_host_little() -> None:
+    (layer,) = lines_of("layer")
+    assert layer["looked_up"] == 0
+    assert 0 < layer["calls"] <= MAX_CALLS
