@@ -6,7 +6,7 @@ sequence after sequence, head after head, tile after tile. Program p takes units
 graph is replayed, so a kernel makes it, once per step for all layers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import triton
@@ -14,6 +14,7 @@ import triton.language as tl
 
 from kernels.decode_tiles import DecodeTile
 from kernels.launch import next_power_of_two
+from kernels.repeated_launch import KnownLaunches
 
 PLAN_FIELDS = 8
 """row, KV head and tile of the first unit, number of units, run, the row's length, whether row
@@ -106,6 +107,8 @@ class DecodePlan:
     arrivals: torch.Tensor
     """i32[programs]: parts that have arrived for the head a program ends with; zero between
     calls, since the last to arrive resets it"""
+    launches: KnownLaunches = field(default_factory=KnownLaunches, init=False)
+    """of paged_decode"""
 
     @property
     def num_programs(self) -> int:

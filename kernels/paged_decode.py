@@ -11,6 +11,7 @@ Pool: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], contiguou
 """
 
 import math
+from functools import partial
 
 import torch
 import triton
@@ -20,8 +21,16 @@ from triton.runtime.interpreter import InterpretedFunction
 from kernels.decode_parts import leave_part, merge_kernel, merge_parts, store_rows, store_zeros
 from kernels.decode_plan import PLAN_FIELDS, DecodePlan, num_tiles_of
 from kernels.decode_tiles import MERGE_WARPS, tile_parts, tile_rows
-from kernels.launch import check_interpretable, check_pool, check_same_device, overlap_options
+from kernels.launch import (
+    check_interpretable,
+    check_pool,
+    check_same_device,
+    layer_offset,
+    next_power_of_two,
+    overlap_options,
+)
 from kernels.overlap import follow
+from kernels.repeated_launch import Launch
 
 
 @triton.jit
@@ -35,6 +44,7 @@ def paged_decode_kernel(
     stat_ptr,
     arrival_ptr,
     output_ptr,
+    layer_offset,
     scale,
     window,
     q_stride_row,
@@ -43,7 +53,6 @@ def paged_decode_kernel(
     output_stride_head,
     table_stride,
     block_stride,
-    layer_offset,
     plane_stride,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -222,12 +231,12 @@ def paged_decode(
     Nothing is allocated and the host waits for nothing. q and output may be strided, head_dim must
     be contiguous. ValueError or TypeError for what does not fit.
     """
-    _check(q, kv_pool, layer, block_tables, plan, output)
-    tile = plan.tile
-    num_kv_heads, block_size, head_dim = kv_pool.shape[3:]
-    group = q.shape[1] // num_kv_heads
-    exact = q.dtype is torch.float32
-    paged_decode_kernel[(plan.num_programs,)](
+    launch = plan.launches.find(
+        partial(_launch, plan),
+        (q, kv_pool, block_tables, output),
+        scale * math.log2(math.e),
+    )
+    launch(
         q,
         kv_pool,
         block_tables,
@@ -237,69 +246,87 @@ def paged_decode(
         plan.stats,
         plan.arrivals,
         output,
-        scale * math.log2(math.e),
-        plan.window_keys,
-        q.stride(0),
-        q.stride(1),
-        output.stride(0),
-        output.stride(1),
-        block_tables.stride(0),
-        kv_pool.stride(0),
-        layer * kv_pool.stride(1),
-        kv_pool.stride(2),
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=group,
-        BLOCK_SIZE=block_size,
-        HEAD_DIM=head_dim,
-        TILE_KEYS=tile.num_keys,
-        TILE_ROWS=tile_rows(group, exact),
-        TILE_DIM=triton.next_power_of_2(head_dim),
-        TILE_PARTS=tile_parts(group * head_dim, tile.num_warps),
-        FIELDS=PLAN_FIELDS,
-        PRECISION="ieee" if exact else "tf32",
-        MERGE_APART=tile.merge_apart,
-        OVERLAP=tile.overlap,
-        **tile.launch_options,
+        offset=layer_offset(kv_pool, layer),
     )
-    if tile.merge_apart:
-        _merge(plan, output)
+    if plan.tile.merge_apart:
+        merge = plan.launches.find(partial(_merge_launch, plan), (output,))
+        merge(plan.context_lens, plan.entries, plan.starts, plan.parts, plan.stats, output)
 
 
-def _merge(plan: DecodePlan, output: torch.Tensor) -> None:
-    """Add the parts by a kernel of its own."""
+def _launch(
+    plan: DecodePlan,
+    q: torch.Tensor,
+    kv_pool: torch.Tensor,
+    block_tables: torch.Tensor,
+    output: torch.Tensor,
+    scale: float,
+) -> Launch:
+    _check(q, kv_pool, block_tables, plan, output)
+    tile = plan.tile
+    num_kv_heads, block_size, head_dim = kv_pool.shape[3:]
+    group = q.shape[1] // num_kv_heads
+    exact = q.dtype is torch.float32
+    return Launch(
+        paged_decode_kernel,
+        grid=(plan.num_programs,),
+        numbers=(
+            scale,
+            plan.window_keys,
+            q.stride(0),
+            q.stride(1),
+            output.stride(0),
+            output.stride(1),
+            block_tables.stride(0),
+            kv_pool.stride(0),
+            kv_pool.stride(2),
+        ),
+        constants={
+            "NUM_KV_HEADS": num_kv_heads,
+            "GROUP": group,
+            "BLOCK_SIZE": block_size,
+            "HEAD_DIM": head_dim,
+            "TILE_KEYS": tile.num_keys,
+            "TILE_ROWS": tile_rows(group, exact),
+            "TILE_DIM": next_power_of_two(head_dim),
+            "TILE_PARTS": tile_parts(group * head_dim, tile.num_warps),
+            "FIELDS": PLAN_FIELDS,
+            "PRECISION": "ieee" if exact else "tf32",
+            "MERGE_APART": tile.merge_apart,
+            "OVERLAP": tile.overlap,
+        },
+        options=tile.launch_options,
+    )
+
+
+def _merge_launch(plan: DecodePlan, output: torch.Tensor) -> Launch:
+    """Of the kernel that adds the parts, where that is one of its own."""
     tile = plan.tile
     num_rows, num_heads, head_dim = output.shape
-    merge_kernel[(num_rows, num_heads)](
-        plan.context_lens,
-        plan.entries,
-        plan.starts,
-        plan.parts,
-        plan.stats,
-        output,
-        plan.window_keys,
-        output.stride(0),
-        output.stride(1),
-        NUM_KV_HEADS=plan.num_kv_heads,
-        GROUP=num_heads // plan.num_kv_heads,
-        HEAD_DIM=head_dim,
-        TILE_KEYS=tile.num_keys,
-        TILE_DIM=triton.next_power_of_2(head_dim),
-        TILE_PARTS=tile_parts(head_dim, MERGE_WARPS),
-        OVERLAP=tile.overlap,
-        num_warps=MERGE_WARPS,
-        **overlap_options(tile.overlap),
+    return Launch(
+        merge_kernel,
+        grid=(num_rows, num_heads),
+        numbers=(plan.window_keys, output.stride(0), output.stride(1)),
+        constants={
+            "NUM_KV_HEADS": plan.num_kv_heads,
+            "GROUP": num_heads // plan.num_kv_heads,
+            "HEAD_DIM": head_dim,
+            "TILE_KEYS": tile.num_keys,
+            "TILE_DIM": next_power_of_two(head_dim),
+            "TILE_PARTS": tile_parts(head_dim, MERGE_WARPS),
+            "OVERLAP": tile.overlap,
+        },
+        options={"num_warps": MERGE_WARPS, **overlap_options(tile.overlap)},
     )
 
 
 def _check(
     q: torch.Tensor,
     kv_pool: torch.Tensor,
-    layer: int,
     block_tables: torch.Tensor,
     plan: DecodePlan,
     output: torch.Tensor,
 ) -> None:
-    check_pool(kv_pool, layer)
+    check_pool(kv_pool)
     num_kv_heads, _, head_dim = kv_pool.shape[3:]
     num_rows = plan.context_lens.shape[0]
     expected = (num_rows, plan.parts.shape[1] * num_kv_heads, head_dim)

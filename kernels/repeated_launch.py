@@ -45,7 +45,8 @@ class Launch:
         """Tensors of the form that all this was made for."""
         if 0 in self._grid:
             return
-        arguments = (*tensors, *([] if offset is None else [offset]), *self._numbers)
+        variable = tensors if offset is None else (*tensors, offset)
+        arguments = (*variable, *self._numbers)
         if isinstance(self._kernel, InterpretedFunction):
             self._kernel[self._grid](*arguments, **self._constants, **self._options)
             return

@@ -48,6 +48,8 @@ def test_layers_repeat_the_first_ones_launches() -> None:
     """Each of which serving_launches.py compares with what Triton would have chosen."""
     repeated = {name for case in served() for name in case["repeated"]}
     assert repeated == {
+        "merge_kernel",
+        "paged_decode_kernel",
         "paged_prefill_hopper_kernel",
         "paged_prefill_kernel",
         "rms_norm_kernel",
