@@ -36,32 +36,31 @@ class Launch:
         self._kernel = kernel
         self._grid = (*grid, 1, 1)[:3]
         self._numbers = numbers
-        self._constants = constants
-        self._options = options
-        self._compiled: dict[tuple[Any, ...], Any] = {}
-        """by what of a call Triton chooses it by"""
+        self._named = constants | options
+        self._constants = tuple(constants.values())
+        self._compiled: dict[tuple[Any, ...], Callable[..., None]] = {}
+        """launches of compiled kernels, by what else Triton chooses a kernel by"""
 
     def __call__(self, *tensors: torch.Tensor, offset: int | None = None) -> None:
         """Tensors of the form that all this was made for."""
         if 0 in self._grid:
             return
-        variable = tensors if offset is None else (*tensors, offset)
-        arguments = (*variable, *self._numbers)
+        given = tensors if offset is None else (*tensors, offset)
         if isinstance(self._kernel, InterpretedFunction):
-            self._kernel[self._grid](*arguments, **self._constants, **self._options)
+            self._kernel[self._grid](*given, *self._numbers, **self._named)
             return
         key = (
             driver.active.get_current_device(),
             _kind(offset),
             *[tensor.data_ptr() % ALIGNMENT == 0 for tensor in tensors],
         )
-        compiled = self._compiled.get(key)
-        if compiled is not None:
-            compiled[self._grid](*arguments, *self._constants.values())
+        launch = self._compiled.get(key)
+        if launch is not None:
+            launch(*given, *self._numbers, *self._constants)
             return
-        self._compiled[key] = self._kernel[self._grid](
-            *arguments, **self._constants, **self._options
-        )
+        compiled = self._kernel[self._grid](*given, *self._numbers, **self._named)
+        if compiled is not None:
+            self._compiled[key] = compiled[self._grid]
 
 
 class KnownLaunches:

@@ -12,7 +12,7 @@ from tests.rules.sources import ROOT
 NUM_CASES = 8
 MIN_STEPS = 50
 MAX_CALLS = 300
-"""of the host for a layer of a prompt: 255, the stub's among them, or 464 if no launch is kept"""
+"""of the host for a layer of a prompt: 245, the stub's among them, or 464 if no launch is kept"""
 
 
 def lines_of(*flags: str) -> list[dict[str, Any]]:
