@@ -14,6 +14,7 @@ Written in Gluon, Triton's lower level: a loop of Triton's drains its copies at 
 and begins none before a wait.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ MIN_RING = 2
 """units: one is freed when the next is multiplied"""
 ALIGNMENT = 16
 """bytes, what the tensor memory accelerator asks for"""
+LAYOUT = gl.NVMMASharedLayout(2 * HOPPER_PANEL, 16, 2)
+"""of a panel in shared memory"""
 
 
 @gluon.jit
@@ -307,13 +310,10 @@ def launch_hopper(
     for tensor in (x, weight):
         if tensor.data_ptr() % ALIGNMENT or tensor.stride(0) * tensor.itemsize % ALIGNMENT:
             raise ValueError(f"rows of x and of the weight must begin at {ALIGNMENT} bytes")
-    layout = gl.NVMMASharedLayout(2 * HOPPER_PANEL, 16, 2)
     pieces = column_pieces(tile.num_columns // (1 + gated))
-    weight_descs = [
-        TensorDescriptor(weight, weight.shape, weight.stride(), [piece, HOPPER_PANEL], layout)
-        for piece in (*pieces, pieces[0], pieces[0])[:MAX_PIECES]
-    ]
-    x_desc = TensorDescriptor(x, x.shape, x.stride(), [tile.num_rows, HOPPER_PANEL], layout)
+    descs = {piece: _panels(weight, piece) for piece in pieces}
+    weight_descs = [descs[piece] for piece in (*pieces, pieces[0], pieces[0])[:MAX_PIECES]]
+    x_desc = _panels(x, tile.num_rows)
     num_tiles = -(-output.shape[1] // sum(pieces))
     constants, options = hopper_constants(tile, weight.shape[1], gated=gated, norm=norm is not None)
     skinny_hopper_kernel[(min(num_tiles, tile.num_programs),)](
@@ -335,6 +335,13 @@ def launch_hopper(
     )
 
 
+def _panels(matrix: torch.Tensor, num_rows: int) -> TensorDescriptor:
+    """A matrix as boxes of so many rows of a panel."""
+    box = [num_rows, HOPPER_PANEL]
+    return TensorDescriptor(matrix, matrix.shape, matrix.stride(), box, LAYOUT)
+
+
+@lru_cache
 def hopper_constants(
     tile: SkinnyTile, inputs: int, *, gated: bool, norm: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
