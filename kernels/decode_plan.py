@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from kernels.decode_tiles import DecodeTile
+from kernels.known_launches import KnownLaunches
 from kernels.launch import next_power_of_two
-from kernels.repeated_launch import KnownLaunches
 
 PLAN_FIELDS = 8
 """row, KV head and tile of the first unit, number of units, run, the row's length, whether row

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kernels.known_launches import KnownLaunches
 from kernels.launch import next_power_of_two
-from kernels.repeated_launch import KnownLaunches
 
 HOPPER_ROWS = 128
 """query rows of one program of the form for Hopper: 64 for each of two groups of warps"""

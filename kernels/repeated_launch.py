@@ -13,8 +13,6 @@ import torch
 from triton.runtime import driver
 from triton.runtime.interpreter import InterpretedFunction
 
-MAX_KNOWN = 256
-"""launches that are kept: a step of another number of tokens has others"""
 ALIGNMENT = 16
 """bytes of an address, and what divides a number: Triton compiles for either case"""
 
@@ -30,22 +28,23 @@ class Launch:
         constants: dict[str, Any],
         options: dict[str, Any],
     ) -> None:
-        """The kernel's parameters are the tensors, the offset, `numbers` and `constants`, in this
-        order. A grid without programs launches nothing."""
-        assert kernel.arg_names[-len(constants) :] == [*constants]
+        """The kernel's parameters are descriptors, tensors, the offset, `numbers` and then
+        `constants`. A grid without programs launches nothing."""
         self._kernel = kernel
         self._grid = (*grid, 1, 1)[:3]
         self._numbers = numbers
         self._named = constants | options
-        self._constants = tuple(constants.values())
+        self._constants = tuple(constants[name] for name in kernel.arg_names[-len(constants) :])
         self._compiled: dict[tuple[Any, ...], Callable[..., None]] = {}
         """launches of compiled kernels, by what else Triton chooses a kernel by"""
 
-    def __call__(self, *tensors: torch.Tensor, offset: int | None = None) -> None:
-        """Tensors of the form that all this was made for."""
+    def __call__(
+        self, *tensors: torch.Tensor, offset: int | None = None, descriptors: Sequence[Any] = ()
+    ) -> None:
+        """Tensors of the form that all this was made for; descriptors of such, boxes and all."""
         if 0 in self._grid:
             return
-        given = tensors if offset is None else (*tensors, offset)
+        given = (*descriptors, *tensors) if offset is None else (*descriptors, *tensors, offset)
         if isinstance(self._kernel, InterpretedFunction):
             self._kernel[self._grid](*given, *self._numbers, **self._named)
             return
@@ -61,29 +60,6 @@ class Launch:
         compiled = self._kernel[self._grid](*given, *self._numbers, **self._named)
         if compiled is not None:
             self._compiled[key] = compiled[self._grid]
-
-
-class KnownLaunches:
-    """Launches of one launcher, by the form of their tensors and by settings."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Launch] = {}
-
-    def find(
-        self, prepare: Callable[..., Launch], tensors: Sequence[torch.Tensor], *settings: Any
-    ) -> Launch:
-        """prepare(*tensors, *settings), called once for all tensors of this form. It must depend
-        on nothing else of them, and raise for what does not fit."""
-        key = (
-            settings,
-            *[(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors],
-        )
-        launch = self._known.get(key)
-        if launch is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            launch = self._known[key] = prepare(*tensors, *settings)
-        return launch
 
 
 def _kind(number: int | None) -> tuple[bool, bool, bool] | None:

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from kernels.known_launches import KnownLaunches
 from kernels.launch import (
     ceil_div,
     check_interpretable,
@@ -17,7 +18,7 @@ from kernels.launch import (
     overlap_options,
 )
 from kernels.overlap import follow
-from kernels.repeated_launch import KnownLaunches, Launch
+from kernels.repeated_launch import Launch
 
 MIN_ELEMENTS = 1024
 """of one program: as many narrow rows as make these"""

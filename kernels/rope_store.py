@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from kernels.known_launches import KnownLaunches
 from kernels.launch import (
     ceil_div,
     check_interpretable,
@@ -23,7 +24,7 @@ from kernels.launch import (
     overlap_options,
 )
 from kernels.overlap import follow
-from kernels.repeated_launch import KnownLaunches, Launch
+from kernels.repeated_launch import Launch
 
 MAX_ELEMENTS = 1024
 """of one program"""

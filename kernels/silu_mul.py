@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from kernels.known_launches import KnownLaunches
 from kernels.launch import (
     ceil_div,
     check_interpretable,
@@ -16,7 +17,7 @@ from kernels.launch import (
     overlap_options,
 )
 from kernels.overlap import follow
-from kernels.repeated_launch import KnownLaunches, Launch
+from kernels.repeated_launch import Launch
 
 MAX_COLUMNS = 1024
 """of one program"""

@@ -14,7 +14,6 @@ Written in Gluon, Triton's lower level: a loop of Triton's drains its copies at 
 and begins none before a wait.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.repeated_launch import Launch
 from kernels.skinny_ring import (
     CHUNK,
     PANEL,
@@ -295,44 +295,47 @@ def skinny_hopper_kernel(
         )  # fmt: skip
 
 
-def launch_hopper(
+def hopper_launch(
     x: torch.Tensor,
     weight: torch.Tensor,
+    residual: torch.Tensor,
     output: torch.Tensor,
     tile: SkinnyTile,
-    *,
-    bias: torch.Tensor | None,
-    norm: Any,
-    residual: torch.Tensor | None,
+    has_bias: bool,
+    eps: float | None,
+    has_residual: bool,
     gated: bool,
-) -> None:
-    """skinny_linear's arguments, checked."""
+) -> Launch:
+    """Of skinny_linear's arguments, checked; `eps` of a norm. To be called with descriptors and
+    with bias, norm, residual and output."""
+    num_tiles = -(-output.shape[1] // sum(column_pieces(tile.num_columns // (1 + gated))))
+    constants, options = hopper_constants(tile, weight.shape[1], gated=gated, norm=eps is not None)
+    constants |= {"COLUMNS": output.shape[1], "BIAS": has_bias, "RESIDUAL": has_residual}
+    return Launch(
+        skinny_hopper_kernel,
+        grid=(min(num_tiles, tile.num_programs),),
+        numbers=(
+            x.shape[0],
+            eps or 0.0,
+            residual.stride(0) if has_residual else 0,
+            output.stride(0),
+        ),
+        constants=constants,
+        options=options,
+    )
+
+
+def hopper_descriptors(
+    x: torch.Tensor, weight: torch.Tensor, tile: SkinnyTile, *, gated: bool
+) -> tuple[TensorDescriptor, ...]:
+    """ValueError where the tensor memory accelerator could not read them."""
     for tensor in (x, weight):
         if tensor.data_ptr() % ALIGNMENT or tensor.stride(0) * tensor.itemsize % ALIGNMENT:
             raise ValueError(f"rows of x and of the weight must begin at {ALIGNMENT} bytes")
     pieces = column_pieces(tile.num_columns // (1 + gated))
-    descs = {piece: _panels(weight, piece) for piece in pieces}
-    weight_descs = [descs[piece] for piece in (*pieces, pieces[0], pieces[0])[:MAX_PIECES]]
-    x_desc = _panels(x, tile.num_rows)
-    num_tiles = -(-output.shape[1] // sum(pieces))
-    constants, options = hopper_constants(tile, weight.shape[1], gated=gated, norm=norm is not None)
-    skinny_hopper_kernel[(min(num_tiles, tile.num_programs),)](
-        *weight_descs,
-        x_desc,
-        weight if bias is None else bias,
-        weight if norm is None else norm.weight,
-        output if residual is None else residual,
-        output,
-        x.shape[0],
-        0.0 if norm is None else norm.eps,
-        0 if residual is None else residual.stride(0),
-        output.stride(0),
-        COLUMNS=output.shape[1],
-        BIAS=bias is not None,
-        RESIDUAL=residual is not None,
-        **constants,
-        **options,
-    )
+    boxes = {piece: _panels(weight, piece) for piece in pieces}
+    weights = [boxes[piece] for piece in (*pieces, pieces[0], pieces[0])[:MAX_PIECES]]
+    return (*weights, _panels(x, tile.num_rows))
 
 
 def _panels(matrix: torch.Tensor, num_rows: int) -> TensorDescriptor:
@@ -341,7 +344,6 @@ def _panels(matrix: torch.Tensor, num_rows: int) -> TensorDescriptor:
     return TensorDescriptor(matrix, matrix.shape, matrix.stride(), box, LAYOUT)
 
 
-@lru_cache
 def hopper_constants(
     tile: SkinnyTile, inputs: int, *, gated: bool, norm: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:

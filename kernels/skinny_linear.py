@@ -18,9 +18,10 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_same_device
+from kernels.launch import ceil_div, check_interpretable, check_same_device
 from kernels.overlap import follow
-from kernels.skinny_hopper import launch_hopper
+from kernels.repeated_launch import Launch
+from kernels.skinny_hopper import hopper_descriptors, hopper_launch
 from kernels.skinny_parts import add_parts, arrive, leave_part
 from kernels.skinny_tiles import SkinnyTile, SkinnyWorkspace
 
@@ -255,62 +256,87 @@ def skinny_linear(
     output may have any row stride. Nothing is allocated and the host waits for nothing. ValueError
     or TypeError for what does not fit.
     """
-    _check(x, weight, output, bias, norm, residual, gated)
+    if output.data_ptr() == x.data_ptr() and output.numel():
+        raise ValueError("the output must not be x: programs read x while others write")
+    options = (
+        weight if bias is None else bias,
+        weight if norm is None else norm.weight,
+        output if residual is None else residual,
+    )
+    tensors = (x, weight, *options, output)
+    eps = None if norm is None else norm.eps
+    given = (bias is not None, eps, residual is not None, gated)
+    launch = workspace.launches.find(_launch, tensors, tile, *given)
     workspace.check_fits(tile)
-    if x.shape[0] > tile.num_rows:
-        raise ValueError(f"{x.shape[0]} rows for {tile}")
     if tile.hopper:
-        launch_hopper(x, weight, output, tile, bias=bias, norm=norm, residual=residual, gated=gated)
+        launch(*options, output, descriptors=hopper_descriptors(x, weight, tile, gated=gated))
     else:
-        _launch(
-            x, weight, output, workspace, tile,
-            bias=bias, norm=norm, residual=residual, gated=gated,
-        )  # fmt: skip
+        launch(*tensors, workspace.parts, workspace.squares, workspace.arrivals)
 
 
 def _launch(
     x: torch.Tensor,
     weight: torch.Tensor,
+    bias: torch.Tensor,
+    norm: torch.Tensor,
+    residual: torch.Tensor,
     output: torch.Tensor,
-    workspace: SkinnyWorkspace,
     tile: SkinnyTile,
-    *,
-    bias: torch.Tensor | None,
-    norm: Norm | None,
-    residual: torch.Tensor | None,
+    has_bias: bool,
+    eps: float | None,
+    has_residual: bool,
     gated: bool,
-) -> None:
-    num_tiles = triton.cdiv(output.shape[1], tile.num_columns // (1 + gated))
-    num_units = num_tiles * triton.cdiv(weight.shape[1], tile.num_inputs)
-    run = triton.cdiv(num_units, tile.num_programs)
-    skinny_linear_kernel[(triton.cdiv(num_units, run),)](
-        x,
-        weight,
-        weight if bias is None else bias,
-        weight if norm is None else norm.weight,
-        output if residual is None else residual,
-        output,
-        workspace.parts,
-        workspace.squares,
-        workspace.arrivals,
-        x.shape[0],
-        run,
-        0.0 if norm is None else norm.eps,
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        output.stride(0),
-        COLUMNS=output.shape[1],
-        INPUTS=weight.shape[1],
-        GATED=gated,
-        BIAS=bias is not None,
-        NORM=norm is not None,
-        RESIDUAL=residual is not None,
-        TILE_COLUMNS=tile.num_columns,
-        TILE_INPUTS=tile.num_inputs,
-        TILE_ROWS=tile.num_rows,
-        PRECISION="ieee" if x.dtype is torch.float32 else "tf32",
-        OVERLAP=tile.overlap,
-        **tile.launch_options,
+) -> Launch:
+    """`eps` of a norm; what there is none of is another tensor."""
+    _check(
+        *(x, weight, output, bias if has_bias else None, None if eps is None else norm),
+        *(residual if has_residual else None, gated),
+    )
+    if x.shape[0] > tile.num_rows:
+        raise ValueError(f"{x.shape[0]} rows for {tile}")
+    form = hopper_launch if tile.hopper else _portable_launch
+    return form(x, weight, residual, output, tile, has_bias, eps, has_residual, gated)
+
+
+def _portable_launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    output: torch.Tensor,
+    tile: SkinnyTile,
+    has_bias: bool,
+    eps: float | None,
+    has_residual: bool,
+    gated: bool,
+) -> Launch:
+    num_tiles = ceil_div(output.shape[1], tile.num_columns // (1 + gated))
+    num_units = num_tiles * ceil_div(weight.shape[1], tile.num_inputs)
+    run = ceil_div(num_units, tile.num_programs)
+    return Launch(
+        skinny_linear_kernel,
+        grid=(ceil_div(num_units, run),),
+        numbers=(
+            x.shape[0],
+            run,
+            eps or 0.0,
+            x.stride(0),
+            residual.stride(0) if has_residual else 0,
+            output.stride(0),
+        ),
+        constants={
+            "COLUMNS": output.shape[1],
+            "INPUTS": weight.shape[1],
+            "GATED": gated,
+            "BIAS": has_bias,
+            "NORM": eps is not None,
+            "RESIDUAL": has_residual,
+            "TILE_COLUMNS": tile.num_columns,
+            "TILE_INPUTS": tile.num_inputs,
+            "TILE_ROWS": tile.num_rows,
+            "PRECISION": "ieee" if x.dtype is torch.float32 else "tf32",
+            "OVERLAP": tile.overlap,
+        },
+        options=tile.launch_options,
     )
 
 
@@ -319,7 +345,7 @@ def _check(
     weight: torch.Tensor,
     output: torch.Tensor,
     bias: torch.Tensor | None,
-    norm: Norm | None,
+    norm: torch.Tensor | None,
     residual: torch.Tensor | None,
     gated: bool,
 ) -> None:
@@ -333,8 +359,6 @@ def _check(
         )
     if x.stride(1) != 1 or output.stride(1) != 1 or not weight.is_contiguous():
         raise ValueError("rows of x and output, and all of the weight, must be contiguous")
-    if output.data_ptr() == x.data_ptr() and output.numel():
-        raise ValueError("the output must not be x: programs read x while others write")
     given = [x, weight, output, *_checked(x, weight, output, bias, norm, residual)]
     if len({tensor.dtype for tensor in given}) != 1:
         raise TypeError(f"tensors are {sorted({str(item.dtype) for item in given})}, must be one")
@@ -348,7 +372,7 @@ def _checked(
     weight: torch.Tensor,
     output: torch.Tensor,
     bias: torch.Tensor | None,
-    norm: Norm | None,
+    norm: torch.Tensor | None,
     residual: torch.Tensor | None,
 ) -> list[torch.Tensor]:
     """Those of the options that are given."""
@@ -358,9 +382,9 @@ def _checked(
             raise ValueError(f"bias {tuple(bias.shape)} for {weight.shape[0]} rows of W")
         given.append(bias)
     if norm is not None:
-        if norm.weight.shape != x.shape[1:] or not norm.weight.is_contiguous():
-            raise ValueError(f"norm weight {tuple(norm.weight.shape)} for {x.shape[1]} inputs")
-        given.append(norm.weight)
+        if norm.shape != x.shape[1:] or not norm.is_contiguous():
+            raise ValueError(f"norm weight {tuple(norm.shape)} for {x.shape[1]} inputs")
+        given.append(norm)
     if residual is not None:
         if residual.shape != output.shape or residual.stride(1) != 1:
             raise ValueError(f"residual {tuple(residual.shape)} for output {tuple(output.shape)}")

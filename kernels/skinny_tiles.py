@@ -2,11 +2,12 @@
 triton."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from kernels.known_launches import KnownLaunches
 from kernels.launch import next_power_of_two, overlap_options
 
 MAX_ROWS = 256
@@ -89,6 +90,8 @@ class SkinnyWorkspace:
     arrivals: torch.Tensor
     """i32[programs]: parts that have arrived for the tile a program ends with; zero between
     calls, since the last to arrive resets it"""
+    launches: KnownLaunches = field(default_factory=KnownLaunches, init=False)
+    """of skinny_linear"""
 
     @property
     def num_bytes(self) -> int:

@@ -55,6 +55,8 @@ def test_layers_repeat_the_first_ones_launches() -> None:
         "rms_norm_kernel",
         "rope_store_kernel",
         "silu_mul_kernel",
+        "skinny_hopper_kernel",
+        "skinny_linear_kernel",
     }
 
 
