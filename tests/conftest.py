@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.clock import ClockTests
+from tests.interpreter import patch_once
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -58,6 +59,10 @@ def _num_gpus(items: Sequence[pytest.Item]) -> int:
     import torch  # noqa: PLC0415
 
     return torch.cuda.device_count()
+
+
+def pytest_collection_finish() -> None:
+    patch_once()
 
 
 class SkipLedger:

@@ -41,6 +41,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What compile_all.py says of each."""
     environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    environment |= {"TRITON_DISABLE_LINE_INFO": "1"}  # nobody profiles these, and it takes time
     ended = subprocess.run(
         [sys.executable, "-m", "tests.unit.kernels.compile_all"],
         env=environment,
