@@ -40,9 +40,7 @@ class OtlpSpans:
         )
         self._scope = InstrumentationScope("baton")
         self._exporter = _QuietExporter(
-            OTLPSpanExporter(
-                endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=EXPORT_LIMIT_S
-            )
+            OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=EXPORT_LIMIT_S)
         )
         self._processor = BatchSpanProcessor(
             self._exporter, MAX_QUEUED_SPANS, schedule_delay_millis=_EXPORT_DELAY_MS
