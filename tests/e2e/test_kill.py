@@ -12,8 +12,6 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Stream, process_family, running
 
-pytestmark = pytest.mark.alone
-
 NUM_STREAMS = 24
 NUM_TOKENS = 48
 GONE_S = 5.0

@@ -26,8 +26,6 @@ from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import KVProxy, ProxyThread, free_port
 from tests.proxy import BitFlip, Direction, PullPlan, SeenFrame, WireBytes, predicted_wire_bytes
 
-pytestmark = pytest.mark.alone
-
 CHUNK = 96
 BLOCK_SIZE = 16
 BLOCK_BYTES = 49_152
