@@ -1,8 +1,9 @@
 """Tests that are judged by the clock, on a machine that may stand still for half a second.
 
 While a test marked `clock` runs, a thread looks whether it wakes up when it wanted to. If the test
-fails and the thread was late by more than a busy machine explains, the failure says nothing about
-the code: the test is run again, and the last lines of the output say so.
+fails and the thread was late by more than a busy machine and what the process computed explain, the
+failure says nothing about the code: the test is run again, and the last lines of the output say so,
+with what the failure was. A fixture of a whole module that failed gets no second try.
 """
 
 import sys
@@ -16,11 +17,14 @@ TICK_S = 0.02
 LATE_S = 0.1
 """of a tick; processes that share a core wait for each other a third of this"""
 MAX_RUNS = 4
-PROPERTY = "stood still"
+PROPERTY = "ran again"
+TIMED_OUT = "Timeout (>"
+"""in what pytest-timeout says, which watches over an item, not over each of its runs"""
 
 
 class Ticks:
-    """Longest time in which nothing of this process ran."""
+    """Longest time in which nothing of this process ran. Where its own code let no thread run, it
+    computed, and that time is not counted."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -36,10 +40,10 @@ class Ticks:
         self._thread.join()
 
     def _tick(self) -> None:
-        last_s, stopping = time.monotonic(), False
+        last_s, stopping = _idle_s(), False
         while not stopping:
             stopping = self._stop.wait(TICK_S)
-            now_s = time.monotonic()
+            now_s = _idle_s()
             self.longest_s = max(self.longest_s, now_s - last_s - TICK_S)
             last_s = now_s
 
@@ -66,7 +70,7 @@ class ClockTests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == PROPERTY and report.when == "teardown":
-                self._repeated.append(f"{report.nodeid} ran again: nothing ran for {value} s")
+                self._repeated.append(f"{report.nodeid} {name}: {value}")
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         if not hasattr(config, "workerinput"):
@@ -75,15 +79,28 @@ class ClockTests:
 
 def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     """Reports of the first run that tells something, or of the last."""
-    stops_s: list[tuple[str, object]] = []
+    excused: list[tuple[str, object]] = []
     while True:
         with Ticks() as ticks:
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        failed = any(report.failed for report in reports)
-        if not failed or ticks.longest_s < LATE_S or len(stops_s) == MAX_RUNS - 1:
+        failed = [report for report in reports if report.failed]
+        timed_out = any(TIMED_OUT in report.longreprtext for report in failed)
+        told = not failed or timed_out or ticks.longest_s < LATE_S
+        if told or len(excused) == MAX_RUNS - 1:
             break
-        stops_s.append((PROPERTY, round(ticks.longest_s, 2)))
+        why = f"nothing ran for {ticks.longest_s:.2f} s, and then {_message(failed[0])}"
+        excused.append((PROPERTY, why))
         item._initrequest()  # type: ignore[attr-defined]
     for report in reports:
-        report.user_properties += stops_s
+        report.user_properties += excused
     return reports
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text: str = report.longreprtext if crash is None else crash.message
+    return text.strip().partition("\n")[0]
+
+
+def _idle_s() -> float:
+    return time.monotonic() - time.process_time()

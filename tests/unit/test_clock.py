@@ -1,11 +1,17 @@
 """A test judged by the clock runs again if it failed while the machine stood still, only then."""
 
+import functools
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.clock import LATE_S, MAX_RUNS
+import pytest
+
+from tests import clock
+from tests.clock import LATE_S, MAX_RUNS, TICK_S, Ticks
 from tests.rules.sources import ROOT
 
 CONFTEST = """
@@ -46,12 +52,19 @@ def test_disturbed_once(name):
 def test_disturbed_always(name):
     runs.append(name)
     stand_still()
-    assert False
+    assert False, "too late"
 
 @pytest.mark.clock
 def test_wrong(name):
     runs.append(name)
     assert False
+
+@pytest.mark.clock
+@pytest.mark.timeout(1)
+def test_hangs(name):
+    runs.append(name)
+    stand_still()
+    time.sleep(60)
 
 def test_of_no_clock(name):
     runs.append(name)
@@ -76,17 +89,25 @@ def test_it_runs_again_only_where_the_machine_is_to_blame(tmp_path: Path) -> Non
         timeout=60,
         check=False,
     )
-    assert "4 failed, 1 passed" in done.stdout
-    names = [
-        *["test_disturbed_once[case]"] * 2,
-        *["test_disturbed_always[case]"] * MAX_RUNS,
-        "test_wrong[case]",
-        "test_of_no_clock[case]",
-    ]
-    assert f"runs: {' '.join(names)}\n" in done.stdout
-    said = [line for line in done.stdout.splitlines() if "ran again" in line]
-    assert [line.split()[0].rpartition(":")[2] for line in said] == [
-        names[0],
-        *names[3:5],
-        names[2],
-    ]
+    assert "5 failed, 1 passed" in done.stdout
+    once, always = "test_disturbed_once[case]", "test_disturbed_always[case]"
+    names = [*[once] * 2, *[always] * MAX_RUNS, "test_wrong[case]", "test_hangs[case]"]
+    assert f"runs: {' '.join(names)} test_of_no_clock[case]\n" in done.stdout
+    said = [line for line in done.stdout.splitlines() if "ran again: nothing ran for " in line]
+    assert [once in line for line in said] == [True] + [False] * (MAX_RUNS - 1)
+    assert all(always in line and line.endswith("too late") for line in said[1:])
+
+
+def test_time_in_which_the_process_computed_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that lets no thread run for a second is not a machine that stands still."""
+    for computed_s, wanted_s in ((1.0, -TICK_S), (0.0, 1.0 - TICK_S)):
+        walls, own = itertools.count(), itertools.count(step=computed_s)
+        clocks = SimpleNamespace(
+            monotonic=functools.partial(next, walls), process_time=functools.partial(next, own)
+        )
+        monkeypatch.setattr(clock, "time", clocks)
+        ticks = Ticks()
+        ticks.longest_s = -1.0
+        with ticks:
+            pass
+        assert ticks.longest_s == pytest.approx(wanted_s)
