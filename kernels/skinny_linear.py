@@ -289,8 +289,13 @@ def _launch(
 ) -> Launch:
     """`eps` of a norm; what there is none of is another tensor."""
     _check(
-        *(x, weight, output, bias if has_bias else None, None if eps is None else norm),
-        *(residual if has_residual else None, gated),
+        x,
+        weight,
+        output,
+        bias if has_bias else None,
+        None if eps is None else norm,
+        residual if has_residual else None,
+        gated,
     )
     if x.shape[0] > tile.num_rows:
         raise ValueError(f"{x.shape[0]} rows for {tile}")
