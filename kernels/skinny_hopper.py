@@ -40,6 +40,7 @@ from kernels.skinny_tiles import (
     HOPPER_PANEL,
     MAX_PIECES,
     MIN_PRODUCT_ROWS,
+    Fused,
     SkinnyTile,
     column_pieces,
 )
@@ -301,23 +302,22 @@ def hopper_launch(
     residual: torch.Tensor,
     output: torch.Tensor,
     tile: SkinnyTile,
-    has_bias: bool,
-    eps: float | None,
-    has_residual: bool,
-    gated: bool,
+    fused: Fused,
 ) -> Launch:
-    """Of skinny_linear's arguments, checked; `eps` of a norm. To be called with descriptors and
-    with bias, norm, residual and output."""
-    num_tiles = -(-output.shape[1] // sum(column_pieces(tile.num_columns // (1 + gated))))
-    constants, options = hopper_constants(tile, weight.shape[1], gated=gated, norm=eps is not None)
-    constants |= {"COLUMNS": output.shape[1], "BIAS": has_bias, "RESIDUAL": has_residual}
+    """Of skinny_linear's arguments, checked. To be called with descriptors and with bias, norm,
+    residual and output."""
+    num_tiles = -(-output.shape[1] // sum(column_pieces(tile.num_columns // (1 + fused.gated))))
+    constants, options = hopper_constants(
+        tile, weight.shape[1], gated=fused.gated, norm=fused.eps is not None
+    )
+    constants |= {"COLUMNS": output.shape[1], "BIAS": fused.bias, "RESIDUAL": fused.residual}
     return Launch(
         skinny_hopper_kernel,
         grid=(min(num_tiles, tile.num_programs),),
         numbers=(
             x.shape[0],
-            eps or 0.0,
-            residual.stride(0) if has_residual else 0,
+            fused.eps or 0.0,
+            residual.stride(0) if fused.residual else 0,
             output.stride(0),
         ),
         constants=constants,

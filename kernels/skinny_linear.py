@@ -23,7 +23,7 @@ from kernels.overlap import follow
 from kernels.repeated_launch import Launch
 from kernels.skinny_hopper import hopper_descriptors, hopper_launch
 from kernels.skinny_parts import add_parts, arrive, leave_part
-from kernels.skinny_tiles import SkinnyTile, SkinnyWorkspace
+from kernels.skinny_tiles import Fused, SkinnyTile, SkinnyWorkspace
 
 
 class Norm(NamedTuple):
@@ -265,8 +265,8 @@ def skinny_linear(
     )
     tensors = (x, weight, *options, output)
     eps = None if norm is None else norm.eps
-    given = (bias is not None, eps, residual is not None, gated)
-    launch = workspace.launches.find(_launch, tensors, tile, *given)
+    fused = Fused(bias is not None, eps, residual is not None, gated)
+    launch = workspace.launches.find(_launch, tensors, tile, fused)
     workspace.check_fits(tile)
     if tile.hopper:
         launch(*options, output, descriptors=hopper_descriptors(x, weight, tile, gated=gated))
@@ -282,25 +282,22 @@ def _launch(
     residual: torch.Tensor,
     output: torch.Tensor,
     tile: SkinnyTile,
-    has_bias: bool,
-    eps: float | None,
-    has_residual: bool,
-    gated: bool,
+    fused: Fused,
 ) -> Launch:
-    """`eps` of a norm; what there is none of is another tensor."""
+    """What there is none of is another tensor."""
     _check(
         x,
         weight,
         output,
-        bias if has_bias else None,
-        None if eps is None else norm,
-        residual if has_residual else None,
-        gated,
+        bias if fused.bias else None,
+        None if fused.eps is None else norm,
+        residual if fused.residual else None,
+        fused.gated,
     )
     if x.shape[0] > tile.num_rows:
         raise ValueError(f"{x.shape[0]} rows for {tile}")
     form = hopper_launch if tile.hopper else _portable_launch
-    return form(x, weight, residual, output, tile, has_bias, eps, has_residual, gated)
+    return form(x, weight, residual, output, tile, fused)
 
 
 def _portable_launch(
@@ -309,12 +306,9 @@ def _portable_launch(
     residual: torch.Tensor,
     output: torch.Tensor,
     tile: SkinnyTile,
-    has_bias: bool,
-    eps: float | None,
-    has_residual: bool,
-    gated: bool,
+    fused: Fused,
 ) -> Launch:
-    num_tiles = ceil_div(output.shape[1], tile.num_columns // (1 + gated))
+    num_tiles = ceil_div(output.shape[1], tile.num_columns // (1 + fused.gated))
     num_units = num_tiles * ceil_div(weight.shape[1], tile.num_inputs)
     run = ceil_div(num_units, tile.num_programs)
     return Launch(
@@ -323,18 +317,18 @@ def _portable_launch(
         numbers=(
             x.shape[0],
             run,
-            eps or 0.0,
+            fused.eps or 0.0,
             x.stride(0),
-            residual.stride(0) if has_residual else 0,
+            residual.stride(0) if fused.residual else 0,
             output.stride(0),
         ),
         constants={
             "COLUMNS": output.shape[1],
             "INPUTS": weight.shape[1],
-            "GATED": gated,
-            "BIAS": has_bias,
-            "NORM": eps is not None,
-            "RESIDUAL": has_residual,
+            "GATED": fused.gated,
+            "BIAS": fused.bias,
+            "NORM": fused.eps is not None,
+            "RESIDUAL": fused.residual,
             "TILE_COLUMNS": tile.num_columns,
             "TILE_INPUTS": tile.num_inputs,
             "TILE_ROWS": tile.num_rows,

@@ -3,7 +3,7 @@ triton."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -76,6 +76,16 @@ class SkinnyTile:
         """Triton's."""
         options: dict[str, Any] = {"num_warps": self.num_warps, "num_stages": self.num_stages}
         return options | overlap_options(self.overlap)
+
+
+class Fused(NamedTuple):
+    """What one launch does besides the product."""
+
+    bias: bool
+    eps: float | None
+    """of the norm of x's rows before it; None without one"""
+    residual: bool
+    gated: bool
 
 
 @dataclass(frozen=True)
