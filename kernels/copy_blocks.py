@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import check_pool, check_same_device, overlap_options
+from kernels.launch import ceil_div, check_pool, check_same_device, overlap_options
 from kernels.overlap import follow
 
 WORD_BYTES = 8
@@ -93,7 +93,7 @@ def _launch(
     if packed.numel() == 0:
         return
     layer_words = kv_pool.stride(1) * kv_pool.element_size() // WORD_BYTES
-    num_tiles = triton.cdiv(count * layer_words, TILE_WORDS)
+    num_tiles = ceil_div(count * layer_words, TILE_WORDS)
     copy_blocks_kernel[(block_ids.shape[0] * num_tiles,)](
         kv_pool.view(torch.int64),
         block_ids,

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernels.decode_tiles import DecodeTile
 from kernels.known_launches import KnownLaunches
-from kernels.launch import next_power_of_two
+from kernels.launch import ceil_div, next_power_of_two
 
 PLAN_FIELDS = 8
 """row, KV head and tile of the first unit, number of units, run, the row's length, whether row
@@ -160,7 +160,7 @@ class DecodePlan:
         num_rows = self.context_lens.shape[0]
         tile_rows = max(16, next_power_of_two(num_rows))
         tile_programs = max(1, min(16, MAX_PLANNED // tile_rows))
-        plan_kernel[(triton.cdiv(self.num_programs, tile_programs),)](
+        plan_kernel[(ceil_div(self.num_programs, tile_programs),)](
             self.context_lens,
             self.entries,
             self.starts,

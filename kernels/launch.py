@@ -26,12 +26,10 @@ def overlap_options(overlap: bool) -> dict[str, Any]:
     return {"launch_pdl": True} if overlap else {}
 
 
-def check_pool(kv_pool: torch.Tensor, layer: int | None = None) -> None:
-    """ValueError unless it is a KV pool that has this layer, if one is named."""
+def check_pool(kv_pool: torch.Tensor) -> None:
+    """ValueError unless it is a KV pool."""
     if kv_pool.dim() != 6 or kv_pool.shape[2] != 2 or not kv_pool.is_contiguous():
         raise ValueError(f"kv_pool {tuple(kv_pool.shape)} is not a contiguous six-dimensional pool")
-    if layer is not None:
-        layer_offset(kv_pool, layer)
 
 
 def layer_offset(kv_pool: torch.Tensor, layer: int) -> int:

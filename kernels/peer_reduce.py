@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_same_device, overlap_options
+from kernels.launch import ceil_div, check_interpretable, check_same_device, overlap_options
 from kernels.overlap import follow
 from kernels.peer_inbox import NUM_TURNS, WORD_BYTES, WORDS_QUANTUM, PeerInbox
 from kernels.peer_slices import gather_slices, send_slices
@@ -201,7 +201,7 @@ def peer_reduce(
     else:
         tile.check(inbox.size)
     words = message.view(-1).view(torch.int32)
-    peer_reduce_kernel[(min(inbox.num_programs, triton.cdiv(num_words, tile.num_words)),)](
+    peer_reduce_kernel[(min(inbox.num_programs, ceil_div(num_words, tile.num_words)),)](
         words,
         words if residual is None else residual.view(-1).view(torch.int32),
         output.view(-1).view(torch.int32),

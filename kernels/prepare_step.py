@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import check_same_device
+from kernels.launch import ceil_div, check_same_device
 
 TILE = 1024
 """numbers one program copies"""
@@ -91,8 +91,8 @@ def prepare_step(
     num_rows, num_sequences = input_ids.shape[0], tables.shape[0]
     width = (packed.shape[0] - tables_at) // max(1, num_sequences)
     _check(packed, previous, num_tokens, width, outputs)
-    token_programs = triton.cdiv(num_rows, TILE)
-    grid = token_programs + num_sequences * triton.cdiv(width, TILE)
+    token_programs = ceil_div(num_rows, TILE)
+    grid = token_programs + num_sequences * ceil_div(width, TILE)
     prepare_step_kernel[(grid,)](
         packed,
         input_ids if previous is None else previous,

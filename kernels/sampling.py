@@ -13,10 +13,9 @@ tokens otherwise whose weights differ by no more than these bits.
 """
 
 import torch
-import triton
 from triton.runtime.interpreter import InterpretedFunction
 
-from kernels.launch import check_interpretable, check_same_device, overlap_options
+from kernels.launch import ceil_div, check_interpretable, check_same_device, overlap_options
 from kernels.sampling_adjust import check_tables
 from kernels.sampling_draw import draw_kernel, masses_kernel
 from kernels.sampling_peaks import likeliest_kernel, peaks_kernel
@@ -102,7 +101,7 @@ class _Launch:
     def peaks(self) -> None:
         threads = 32 * PEAK_WARPS
         tile = threads * self.vector
-        size = triton.cdiv(triton.cdiv(self.vocab_size, self.peak_splits), tile) * tile
+        size = ceil_div(ceil_div(self.vocab_size, self.peak_splits), tile) * tile
         peaks_kernel[(self.num_rows, self.peak_splits)](
             self.logits,
             self.adjusted,
@@ -136,10 +135,10 @@ class _Launch:
         )
 
     def draw(self) -> None:
-        num_chunks = triton.cdiv(self.vocab_size, CHUNK)
+        num_chunks = ceil_div(self.vocab_size, CHUNK)
         programs = 8 * self.scratch.num_multiprocessors
         each = max(1, self.num_rows * num_chunks // programs)
-        masses_kernel[(self.num_rows, triton.cdiv(num_chunks, each))](
+        masses_kernel[(self.num_rows, ceil_div(num_chunks, each))](
             self.logits,
             self.adjusted,
             self.rows,
@@ -180,7 +179,7 @@ class _Launch:
         num_warps, registers = SEARCH_TILES[splits > 1]
         threads = 32 * num_warps
         tile = threads * SEARCH_VECTOR
-        size = triton.cdiv(triton.cdiv(self.vocab_size, splits), tile) * tile
+        size = ceil_div(ceil_div(self.vocab_size, splits), tile) * tile
         search_kernel[(self.num_rows * splits,)](
             self.logits,
             self.adjusted,

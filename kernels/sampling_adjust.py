@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels import sampling_rows as rows
-from kernels.launch import check_interpretable, check_same_device
+from kernels.launch import ceil_div, check_interpretable, check_same_device
 from kernels.sampling_weights import ADJUSTED, COUNTS, FIELDS, float_field
 
 BIAS = tl.constexpr(rows.BIAS)
@@ -84,7 +84,7 @@ def adjust_logits(
     _check(logits, rows)
     check_tables(logits, adjusted, bias, counts)
     num_rows, vocab_size = logits.shape
-    adjust_kernel[(num_rows, triton.cdiv(vocab_size, TILE))](
+    adjust_kernel[(num_rows, ceil_div(vocab_size, TILE))](
         logits,
         rows,
         adjusted if bias is None else bias,

@@ -26,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.launch import ceil_div
 from kernels.repeated_launch import Launch
 from kernels.skinny_ring import (
     CHUNK,
@@ -306,14 +307,14 @@ def hopper_launch(
 ) -> Launch:
     """Of skinny_linear's arguments, checked. To be called with descriptors and with bias, norm,
     residual and output."""
-    num_tiles = -(-output.shape[1] // sum(column_pieces(tile.num_columns // (1 + fused.gated))))
+    width = sum(column_pieces(tile.num_columns // (1 + fused.gated)))
     constants, options = hopper_constants(
         tile, weight.shape[1], gated=fused.gated, norm=fused.eps is not None
     )
     constants |= {"COLUMNS": output.shape[1], "BIAS": fused.bias, "RESIDUAL": fused.residual}
     return Launch(
         skinny_hopper_kernel,
-        grid=(min(num_tiles, tile.num_programs),),
+        grid=(min(ceil_div(output.shape[1], width), tile.num_programs),),
         numbers=(
             x.shape[0],
             fused.eps or 0.0,

@@ -11,9 +11,11 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.launch import (
+    ceil_div,
     check_interpretable,
     check_pool,
     check_same_device,
+    layer_offset,
     num_warps,
     store_kv_tile,
 )
@@ -73,12 +75,13 @@ def store_kv(
     Rows of k and v may be strided views (slices of a fused projection); head_dim must be
     contiguous. ValueError or TypeError on a shape, stride, dtype or device that does not fit.
     """
-    _check(k, v, kv_pool, layer, slot_mapping)
+    _check(k, v, kv_pool, slot_mapping)
+    offset = layer_offset(kv_pool, layer)
     num_tokens, num_heads, head_dim = k.shape
     if num_tokens == 0:
         return
     tile_heads, tile_dim = store_kv_tile(num_heads, head_dim)
-    grid = (num_tokens, triton.cdiv(num_heads, tile_heads))
+    grid = (num_tokens, ceil_div(num_heads, tile_heads))
     store_kv_kernel[grid](
         k,
         v,
@@ -89,7 +92,7 @@ def store_kv(
         v.stride(0),
         v.stride(1),
         kv_pool.stride(0),
-        layer * kv_pool.stride(1),
+        offset,
         kv_pool.stride(2),
         kv_pool.stride(3),
         NUM_HEADS=num_heads,
@@ -105,10 +108,9 @@ def _check(
     k: torch.Tensor,
     v: torch.Tensor,
     kv_pool: torch.Tensor,
-    layer: int,
     slot_mapping: torch.Tensor,
 ) -> None:
-    check_pool(kv_pool, layer)
+    check_pool(kv_pool)
     if k.shape != v.shape or k.shape[1:] != (kv_pool.shape[3], kv_pool.shape[5]):
         raise ValueError(f"k {tuple(k.shape)}, v {tuple(v.shape)} do not fit {kv_pool.shape}")
     if k.stride(2) != 1 or v.stride(2) != 1:

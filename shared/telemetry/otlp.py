@@ -25,8 +25,7 @@ MAX_QUEUED_SPANS = 2048
 CLOSE_LIMIT_S = 1.5
 """for the last batches at the end of the process; a collector that hangs gets no more"""
 _EXPORT_DELAY_MS = 200
-EXPORT_LIMIT_S = 5
-"""for one batch, with its tries"""
+_EXPORT_TIMEOUT_S = 5
 _LISTS = frozenset({names.RESPONSE_FINISH_REASONS})
 """attributes that the conventions want as lists"""
 
@@ -40,7 +39,9 @@ class OtlpSpans:
         )
         self._scope = InstrumentationScope("baton")
         self._exporter = _QuietExporter(
-            OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=EXPORT_LIMIT_S)
+            OTLPSpanExporter(
+                endpoint=endpoint.rstrip("/") + "/v1/traces", timeout=_EXPORT_TIMEOUT_S
+            )
         )
         self._processor = BatchSpanProcessor(
             self._exporter, MAX_QUEUED_SPANS, schedule_delay_millis=_EXPORT_DELAY_MS

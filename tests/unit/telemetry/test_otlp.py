@@ -7,7 +7,7 @@ import pytest
 
 from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
-from shared.telemetry.otlp import CLOSE_LIMIT_S, EXPORT_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
+from shared.telemetry.otlp import CLOSE_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
 from shared.telemetry.tracing import NoSpans, build_span_sink, new_trace, parse_traceparent
 from tests.otlp_receiver import receiving
 
@@ -61,7 +61,6 @@ def test_an_unsampled_trace_is_not_recorded() -> None:
         assert len(receiver.spans) == len(receiver.trace(sampled.trace_id)) == 1
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("listens", [False, True])
 def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool) -> None:
     """Refused connections, and connections that nobody ever answers."""
@@ -71,11 +70,12 @@ def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool) -> None:
             server.close()
         sink = OtlpSpans(f"http://127.0.0.1:{port}", "baton-decode", {})
         parent = new_trace()
-        begin_s = time.monotonic()
+        longest_s = 0.0
         for _ in range(2 * MAX_QUEUED_SPANS):
+            begin_s = time.monotonic()
             sink.emit(SPAN, parent)
-        # Waiting once takes all of the limit; on a busy machine these take a second or two.
-        assert time.monotonic() - begin_s < EXPORT_LIMIT_S, "emit waited for the collector"
+            longest_s = max(longest_s, time.monotonic() - begin_s)
+        assert longest_s < 0.5, "emit waited for the collector"
         begin_s = time.monotonic()
         sink.close()
         assert time.monotonic() - begin_s < CLOSE_LIMIT_S + 1
