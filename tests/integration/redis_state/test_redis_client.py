@@ -18,7 +18,7 @@ from shared.state.redis_client import MAX_CONNECTIONS, RedisClient, Script
 from shared.state.redis_records import RedisRequestRecords
 from tests.redis_server import server_binary, server_names
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 
 REQUEST = AdmittedRequest("r1", "g.1", "acme", "pool", 100, 0)
 DONE = Outcome(RequestState.DONE, "stop", 7, 0)

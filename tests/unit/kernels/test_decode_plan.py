@@ -66,9 +66,11 @@ def test_programs_take_all_units_in_order(
     plan = make_plan(lengths, num_kv_heads, num_programs, window, num_resident, least_run)
     wanted = wanted_units(lengths, num_kv_heads, window)
     assert plan.num_programs >= max(num_programs, len(lengths))
+    longest = max((tile + 1 for _, _, tile in wanted), default=0)
     taken = 0
     for program, entry in enumerate(plan.entries.tolist()):
         row, head, tile, count, run, length, empty, _ = entry
+        assert min(least_run, longest) <= run
         assert count <= run and (count == run or taken + count == len(wanted))
         if count:
             assert taken == program * run

@@ -61,6 +61,7 @@ def test_an_unsampled_trace_is_not_recorded() -> None:
         assert len(receiver.spans) == len(receiver.trace(sampled.trace_id)) == 1
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("listens", [False, True])
 def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool) -> None:
     """Refused connections, and connections that nobody ever answers."""
