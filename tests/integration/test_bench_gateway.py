@@ -2,23 +2,32 @@
 
 Its goals are not judged here: other work on the machine would decide."""
 
+import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
 from services.cli.__main__ import main
 from services.cli.bench_cell import stream_cost
-from services.cli.bench_cell.cell import running_cell
+from services.cli.bench_cell.cell import Cell, running_cell
+from services.cli.bench_cell.dispatch import redis_trips
 from services.cli.bench_cell.stream_cost import StreamLoad, measure_streams
+from shared.state.embedded import EmbeddedRedis
+from shared.state.keys import Keys
+from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.redis_client import RedisClient
+from shared.state.redis_records import ADMIT, FINISH, RedisRequestRecords
 
 pytestmark = pytest.mark.clock
 
@@ -48,6 +57,40 @@ def test_streams_redis_and_dispatch(capsys: pytest.CaptureFixture[str]) -> None:
     assert per_core * us == pytest.approx(1e6, rel=0.01)
     scheduled_ms = found["body read to first chunk scheduled p50"]["value"]
     assert 0.1 < scheduled_ms < 50.0
+
+
+class LateGateway:
+    """Answers before Redis has FINISH, as the gateway does when Redis is slow."""
+
+    def __init__(self, redis: EmbeddedRedis) -> None:
+        self.redis = redis
+        self._numbers = itertools.count()
+        for script in (ADMIT, FINISH):
+            self._ask(lambda client, text=script.text: client.command("SCRIPT", "LOAD", text))
+
+    def complete(self, prompt: Sequence[int], max_tokens: int) -> str:
+        request = AdmittedRequest(f"r-{next(self._numbers)}.", "g", "t", "p", len(prompt), 0)
+        outcome = Outcome(RequestState.DONE, "length", max_tokens, 0)
+        self._ask(lambda client: RedisRequestRecords(client, Keys()).admit(request))
+
+        def finish() -> None:
+            self._ask(lambda client: RedisRequestRecords(client, Keys()).finish(request, outcome))
+
+        threading.Timer(0.2, finish).start()
+        return request.rid
+
+    def _ask(self, question: Callable[[RedisClient], Coroutine[Any, Any, object]]) -> None:
+        async def ask() -> None:
+            async with RedisClient(self.redis.url) as client:
+                await question(client)
+
+        asyncio.run(ask())
+
+
+def test_round_trips_after_the_answer_are_counted() -> None:
+    with EmbeddedRedis() as redis:
+        trips = redis_trips(cast(Cell, LateGateway(redis)), 5, num_tokens=4)
+    assert trips.per_request == 2
 
 
 def test_routing_and_the_path_without_sockets(

@@ -4,6 +4,7 @@ sees."""
 import contextlib
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from services.cli.bench_cell.cell import Cell
 from services.cli.bench_load.quantiles import Distribution
 from shared.errors import BatonError
-from shared.state.redis_records import MARK
+from shared.state.redis_records import FINISH, MARK
 
 PROMPT = tuple(range(300, 500))
 NUM_WARM = 20
 _LUA = "lua]"
+_SEEN_LIMIT_S = 5.0
+_POLL_S = 0.01
 
 
 def dispatch_times(cell: Cell, num_requests: int) -> Distribution:
@@ -47,6 +50,7 @@ def redis_trips(cell: Cell, num_requests: int, num_tokens: int) -> RedisTrips:
     lines: list[str] = []
     with _monitored(str(cell.redis.socket_path), lines):
         rids = {cell.complete(PROMPT, num_tokens) for _ in range(num_requests)}
+        _wait_until_finished(rids, lines)
     commands = [line for line in lines if _LUA not in line and MARK.sha not in line]
     num_beats = sum(MARK.sha in line for line in lines)
     named = Counter(any(rid in line for rid in rids) for line in commands)
@@ -57,6 +61,20 @@ def _warm_up(cell: Cell) -> None:
     """Redis has not seen the scripts before the first request."""
     for _ in range(NUM_WARM):
         cell.complete(PROMPT, 1)
+
+
+def _wait_until_finished(rids: set[str], lines: list[str]) -> None:
+    """Redis shows a command to who monitors it no sooner than it answers, and an answer does not
+    wait for a late FINISH."""
+    deadline_s = time.monotonic() + _SEEN_LIMIT_S
+    while unseen := {rid for rid in rids if not _seen(FINISH.sha, rid, lines)}:
+        if time.monotonic() > deadline_s:
+            raise BatonError(f"Redis saw no FINISH of {len(unseen)} requests; is it overloaded?")
+        time.sleep(_POLL_S)
+
+
+def _seen(sha: str, rid: str, lines: list[str]) -> bool:
+    return any(sha in line and rid in line for line in tuple(lines))
 
 
 @contextlib.contextmanager
