@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -338,11 +339,15 @@ def test_a_real_gateway(tmp_path: Path) -> None:
         port = int(cell.url.rpartition(":")[2])
         flags = ("--rate", "40", "--num-requests", "30", "--input", "50-200", "--output", "20")
         (summary,), requests = bench(port, tmp_path, *flags, "--ignore-eos", "--continuous-usage")
-        receipt = cell.get(f"/v1/baton/requests/{requests[-1]['id']}")
+        receipts = [cell.get(f"/v1/baton/requests/{request['id']}") for request in requests]
     assert (summary["num_ok"], summary["errors"]) == (30, {})
     assert {request["output_tokens"] for request in requests} == {20}
     assert all(50 <= request["input_tokens"] <= 200 for request in requests)
     assert summary["ideal"]["num_servers"] == 1
     assert 3.0 <= summary["tpot_ms"]["p50"] <= 5.0 + SLACK_MS
-    inside_ms = (receipt["first_token_ns"] - receipt["received_ns"]) / 1e6
-    assert inside_ms <= requests[-1]["ttft_ms"] <= inside_ms + 3 * SLACK_MS
+    outside_ms = [
+        request["ttft_ms"] - (receipt["first_token_ns"] - receipt["received_ns"]) / 1e6
+        for request, receipt in zip(requests, receipts, strict=True)
+    ]
+    assert min(outside_ms) >= 0.0
+    assert statistics.median(outside_ms) <= SLACK_MS
