@@ -65,8 +65,7 @@ class LateGateway:
     def __init__(self, redis: EmbeddedRedis) -> None:
         self.redis = redis
         self._numbers = itertools.count()
-        for script in (ADMIT, FINISH):
-            self._ask(lambda client, text=script.text: client.command("SCRIPT", "LOAD", text))
+        self._ask(load_scripts)
 
     def complete(self, prompt: Sequence[int], max_tokens: int) -> str:
         request = AdmittedRequest(f"r-{next(self._numbers)}.", "g", "t", "p", len(prompt), 0)
@@ -85,6 +84,11 @@ class LateGateway:
                 await question(client)
 
         asyncio.run(ask())
+
+
+async def load_scripts(client: RedisClient) -> None:
+    for script in (ADMIT, FINISH):
+        await client.command("SCRIPT", "LOAD", script.text)
 
 
 def test_round_trips_after_the_answer_are_counted() -> None:

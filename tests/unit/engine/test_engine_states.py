@@ -41,7 +41,6 @@ MAX_MODEL_LEN = 40
 SETTINGS = settings(
     max_examples=120,
     stateful_step_count=40,
-    deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes of CPU
     suppress_health_check=list(HealthCheck),
 )

@@ -63,7 +63,7 @@ histories = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batch=st.lists(histories, min_size=1, max_size=5))
 def test_a_batch_is_changed_as_each_row_alone_by_definition(batch: list[History]) -> None:
     logits = torch.stack([history.logits for history in batch])
@@ -74,7 +74,7 @@ def test_a_batch_is_changed_as_each_row_alone_by_definition(batch: list[History]
     assert torch.equal(logits, expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batch=st.lists(histories, min_size=1, max_size=5))
 def test_the_sampler_chooses_from_what_the_definition_gives(batch: list[History]) -> None:
     logits = torch.stack([history.logits for history in batch])

@@ -113,7 +113,7 @@ def test_min_p_is_of_the_probabilities_after_temperature() -> None:
     assert sum(w > 0 for w in weights) == 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     logits=st.lists(st.integers(-12, 12).map(lambda n: n / 4), min_size=2, max_size=9),
     sampling=st.builds(

@@ -15,7 +15,7 @@ def as_dict(counts: TokenCounts | None) -> dict[int, int]:
     return dict(zip(counts.token_ids, counts.num_in_output, strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(prompt=TOKENS, output=TOKENS)
 def test_each_token_is_counted_once_per_time_in_the_output(
     prompt: list[int], output: list[int]

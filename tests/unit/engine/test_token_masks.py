@@ -37,7 +37,7 @@ cases = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(batch=st.lists(cases, min_size=1, max_size=5), vocab_size=st.sampled_from([70, 96, 97, 130]))
 def test_exactly_what_may_come_next_is_left(
     batch: list[tuple[set[int] | None, set[int], bool]], vocab_size: int

@@ -44,7 +44,7 @@ def wanted_units(lengths: list[int], num_kv_heads: int, window: int) -> list[tup
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.sampled_from([0, 0, 1, 15, 16, 17, 33, 64, 200]), min_size=1, max_size=20),
     num_kv_heads=st.integers(1, 3),

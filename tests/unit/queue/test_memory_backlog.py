@@ -38,7 +38,7 @@ async def widest_gap(backlog: Backlog, loads: list[list[int]]) -> int:
 
 
 @given(loads=st.lists(TOKENS, min_size=2, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_waiting_tenants_are_served_evenly(loads: list[list[int]]) -> None:
     """Goyal et al., theorem 1, with equal weights: at most the two longest requests apart."""
     longest = sorted((max(load) for load in loads), reverse=True)

@@ -100,7 +100,7 @@ def play(
     assert not index._by_bit
 
 
-SEARCH = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+SEARCH = settings(max_examples=100, database=None, derandomize=True)
 """the mutants below show that so many examples are enough"""
 PROMPTS = st.lists(st.lists(st.sampled_from(HASHES), max_size=9), min_size=1, max_size=3)
 

@@ -68,7 +68,7 @@ def test_every_single_bit_flip_of_a_block_changes_it() -> None:
     assert digests.of([0]) == (before,)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(0, 63), st.integers(0, 63), st.integers(0, 63))
 def test_swapped_words_and_equal_flips_in_two_words_change_it(
     seed: int, left: int, right: int, bit: int

@@ -184,7 +184,7 @@ def random_pull_is_consistent(ledger_type: type[PullLedger], seed: int) -> bool:
     return destination[present:] == now[present:] == ledger.tags()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_complete_means_that_every_block_holds_the_sealed_content(seed: int) -> None:
     assert random_pull_is_consistent(PullLedger, seed)

@@ -278,7 +278,6 @@ class HandoverMachine(RuleBasedStateMachine):
 HandoverMachine.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestHandover = HandoverMachine.TestCase
@@ -337,7 +336,6 @@ def test_the_machine_finds_what_is_broken(sabotage: Callable[[StepWorker], None]
             settings=settings(
                 max_examples=500,
                 stateful_step_count=40,
-                deadline=None,
                 database=None,
                 derandomize=True,
                 phases=(Phase.generate,),

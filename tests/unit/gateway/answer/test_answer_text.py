@@ -34,7 +34,7 @@ def feed(answer: AnswerText, ids: list[int], size: int, reason: FinishReason = "
     return shown
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     text=st.text(st.sampled_from("ab é👋\n"), max_size=30),
     stop=st.text(st.sampled_from("ab é👋\n"), min_size=1, max_size=3),
@@ -137,7 +137,7 @@ SHAPES: dict[str, AnswerShape] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1))
 def test_every_chunk_is_json_with_exactly_this_text(name: str, text: str) -> None:
     writer = ChunkWriter(SHAPES[name], AnswerIdentity("1", 'm"\n', 5), with_usage=False)

@@ -42,7 +42,7 @@ def test_the_leader_is_the_first_choice_of_the_same_prompt() -> None:
     assert [order.leader(at) for at in range(6)] == [0, 0, 0, 3, 3, 3]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=st.lists(st.integers(1, 700), min_size=1, max_size=6),
     n=st.integers(1, 8),

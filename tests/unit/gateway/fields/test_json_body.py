@@ -26,14 +26,14 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(value=VALUES, ascii_only=st.booleans())
 def test_reads_what_json_writes(value: object, ascii_only: bool) -> None:
     text = json.dumps({"x": value}, ensure_ascii=ascii_only)
     assert load_object(text.encode()) == {"x": value}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(body=st.one_of(st.binary(max_size=60), st.text('{}[]":,\\u0d8ae1 ').map(str.encode)))
 def test_anything_else_is_a_refusal_and_never_another_exception(body: bytes) -> None:
     try:

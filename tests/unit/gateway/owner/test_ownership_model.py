@@ -24,7 +24,6 @@ STEPS = 30
 SEARCH = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,
-    deadline=None,
     derandomize=True,
     database=None,
     phases=(Phase.generate,),

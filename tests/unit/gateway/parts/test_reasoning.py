@@ -44,7 +44,7 @@ FRAGMENTS = ["<think>", "</think>", "<", "</th", " ", "\n", "hm", "ink>", "é"]
 
 @pytest.mark.parametrize("start", ["possible", "open"])
 @given(pieces=st.lists(st.sampled_from(FRAGMENTS), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_cuts_change_nothing(start: ReasoningStart, pieces: list[str]) -> None:
     text = "".join(pieces)
     assert split(start, pieces) == split(start, [text]) == split(start, list(text))

@@ -146,7 +146,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_cuts_between_pieces_change_nothing(
     family: FamilyName, text: str, cuts: list[int]
 ) -> None:
@@ -159,7 +159,7 @@ def test_the_cuts_between_pieces_change_nothing(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(text=TEXTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_without_a_call_nothing_is_lost(family: FamilyName, text: str) -> None:
     content, calls = said(parts_of(family, [text]))
     assert calls or content == text

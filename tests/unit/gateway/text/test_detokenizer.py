@@ -50,7 +50,7 @@ def stream(tokenizer: Tokenizer, ids: list[int], size: int = 1) -> str:
     return "".join(pieces) + detokenizer.end()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     ids=st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=60),
     size=st.integers(1, 7),
@@ -60,7 +60,7 @@ def test_byte_level_equals_full_decode(ids: list[int], size: int) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS)
 def test_text_equals_full_decode(name: str, text: str) -> None:
     tokenizer = MAKERS[name]
@@ -69,7 +69,7 @@ def test_text_equals_full_decode(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sentencepiece", "metaspace"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ids=st.lists(st.integers(0, SENTENCEPIECE.get_vocab_size() - 1), max_size=60))
 def test_byte_fallback_equals_decoding_the_bytes(name: str, ids: list[int]) -> None:
     tokenizer = MAKERS[name]
@@ -81,7 +81,7 @@ def test_byte_fallback_equals_decoding_the_bytes(name: str, ids: list[int]) -> N
     assert streamed.replace("\ufffd", "").startswith(whole.partition("\ufffd")[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), min_size=1, max_size=40))
 def test_no_piece_ends_inside_a_character(ids: list[int]) -> None:
     """Each prefix of what was shown is a prefix of the final text: nothing is taken back."""

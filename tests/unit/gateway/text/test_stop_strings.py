@@ -22,7 +22,7 @@ def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, bool]:
     return shown + watch.end(), False
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     stops=st.lists(SHORT, min_size=1, max_size=4),
     pieces=st.lists(st.text("abc\ufffd", max_size=3), max_size=12),
@@ -39,7 +39,7 @@ def test_equals_searching_the_growing_text(stops: list[str], pieces: list[str]) 
     assert (shown, stopped) == ("".join(pieces), False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(stop=SHORT, pieces=st.lists(st.text("abc", max_size=3), max_size=12))
 def test_holds_back_only_what_may_become_the_stop(stop: str, pieces: list[str]) -> None:
     watch = StopStrings((stop,))

@@ -53,7 +53,7 @@ def test_a_name_in_the_model_s_own_vocabulary_is_broken_up() -> None:
     assert "".join(map(tokenizer.token_text, ids)) == "the theme"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("the a"))))
 @pytest.mark.parametrize(
     "tokenizer", [BYTE_LEVEL, SENTENCEPIECE, TextTokenizer(metaspace_tokenizer())]
