@@ -58,6 +58,11 @@ class Abort:
 
 
 @dataclass(frozen=True)
+class Beat:
+    """Say that you live: any report answers it."""
+
+
+@dataclass(frozen=True)
 class Ready:
     """The engine loaded its model."""
 
@@ -122,7 +127,7 @@ class StepReport:
     """totals since the engine's start"""
 
 
-Command = Add | Reserve | Adopt | Release | Abort
+Command = Add | Reserve | Adopt | Release | Abort | Beat
 Event = Ready | Refused | Scheduled | StepReport
 CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
 

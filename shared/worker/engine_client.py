@@ -12,11 +12,15 @@ from shared.errors import BatonError
 from shared.kv_memory import KVMemory
 from shared.link.connection import Connection
 from shared.settings import Role, Settings, to_environment
-from shared.worker.channel import CHANNEL_CODEC, Command, Event, Ready, receive_memory
+from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
+
+LISTEN_S = 1.0
+STOP_LIMIT_S = 5.0
+"""an engine that hangs does not keep this process from ending"""
 
 
 class EngineExitError(BatonError):
-    """The engine process ended; its exit status is the worker's."""
+    """The engine process ended or hangs; its exit status is the worker's."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -34,6 +38,7 @@ class EngineClient:
         self.on_event: Callable[[Event], None] = lambda event: None
         """runs on the event loop, in the order the engine reported"""
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._num_events = 0
         self.memory: KVMemory | None = None
 
     async def start(self) -> Ready:
@@ -70,13 +75,37 @@ class EngineClient:
         assert self._process is not None
         return await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
 
+    async def failure(self, silence_s: float) -> EngineExitError:
+        """Returns once the engine has ended, or has answered nothing for `silence_s` (0: for ever).
+
+        Counts how often this process listened, not the time: after a machine stood still, nobody
+        is silent yet."""
+        ended = asyncio.create_task(self.wait())
+        num_silent = 0
+        while not ended.done():
+            if silence_s and num_silent * LISTEN_S >= silence_s:
+                return EngineExitError(
+                    f"the engine process (pid {self.pid}) answered nothing for {silence_s:.0f} s", 1
+                )
+            num_events = self._num_events
+            self.send(Beat())
+            await asyncio.wait({ended}, timeout=LISTEN_S)
+            num_silent = num_silent + 1 if self._num_events == num_events else 0
+        status = ended.result()
+        return EngineExitError(f"the engine process ended with status {status}", status)
+
     async def stop(self) -> None:
-        """Close the channel; the engine ends after the step it is in."""
+        """Close the channel and end the engine, whatever it does."""
         if self._connection is not None:
             self._connection.abort()
         if self._process is not None:
             self._process.terminate()
-            await self.wait()
+            try:
+                async with asyncio.timeout(STOP_LIMIT_S):
+                    await self.wait()
+            except TimeoutError:
+                self._process.kill()
+                await self.wait()
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         environment = {
@@ -96,6 +125,7 @@ class EngineClient:
         )
 
     def _receive(self, _: Connection, event: Event) -> None:
+        self._num_events += 1
         if isinstance(event, Ready):
             self._ready.set_result(event)
         else:

@@ -27,6 +27,7 @@ from shared.worker.channel import (
     Abort,
     Add,
     Adopt,
+    Beat,
     Command,
     CommandSource,
     EngineChannel,
@@ -99,6 +100,8 @@ class EngineLoop:
                 self._adopted.discard(attempt)
                 self._computing.discard(attempt)
                 self._engine.abort(attempt)
+            case Beat():
+                pass  # the report of this turn answers it
 
     def _take(self, spec: SequenceSpec, take: Callable[[], object]) -> None:
         try:

@@ -2,7 +2,7 @@
 
 engine process loads the model -> transport and link server listen -> registered
 SIGTERM                        -> refuse new work, finish what runs, leave
-the engine dies                -> so does this process: the worker is one thing
+the engine dies or hangs       -> this process ends: the worker is one thing
 """
 
 import asyncio
@@ -21,6 +21,9 @@ from shared.worker.channel import Ready
 from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
+
+SILENT_STEPS = 20
+"""An engine hangs when it says nothing for as many of its longest steps."""
 
 
 def run_worker(
@@ -48,7 +51,8 @@ async def _serve(
         if ready is not None:
             identity = Identity.of_process(settings, role)
             node = Node(settings, identity, engine, ready, build_service)
-            await _run_node(node, engine, stopping, settings.drain_s)
+            failing = asyncio.create_task(engine.failure(_silence_limit_s(settings, ready)))
+            await _run_node(node, failing, stopping, settings.drain_s)
     finally:
         await engine.stop()
     return 0
@@ -66,24 +70,30 @@ async def _load(engine: EngineClient, stopping: "asyncio.Task[Any]") -> Ready | 
     return None
 
 
+def _silence_limit_s(settings: Settings, ready: Ready) -> float:
+    step_s = ready.step_tokens * ready.prefill_token_s
+    return settings.engine_silence_s and max(settings.engine_silence_s, SILENT_STEPS * step_s)
+
+
 async def _run_node(
-    node: Node, engine: EngineClient, stopping: "asyncio.Task[Any]", drain_s: float
+    node: Node,
+    failing: "asyncio.Task[EngineExitError]",
+    stopping: "asyncio.Task[Any]",
+    drain_s: float,
 ) -> None:
-    """Until asked to stop and drained, or until the engine ends, also while draining."""
-    ended = asyncio.create_task(engine.wait())
+    """Until asked to stop and drained, or until the engine fails, also while draining."""
     try:
         await node.open()
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(job) for job in node.background()]
-            await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
+            await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if not failing.done():
                 leaving = tasks.create_task(node.leave(drain_s))
                 background.append(leaving)
-                await asyncio.wait({leaving, ended}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({leaving, failing}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 task.cancel()
     finally:
         await node.close()
-    if ended.done():
-        status = ended.result()
-        raise EngineExitError(f"the engine process ended with status {status}", status)
+    if failing.done():
+        raise failing.result()

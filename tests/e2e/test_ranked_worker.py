@@ -14,7 +14,8 @@ BODY = {"prompt": list(range(100, 140)), "max_tokens": 64, "ignore_eos": True, "
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("ranks"), "--tp", "2") as cluster:
+    folder = tmp_path_factory.mktemp("ranks")
+    with running(folder, "--tp", "2", BATON_ENGINE_SILENCE_S="4") as cluster:
         yield cluster
 
 
@@ -33,14 +34,22 @@ def test_two_ranks_answer(cluster: Cluster) -> None:
     assert len(first.tokens) == BODY["max_tokens"]
 
 
-def test_a_stream_outlives_a_rank(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (signal.SIGKILL, "rank 1 (pid {rank}) was killed by SIGKILL"),
+        (signal.SIGSTOP, "the engine process (pid {engine}) answered nothing for "),
+    ],
+)
+def test_a_stream_outlives_a_rank(cluster: Cluster, fault: signal.Signals, says: str) -> None:
     expected = cluster.answer(BODY)
     (rank,) = followers(cluster)
+    engine_pid = rank.ppid()
     with cluster.streams([BODY]) as streams:
         streams.wait_tokens(4, 1)
-        os.kill(rank.pid, signal.SIGKILL)
+        os.kill(rank.pid, fault)
         (stream,) = streams.wait(60)
     assert stream.complete
     assert stream.answer == expected.answer
     assert rank.pid not in [process.pid for process in followers(cluster)]
-    assert f"rank 1 (pid {rank.pid}) was killed by SIGKILL" in cluster.log_tail()
+    assert says.format(rank=rank.pid, engine=engine_pid) in cluster.log_tail()

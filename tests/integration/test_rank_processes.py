@@ -1,5 +1,6 @@
 """Ranks as real processes over gloo: equal answers, and what happens when one of them ends."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,10 +18,14 @@ import torch
 
 from shared.engine.build import build_engine
 from shared.engine.parallel.followers import Followers, RankLostError
+from shared.protocol import Sampling
 from shared.settings import Settings
+from shared.worker import engine_client
+from shared.worker.channel import Add
 from shared.worker.engine_client import EngineClient
 from tests.ranked_engine import answers
 from tests.tiny_model import TINY, write_checkpoint
+from tests.unit.engine.fake_runner import BLOCK_SIZE, make_prompt, make_spec
 
 REPOSITORY = Path(__file__).parents[2]
 LLAMA = {**TINY, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -126,6 +131,44 @@ async def test_a_worker_ends_with_its_ranks(tmp_path: Path) -> None:
     follower.kill()
     assert await client.wait() == 1
     await client.stop()
+
+
+@pytest.mark.clock
+@pytest.mark.anyio
+@pytest.mark.timeout(120)
+async def test_a_rank_that_hangs_is_noticed_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "LISTEN_S", 0.1)
+    write_checkpoint(tmp_path, LLAMA)
+    settings = {**_settings(tmp_path, 2), "block_size": BLOCK_SIZE}
+    client = EngineClient(Settings(**settings), "decode")
+    await client.start()
+    (follower,) = psutil.Process(client.pid).children()
+    try:
+        failing = asyncio.create_task(client.failure(1.0))
+        await asyncio.sleep(2.0)
+        assert not failing.done(), "an idle engine answers"
+        follower.suspend()
+        client.send(Add(make_spec("a", make_prompt(9), Sampling(max_tokens=8))))
+        error = await asyncio.wait_for(failing, END_S)
+        assert f"(pid {client.pid}) answered nothing for 1 s" in str(error)
+        assert error.exit_code == 1
+    finally:
+        await client.stop()
+    assert psutil.wait_procs([follower], END_S)[1] == []
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(120)
+async def test_an_engine_that_stands_still_is_ended(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, LLAMA)
+    client = EngineClient(Settings(**_settings(tmp_path, 1)), "decode")
+    await client.start()
+    engine = psutil.Process(client.pid)
+    engine.suspend()
+    await client.stop()
+    assert not engine.is_running()
 
 
 @pytest.mark.anyio

@@ -12,6 +12,7 @@ from shared.worker.channel import (
     Abort,
     Add,
     Adopt,
+    Beat,
     Command,
     Event,
     Refused,
@@ -53,6 +54,11 @@ class Loop:
 def report_of(events: list[Event]) -> StepReport:
     assert isinstance(events[-1], StepReport)
     return events[-1]
+
+
+def test_an_idle_engine_answers_a_beat() -> None:
+    (report,) = Loop("decode").turn(Beat())
+    assert isinstance(report, StepReport) and report.tokens == ()
 
 
 def test_start_is_reported_before_the_model_runs() -> None:
