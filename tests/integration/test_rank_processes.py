@@ -161,7 +161,10 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
 
 @pytest.mark.anyio
 @pytest.mark.timeout(120)
-async def test_an_engine_that_stands_still_is_ended(tmp_path: Path) -> None:
+async def test_an_engine_that_stands_still_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "STOP_LIMIT_S", 0.5)
     write_checkpoint(tmp_path, LLAMA)
     client = EngineClient(Settings(**_settings(tmp_path, 1)), "decode")
     await client.start()
