@@ -84,9 +84,9 @@ class EngineClient:
         num_silent = 0
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
-                return EngineExitError(
-                    f"the engine process (pid {self.pid}) answered nothing for {silence_s:.0f} s", 1
-                )
+                who = f"the engine process (pid {self.pid})"
+                how_long = f"{silence_s:.0f} s (--engine-silence-s)"
+                return EngineExitError(f"{who} answered nothing for {how_long}", 1)
             num_events = self._num_events
             self.send(Beat())
             await asyncio.wait({ended}, timeout=LISTEN_S)
