@@ -14,8 +14,9 @@ BODY = {"prompt": list(range(100, 140)), "max_tokens": 64, "ignore_eos": True, "
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with running(folder, "--tp", "2", BATON_ENGINE_SILENCE_S="4") as cluster:
+    # Every attempt on the only worker is in vain, for 5 s each, until its hanging engine is ended.
+    flags = {"BATON_ENGINE_SILENCE_S": "4", "BATON_MAX_ATTEMPTS": "8"}
+    with running(tmp_path_factory.mktemp("ranks"), "--tp", "2", **flags) as cluster:
         yield cluster
 
 

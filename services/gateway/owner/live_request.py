@@ -13,7 +13,7 @@ from shared.block_hash import block_hash
 from shared.protocol import Assign, Receive
 from shared.state.records import AdmittedRequest
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 _PATIENCE_FACTOR = 20
 _GAP_WEIGHT = 0.2
 _TICKET_BYTES = 16
@@ -127,7 +127,7 @@ class LiveRequest:
     def patience_s(self) -> float:
         """How long without progress is too long: 20 times what the next event should take."""
         estimate_s = self.route.estimate_s if self.route else 0.0
-        return max(_PATIENCE_S, _PATIENCE_FACTOR * max(estimate_s, self._gap_s))
+        return max(PATIENCE_S, _PATIENCE_FACTOR * max(estimate_s, self._gap_s))
 
     def assign_message(self, effect: SendAssign) -> Assign:
         request = self.request

@@ -6,11 +6,14 @@ import anyio
 import pytest
 
 from services.gateway.owner.generation import Delta, Generation
+from services.gateway.owner.live_request import PATIENCE_S
 from services.gateway.owner.prefill_cost import FIRST_GUESS_S, PrefillCost
 from services.gateway.owner.receipts import Receipt, Receipts
 from services.gateway.owner.throughput import MAX_RETRY_AFTER_S, Throughput
 from shared.errors import AttemptError
 from shared.protocol import FinishReason
+from shared.settings import Settings
+from shared.worker.engine_client import LISTEN_S
 
 
 def test_retry_after_follows_the_measured_rate() -> None:
@@ -141,3 +144,10 @@ def test_packed_receipts_say_the_same() -> None:
     assert receipts.body("a") == body
     assert receipts.get("b") is not None, "it lives"
     assert receipts.body("nobody") is None
+
+
+def test_a_hanging_engine_is_ended_while_its_requests_have_an_attempt_left() -> None:
+    """With one worker, all attempts before that are in vain."""
+    defaults = Settings()
+    ended_s = defaults.engine_silence_s + 2 * LISTEN_S
+    assert ended_s < (defaults.max_attempts - 1) * PATIENCE_S
