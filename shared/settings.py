@@ -93,10 +93,7 @@ class Settings:
     eager: bool = _setting(False, "decode on a GPU kernel by kernel, without CUDA graphs")
     prefix_cache: bool = _setting(True, "reuse KV blocks of equal prefixes")
     engine_silence_s: float = _setting(
-        10.0,
-        "a worker ends when its engine says nothing for so long, and for 20 steps; 0 = never, s",
-        low=0.0,
-        high=86400,
+        8.0, "a worker ends when its engine hangs for so long, s; 0 = never", low=0.0, high=86400
     )
 
     # Network

@@ -1,13 +1,16 @@
 """The io process's handle on its engine process."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+from shared.device_type import device_type
 from shared.errors import BatonError
 from shared.kv_memory import KVMemory
 from shared.link.connection import Connection
@@ -15,7 +18,7 @@ from shared.settings import Role, Settings, to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
 
 LISTEN_S = 1.0
-STOP_LIMIT_S = 5.0
+STOP_LIMIT_S = 1.0
 """an engine that hangs does not keep this process from ending"""
 
 
@@ -76,7 +79,8 @@ class EngineClient:
         return await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
 
     async def failure(self, silence_s: float) -> EngineExitError:
-        """Returns once the engine has ended, or has answered nothing for `silence_s` (0: for ever).
+        """Returns once the engine has ended, or has hung for `silence_s` (0: for ever): it answered
+        nothing, nor did it compute.
 
         Counts how often this process listened, not the time: after a machine stood still, nobody
         is silent yet."""
@@ -85,12 +89,12 @@ class EngineClient:
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
                 who = f"the engine process (pid {self.pid})"
-                how_long = f"{silence_s:.0f} s (--engine-silence-s)"
+                how_long = f"{silence_s:.3g} s (--engine-silence-s)"
                 return EngineExitError(f"{who} answered nothing for {how_long}", 1)
-            num_events = self._num_events
+            before = self._signs_of_life()
             self.send(Beat())
             await asyncio.wait({ended}, timeout=LISTEN_S)
-            num_silent = num_silent + 1 if self._num_events == num_events else 0
+            num_silent = num_silent + 1 if self._signs_of_life() == before else 0
         status = ended.result()
         return EngineExitError(f"the engine process ended with status {status}", status)
 
@@ -123,6 +127,17 @@ class EngineClient:
             env=environment,
             process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one
         )
+
+    def _signs_of_life(self) -> tuple[int, int]:
+        """Events that came, and clock ticks that the engine's first thread computed: a step on a
+        CPU may take long. Who waits for a GPU computes too, so there that is no sign."""
+        num_ticks = 0
+        if device_type(self._settings.device) == "cpu":
+            with contextlib.suppress(OSError):  # it has just ended
+                stat = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_bytes()
+                user, system = stat.rpartition(b")")[2].split()[11:13]
+                num_ticks = int(user) + int(system)
+        return self._num_events, num_ticks
 
     def _receive(self, _: Connection, event: Event) -> None:
         self._num_events += 1

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared.checkpoint import load_checkpoint
+from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.settings import Settings
@@ -23,7 +24,7 @@ from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
 
 SILENT_STEPS = 20
-"""An engine hangs when it says nothing for as many of its longest steps."""
+"""a GPU that has not ended a step in the time of as many hangs"""
 
 
 def run_worker(
@@ -71,6 +72,8 @@ async def _load(engine: EngineClient, stopping: "asyncio.Task[Any]") -> Ready | 
 
 
 def _silence_limit_s(settings: Settings, ready: Ready) -> float:
+    if device_type(settings.device) == "cpu":
+        return settings.engine_silence_s  # the engine is seen to compute
     step_s = ready.step_tokens * ready.prefill_token_s
     return settings.engine_silence_s and max(settings.engine_silence_s, SILENT_STEPS * step_s)
 

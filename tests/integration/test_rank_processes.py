@@ -161,21 +161,6 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
 
 @pytest.mark.anyio
 @pytest.mark.timeout(120)
-async def test_an_engine_that_stands_still_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_client, "STOP_LIMIT_S", 0.5)
-    write_checkpoint(tmp_path, LLAMA)
-    client = EngineClient(Settings(**_settings(tmp_path, 1)), "decode")
-    await client.start()
-    engine = psutil.Process(client.pid)
-    engine.suspend()
-    await client.stop()
-    assert not engine.is_running()
-
-
-@pytest.mark.anyio
-@pytest.mark.timeout(120)
 async def test_ranks_end_with_their_worker(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
     client = EngineClient(Settings(**_settings(tmp_path, 2)), "decode")

@@ -146,8 +146,8 @@ def test_packed_receipts_say_the_same() -> None:
     assert receipts.body("nobody") is None
 
 
-def test_a_hanging_engine_is_ended_while_its_requests_have_an_attempt_left() -> None:
+def test_a_hanging_engine_is_ended_while_its_requests_have_two_attempts_left() -> None:
     """With one worker, all attempts before that are in vain."""
     defaults = Settings()
-    ended_s = defaults.engine_silence_s + 2 * LISTEN_S
-    assert ended_s < (defaults.max_attempts - 1) * PATIENCE_S
+    ended_s = defaults.engine_silence_s + LISTEN_S
+    assert ended_s < (defaults.max_attempts - 2) * PATIENCE_S

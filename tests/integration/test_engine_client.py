@@ -1,0 +1,74 @@
+"""The io process's watch over its engine: what hangs is told from what computes, and is ended."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from shared.settings import Settings
+from shared.worker import engine_client
+from shared.worker.engine_client import EngineClient
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
+
+SILENCE_S = 0.5
+NOTICED_S = 3.0
+COMPUTES = "while True: pass"
+WAITS = "import time; time.sleep(60)"
+
+
+class Mute(EngineClient):
+    """An engine that never says anything, started as `code`."""
+
+    def __init__(self, device: str, code: str) -> None:
+        super().__init__(Settings(device=device), "decode")
+        self._process = subprocess.Popen([sys.executable, "-c", code])  # noqa: S603 ourselves
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "LISTEN_S", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("device", "code", "hangs"),
+    [("cpu", WAITS, True), ("cpu", COMPUTES, False), ("cuda", COMPUTES, True)],
+)
+async def test_a_silent_engine_hangs_unless_it_computes(
+    device: str, code: str, hangs: bool
+) -> None:
+    client = Mute(device, code)
+    failing = asyncio.create_task(client.failure(SILENCE_S))
+    try:
+        done, _ = await asyncio.wait({failing}, timeout=NOTICED_S)
+        assert bool(done) == hangs
+        if hangs:
+            assert f"(pid {client.pid}) answered nothing for 0.5 s" in str(failing.result())
+            assert failing.result().exit_code == 1
+    finally:
+        await client.stop()
+    if not hangs:
+        assert "ended with status -15" in str(await failing)
+
+
+async def test_a_stopped_engine_is_noticed_and_ended() -> None:
+    client = Mute("cpu", COMPUTES)
+    os.kill(client.pid, signal.SIGSTOP)
+    await asyncio.wait_for(client.failure(SILENCE_S), NOTICED_S)
+    began_s = time.monotonic()
+    await client.stop()
+    assert time.monotonic() - began_s < engine_client.STOP_LIMIT_S + 1.0
+    assert await client.wait() == -signal.SIGKILL
+
+
+async def test_without_a_limit_only_its_end_ends_it() -> None:
+    client = Mute("cpu", WAITS)
+    failing = asyncio.create_task(client.failure(0.0))
+    done, _ = await asyncio.wait({failing}, timeout=2 * SILENCE_S)
+    assert not done
+    await client.stop()
+    assert "ended with status -15" in str(await failing)
