@@ -18,6 +18,9 @@ from shared.settings import Role, Settings, to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
 
 LISTEN_S = 1.0
+"""between two questions whether the engine lives"""
+SILENT_STEPS = 20
+"""a GPU that has not ended a step in the time of as many hangs"""
 STOP_LIMIT_S = 1.0
 """an engine that hangs does not keep this process from ending"""
 
@@ -36,6 +39,7 @@ class EngineClient:
     def __init__(self, settings: Settings, role: Role) -> None:
         self._settings = settings
         self._role = role
+        self._on_cpu = device_type(settings.device) == "cpu"
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self.on_event: Callable[[Event], None] = lambda event: None
@@ -78,13 +82,16 @@ class EngineClient:
         assert self._process is not None
         return await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
 
-    async def failure(self, silence_s: float) -> EngineExitError:
-        """Returns once the engine has ended, or has hung for `silence_s` (0: for ever): it answered
-        nothing, nor did it compute.
+    async def failure(self, step_s: float) -> EngineExitError:
+        """Returns once the engine has ended, or hangs: it answers nothing, nor does it compute.
+        `step_s`: what its longest step is predicted to take.
 
         Counts how often this process listened, not the time: after a machine stood still, nobody
         is silent yet."""
         ended = asyncio.create_task(self.wait())
+        silence_s = self._settings.engine_silence_s
+        if silence_s and not self._on_cpu:
+            silence_s = max(silence_s, SILENT_STEPS * step_s)
         num_silent = 0
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
@@ -132,7 +139,7 @@ class EngineClient:
         """Events that came, and clock ticks that the engine's first thread computed: a step on a
         CPU may take long. Who waits for a GPU computes too, so there that is no sign."""
         num_ticks = 0
-        if device_type(self._settings.device) == "cpu":
+        if self._on_cpu:
             with contextlib.suppress(OSError):  # it has just ended
                 stat = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_bytes()
                 user, system = stat.rpartition(b")")[2].split()[11:13]

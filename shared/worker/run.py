@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from shared.checkpoint import load_checkpoint
-from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.settings import Settings
@@ -23,14 +22,11 @@ from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
 
-SILENT_STEPS = 20
-"""a GPU that has not ended a step in the time of as many hangs"""
-
 
 def run_worker(
     settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
 ) -> int:
-    """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself."""
+    """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself or hangs."""
     if settings.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
     name = settings.served_model_name or load_checkpoint(settings.model).name
@@ -52,7 +48,8 @@ async def _serve(
         if ready is not None:
             identity = Identity.of_process(settings, role)
             node = Node(settings, identity, engine, ready, build_service)
-            failing = asyncio.create_task(engine.failure(_silence_limit_s(settings, ready)))
+            step_s = ready.step_tokens * ready.prefill_token_s
+            failing = asyncio.create_task(engine.failure(step_s))
             await _run_node(node, failing, stopping, settings.drain_s)
     finally:
         await engine.stop()
@@ -69,13 +66,6 @@ async def _load(engine: EngineClient, stopping: "asyncio.Task[Any]") -> Ready | 
     with contextlib.suppress(EngineExitError):
         await loading
     return None
-
-
-def _silence_limit_s(settings: Settings, ready: Ready) -> float:
-    if device_type(settings.device) == "cpu":
-        return settings.engine_silence_s  # the engine is seen to compute
-    step_s = ready.step_tokens * ready.prefill_token_s
-    return settings.engine_silence_s and max(settings.engine_silence_s, SILENT_STEPS * step_s)
 
 
 async def _run_node(

@@ -24,8 +24,8 @@ WAITS = "import time; time.sleep(60)"
 class Mute(EngineClient):
     """An engine that never says anything, started as `code`."""
 
-    def __init__(self, device: str, code: str) -> None:
-        super().__init__(Settings(device=device), "decode")
+    def __init__(self, device: str, code: str, silence_s: float = SILENCE_S) -> None:
+        super().__init__(Settings(device=device, engine_silence_s=silence_s), "decode")
         self._process = subprocess.Popen([sys.executable, "-c", code])  # noqa: S603 ourselves
 
 
@@ -35,14 +35,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "code", "hangs"),
-    [("cpu", WAITS, True), ("cpu", COMPUTES, False), ("cuda", COMPUTES, True)],
+    ("device", "code", "step_s", "hangs"),
+    [
+        ("cpu", WAITS, 60.0, True),
+        ("cpu", COMPUTES, 0.0, False),
+        ("cuda", COMPUTES, 0.01, True),
+        ("cuda", WAITS, 60.0, False),
+    ],
 )
 async def test_a_silent_engine_hangs_unless_it_computes(
-    device: str, code: str, hangs: bool
+    device: str, code: str, step_s: float, hangs: bool
 ) -> None:
+    """Or, on a GPU, unless its step may take that long."""
     client = Mute(device, code)
-    failing = asyncio.create_task(client.failure(SILENCE_S))
+    failing = asyncio.create_task(client.failure(step_s))
     try:
         done, _ = await asyncio.wait({failing}, timeout=NOTICED_S)
         assert bool(done) == hangs
@@ -58,7 +64,7 @@ async def test_a_silent_engine_hangs_unless_it_computes(
 async def test_a_stopped_engine_is_noticed_and_ended() -> None:
     client = Mute("cpu", COMPUTES)
     os.kill(client.pid, signal.SIGSTOP)
-    await asyncio.wait_for(client.failure(SILENCE_S), NOTICED_S)
+    await asyncio.wait_for(client.failure(0.0), NOTICED_S)
     began_s = time.monotonic()
     await client.stop()
     assert time.monotonic() - began_s < engine_client.STOP_LIMIT_S + 1.0
@@ -66,7 +72,7 @@ async def test_a_stopped_engine_is_noticed_and_ended() -> None:
 
 
 async def test_without_a_limit_only_its_end_ends_it() -> None:
-    client = Mute("cpu", WAITS)
+    client = Mute("cpu", WAITS, silence_s=0.0)
     failing = asyncio.create_task(client.failure(0.0))
     done, _ = await asyncio.wait({failing}, timeout=2 * SILENCE_S)
     assert not done

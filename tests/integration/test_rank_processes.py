@@ -141,12 +141,12 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
 ) -> None:
     monkeypatch.setattr(engine_client, "LISTEN_S", 0.1)
     write_checkpoint(tmp_path, LLAMA)
-    settings = {**_settings(tmp_path, 2), "block_size": BLOCK_SIZE}
+    settings = {**_settings(tmp_path, 2), "block_size": BLOCK_SIZE, "engine_silence_s": 1.0}
     client = EngineClient(Settings(**settings), "decode")
     await client.start()
     (follower,) = psutil.Process(client.pid).children()
     try:
-        failing = asyncio.create_task(client.failure(1.0))
+        failing = asyncio.create_task(client.failure(step_s=0.1))
         await asyncio.sleep(2.0)
         assert not failing.done(), "an idle engine answers"
         follower.suspend()
