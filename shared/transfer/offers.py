@@ -4,8 +4,12 @@
     WRITING -> ENDED                                   remembered for one lease, so that a late
     any     -> WITHDRAWN                               reader learns it
 
-Publications are digested in a worker thread, one after another, so SEAL and END stay behind
-the pieces that came before them and the event loop never waits. WRITING has no lease (R16).
+Publications are digested in threads, one after another, so SEAL and END stay behind the pieces
+that came before them and the event loop never waits. WRITING has no lease (R16).
+
+The digest of a block is kept with its generation, so that a prefix offered again is not read
+again. It is kept at SEAL only: until then prefill's engine held every block of the attempt, so
+the bytes were whole when they were read.
 """
 
 import asyncio
@@ -142,6 +146,8 @@ class OfferTable:
         self._on_release = on_release
         self._clock = clock
         self._digests = digests
+        self._known: dict[int, tuple[int, int]] = {}
+        """block id -> generation and digest of its bytes"""
         self._offers: dict[Attempt, LiveOffer] = {}
         self._leases: LeaseHeap[Attempt] = LeaseHeap()
         self._queue: asyncio.Queue[tuple[LiveOffer, Piece | None, TokenRun | None]]
@@ -249,13 +255,24 @@ class OfferTable:
         )
 
     async def _publish(self, offer: LiveOffer, piece: Piece) -> None:
-        digests = await self._digests.of(piece.block_ids)
+        tags = tuple(map(Tag, piece.block_ids, piece.generations))
+        known = zip(tags, map(self._known_digest, tags), strict=True)
+        digests = {tag: digest for tag, digest in known if digest is not None}
+        new = [tag for tag in tags if tag not in digests]
+        if new:
+            found = await self._digests.of([tag.block_id for tag in new])
+            digests.update(zip(new, found, strict=True))
         if offer.state is OfferState.WRITING:
-            tags = tuple(map(Tag, piece.block_ids, piece.generations))
-            offer.add(Publication(piece.first_block, tags, digests))
+            offer.add(Publication(piece.first_block, tags, tuple(digests[tag] for tag in tags)))
+
+    def _known_digest(self, tag: Tag) -> int | None:
+        generation, digest = self._known.get(tag.block_id, (None, None))
+        return digest if generation == tag.generation else None
 
     def _seal(self, offer: LiveOffer, run: TokenRun) -> None:
         offer.state, offer.run = OfferState.SEALED, run
+        for tag, digest in zip(offer.manifest.tags, offer.manifest.digests, strict=True):
+            self._known[tag.block_id] = tag.generation, digest
         self._leases.start(offer.attempt, self._clock.monotonic_s() + self._lease_s)
         offer.notify()
 

@@ -1,7 +1,7 @@
 """Prefill's offers: order of publication, who may read, leases, and on_release exactly once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -69,6 +69,38 @@ async def test_publications_keep_their_order_and_seal_stays_behind_them(bench: B
     assert offer.manifest.tags == tuple(Tag(index, 0) for index in range(6))
     assert offer.manifest.digests == BlockDigests(bench.memory).of(range(6))
     assert offer.run == RUN
+
+
+async def published(bench: Bench, attempt: Attempt, piece: Piece) -> tuple[LiveOffer, int]:
+    offer = bench.table.open(attempt, "s")
+    changed = asyncio.Event()
+    offer.watchers.add(changed)
+    offer.publish(piece)
+    async with asyncio.timeout(5):
+        await changed.wait()
+    return offer, offer.publications[0].digests[0]
+
+
+async def test_a_sealed_block_is_digested_once_per_generation(bench: Bench) -> None:
+    first = await bench.sealed()
+    bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes  # who reads it again gets another digest
+    _, again = await published(bench, Attempt("r", 2), Piece(0, (1,), (0,)))
+    assert again == first.manifest.digests[0]
+    _, later = await published(bench, Attempt("r", 3), Piece(0, (1,), (1,)))
+    assert (later,) == BlockDigests(bench.memory).of([1])
+    assert later != again
+
+
+@pytest.mark.parametrize("how", [LiveOffer.end, LiveOffer.withdraw])
+async def test_the_digest_of_an_attempt_that_was_not_sealed_is_not_kept(
+    bench: Bench, how: Callable[[LiveOffer], None]
+) -> None:
+    """Its engine may have given the bytes back before they were read."""
+    offer, _ = await published(bench, Attempt("r", 2), Piece(0, (1,), (0,)))
+    how(offer)
+    bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes
+    _, digest = await published(bench, Attempt("r", 3), Piece(0, (1,), (0,)))
+    assert (digest,) == BlockDigests(bench.memory).of([1])
 
 
 async def test_seal_with_a_gap_or_a_foreign_block_is_refused_at_the_call(bench: Bench) -> None:
