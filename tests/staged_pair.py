@@ -6,6 +6,7 @@ Needs only what the engine and the transfer need, so that tests/gpu can use it t
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Run
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -162,6 +163,8 @@ class PdPair:
             run = task.result().run
             assert run is not None
             assert self.d.engine.adopt(attempt, run)
+            _, copies = self.d.engine.hand_overs._arriving.get(attempt, (None, []))
+            wait(copies)
             pulled = _bits(self.d.kv_pool, block_ids[num_present:])
             different = (pulled != self._sources.pop(attempt)[num_present:]).any(dim=1)
             self.num_pulled_blocks += len(pulled)

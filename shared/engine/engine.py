@@ -30,10 +30,10 @@ from shared.engine.block_pool import BlockPool
 from shared.engine.block_table import commit_blocks
 from shared.engine.counters import EngineCounters
 from shared.engine.grammars import Grammars
+from shared.engine.hand_overs import HandOvers
 from shared.engine.integrity import check_engine
 from shared.engine.model_runner import Runner
 from shared.engine.output import StepOutput
-from shared.engine.pieces import next_pieces
 from shared.engine.sampled_tokens import SampledToken, TokenSampler
 from shared.engine.scheduler import ScheduledBatch, Scheduler
 from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
@@ -68,8 +68,8 @@ class Engine:
         sequence that has one fails."""
         self.memory = memory
         self.role = role
-        self._staging = staging
         self.grammars = grammars or Grammars(None)
+        self.hand_overs = HandOvers(scheduler.pool, staging)
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
@@ -116,7 +116,7 @@ class Engine:
         sequence.repeat = run
         if sequence.spec.sampling.grammar:
             self.grammars.hold(sequence)
-        else:
+        elif self.hand_overs.adopt(sequence):
             self._adopt(sequence, run)
         return True
 
@@ -141,9 +141,10 @@ class Engine:
         return prefill_token_s(self._runner, num_tokens, self._pool.block_size)
 
     def rehearse(self) -> bool:
-        """Use 0.1 s of an idle time for what later steps would wait for; False: nothing is left."""
+        """Use 0.1 s of an idle time for what later steps would wait for; False: there is nothing,
+        or somebody is about to need the time."""
         assert not self.in_flight
-        batch = self._runner.rehearsal()
+        batch = None if self.hand_overs.in_flight else self._runner.rehearsal()
         if batch is None:
             return False
         self._runner.run(batch)
@@ -163,7 +164,8 @@ class Engine:
     def has_work(self) -> bool:
         """False: step() would do nothing until one of the calls above."""
         busy = bool(self._scheduler.running) or self.in_flight
-        return busy or self._stirred or self.grammars.any_ready
+        ready = self.grammars.any_ready or self.hand_overs.any_ready
+        return busy or self._stirred or ready
 
     @property
     def in_flight(self) -> bool:
@@ -180,6 +182,7 @@ class Engine:
             self._finish_step(output)  # and is reported before anybody gives way
         else:
             self._advance(output)
+        self.hand_overs.report(output)
         output.stored, output.removed = self._pool.drain_events()
         return output
 
@@ -233,9 +236,6 @@ class Engine:
 
     def _adopt(self, sequence: Sequence, run: TokenRun) -> None:
         """GrammarError if token 1 is not in the sequence's grammar."""
-        if self._staging is not None:
-            num_present = sequence.num_cached_tokens // self._pool.block_size
-            self._staging.adopt(sequence.block_table[num_present:])
         sequence.num_computed_tokens = len(sequence.token_ids)
         commit_blocks(self._pool, sequence)
         sequence.append(run.token_ids[0])
@@ -244,19 +244,23 @@ class Engine:
         self._stirred = True
 
     def _go_on(self, output: StepOutput) -> None:
-        """Queue, or adopt, every sequence whose grammar is ready. It arrives only now, so that
-        nobody waits behind it for its grammar."""
+        """Queue, or adopt, every sequence whose grammar is ready, and adopt those whose KV is. A
+        prompt with a grammar arrives only now, so that nobody waits behind it."""
+        arrived = []
         for sequence, error in self.grammars.ready():
+            if error is not None:
+                self._fail(sequence, error, output)
+            elif sequence.repeat is None:
+                sequence.state = SequenceState.WAITING
+                sequence.arrival = self._num_arrived
+                self._num_arrived += 1
+                self._scheduler.add(sequence)
+            elif self.hand_overs.adopt(sequence):
+                arrived.append(sequence)
+        for sequence in arrived + self.hand_overs.adopted():
+            assert sequence.repeat is not None
             try:
-                if error is not None:
-                    raise error
-                if sequence.repeat is not None:
-                    self._adopt(sequence, sequence.repeat)
-                else:
-                    sequence.state = SequenceState.WAITING
-                    sequence.arrival = self._num_arrived
-                    self._num_arrived += 1
-                    self._scheduler.add(sequence)
+                self._adopt(sequence, sequence.repeat)
             except GrammarError as problem:
                 self._fail(sequence, problem, output)
 
@@ -269,12 +273,13 @@ class Engine:
     def _forget(self, sequence: Sequence) -> None:
         table, in_transfer = sequence.block_table, sequence.in_transfer
         self.grammars.forget(sequence.attempt)
+        self.hand_overs.forget(sequence)
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
         self._stirred = True
-        if self._staging is not None and in_transfer:
+        if in_transfer:
             counts = self._pool.ref_counts
-            self._staging.retire(block for block in table if not counts[block])
+            self.hand_overs.retire(block for block in table if not counts[block])
 
     def _advance(self, output: StepOutput) -> None:
         scheduled = self._scheduler.schedule()
@@ -330,8 +335,7 @@ class Engine:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        mark = self._staging.mark() if self._staging is not None else None
-        return StepInFlight(scheduled, tokens, rows, mark)
+        return StepInFlight(scheduled, tokens, rows, self.hand_overs.mark())
 
     def _finish_step(self, output: StepOutput) -> None:
         """Wait for the step in flight, if there is one, and book it."""
@@ -353,26 +357,18 @@ class Engine:
                 output.chunks.append((sequence.attempt, num_tokens))
             sequence.num_computed_tokens = start + num_tokens
             commit_blocks(self._pool, sequence)
-            if sequence.spec.mode == "prefill":
-                self._publish(sequence, step.mark, samples, output)
             if token is not None:
-                self._append(sequence, token, output)
+                self._append(sequence, token, step.mark, output)
+            elif sequence.spec.mode == "prefill":
+                self.hand_overs.publish(sequence, step.mark, last=False)
 
-    def _publish(
+    def _append(
         self,
         sequence: Sequence,
+        token: SampledToken,
         mark: torch.cuda.Event | None,
-        last: bool,
         output: StepOutput,
     ) -> None:
-        """Report what is complete and lies where readers see it (R11)."""
-        pieces = next_pieces(self._pool, sequence, last=last)
-        if self._staging is not None:
-            blocks = [block for piece in pieces for block in piece.block_ids]
-            self._staging.publish(blocks, mark)
-        output.pieces += [(sequence.attempt, piece) for piece in pieces]
-
-    def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
         """Add a sampled token and end, seal or continue the sequence."""
         index = sequence.num_output_tokens
         try:
@@ -392,4 +388,5 @@ class Engine:
         elif sequence.spec.mode == "prefill":
             self._scheduler.park(sequence)
             sequence.state = SequenceState.HELD
-            output.sealed.append((sequence.attempt, run))
+            self.hand_overs.publish(sequence, mark, last=True)
+            self.hand_overs.seal(sequence, run)

@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, RuntimeError) as error:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
-    engine.grammars.on_ready = channel.wake
+    engine.grammars.on_ready = engine.hand_overs.on_ready = channel.wake
     channel.pass_memory(engine.memory.fd)
     channel.send(
         Ready(

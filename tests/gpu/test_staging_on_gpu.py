@@ -94,12 +94,17 @@ def test_published_means_that_the_gpu_is_done() -> None:
     for _ in range(5):  # about a tenth of a second
         busy = busy @ busy
     kv_pool.copy_(arrived)
-    staging.publish(block_ids)
+    mark = staging.mark()
+    for part in staging.parts(block_ids):
+        copied = staging.publish(part, mark)
+    assert not copied.done()  # nobody waited here
+    copied.result()
     bits = wanted.flatten(1).view(torch.int16)
     assert all(memory.block(block) == bits[block].numpy().tobytes() for block in range(20))
 
 
 def test_adopted_means_that_the_next_kernel_sees_it() -> None:
+    """Although a step that was in flight wrote the same blocks, for their owner before."""
     memory = KVMemory.create(LAYOUT, 20)
     kv_pool = device_pool(LAYOUT, 20, torch.device("cuda"))
     staging = HostStaging(memory, kv_pool)
@@ -107,7 +112,16 @@ def test_adopted_means_that_the_next_kernel_sees_it() -> None:
     bits = wanted.flatten(1).view(torch.int16)
     for block in range(20):
         memory.block(block)[:] = bits[block].numpy().tobytes()
-    staging.adopt(range(3, 20))
+    busy = torch.full((8192, 8192), 2**-13, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(5):  # about a tenth of a second
+        busy = busy @ busy
+    kv_pool[3:].fill_(7)
+    mark = staging.mark()
+    for part in staging.parts(range(3, 20)):
+        copied = staging.adopt(part, mark)
+    assert not copied.done()
+    copied.result()
     seen = kv_pool.clone()
     assert torch.equal(seen[3:].cpu(), wanted[3:])
     assert not seen[:3].any()

@@ -5,6 +5,10 @@ the pairs read back through the block table, so a wrong table, slot, copy or a b
 somebody else rewrote gives other tokens than `answer_alone`.
 """
 
+import os
+import time
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -25,6 +29,15 @@ from tests.unit.engine.plain_sampling import plain_logits, without_penalties
 VOCAB_SIZE = 48
 BLOCK_SIZE = 4
 ROOT = bytes(32)
+LAYOUT = KVLayout("fake", "float32", 1, 2, 1, 2, BLOCK_SIZE)
+"""64 bytes: as many as the fake runner keeps of a block"""
+
+
+class ForgetfulMemory(KVMemory):
+    """Blocks smaller than a page that are lost all the same when they are given back."""
+
+    def discard(self, block_id: int) -> None:
+        self.block(block_id)[:] = os.urandom(self.layout.block_bytes)
 
 
 class FakeRunner:
@@ -110,8 +123,7 @@ def fake_engine(
     runs_ahead: bool = False,
 ) -> tuple[Engine, FakeRunner]:
     """An engine over a fake runner with blocks of 4 tokens."""
-    layout = KVLayout("fake", "float32", 1, 2, 1, 1, BLOCK_SIZE)
-    memory = KVMemory.create(layout, num_blocks)
+    memory = KVMemory.create(LAYOUT, num_blocks)
     pool = BlockPool(num_blocks, BLOCK_SIZE, memory.generations, prefix_cache=prefix_cache)
     scheduler = Scheduler(
         pool,
@@ -151,10 +163,19 @@ def make_prompt(length: int, salt: int = 0) -> tuple[int, ...]:
     return tuple((7 * index + 3 * salt + index * index) % 48 for index in range(length))
 
 
+def steps(engine: Engine) -> Iterator[StepOutput]:
+    """Until nothing is left to do and no KV is on its way."""
+    while engine.has_work or engine.hand_overs.in_flight:
+        if engine.has_work:
+            yield engine.step()
+        else:
+            time.sleep(0.0001)
+
+
 def run_to_end(engine: Engine, max_steps: int = 500) -> list[StepOutput]:
     outputs = []
-    while engine.has_work:
-        outputs.append(engine.step())
+    for output in steps(engine):
+        outputs.append(output)
         engine.check_integrity()
         assert len(outputs) < max_steps
     return outputs

@@ -6,82 +6,33 @@ adopted blocks lie in the device pool before they are used, and host memory is g
 
 import os
 import random
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 
-import numpy as np
 import pytest
 import torch
 
-from shared.engine.block_pool import BlockPool
-from shared.engine.engine import Engine
 from shared.engine.kv_cache import pool_shape
 from shared.engine.output import StepOutput
-from shared.engine.sampler import Sampler
-from shared.engine.scheduler import Scheduler
 from shared.engine.staging import HostStaging
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory, Piece
 from shared.protocol import Attempt, Sampling
 from tests.unit.engine.fake_runner import (
-    BLOCK_SIZE,
-    FakeRunner,
+    LAYOUT,
+    ForgetfulMemory,
     answer_alone,
     make_prompt,
     make_spec,
     run_to_end,
+    steps,
     tokens_of,
 )
+from tests.unit.engine.staged_worker import MAX_LENGTH, SAMPLING, Worker
 
-LAYOUT = KVLayout("fake", "float32", 1, 2, 1, 2, BLOCK_SIZE)
-"""64 bytes: as many as the fake runner keeps of a block"""
 PAGES = KVLayout("pages", "float32", 1, 2, 1, 1024, 1)
 """8 KiB: two pages"""
-SAMPLING = Sampling(max_tokens=7, temperature=0.7, seed=11, logprobs=1)
-MAX_LENGTH = 64
-
-
-class ForgetfulMemory(KVMemory):
-    """Blocks smaller than a page that are lost all the same when they are given back."""
-
-    def discard(self, block_id: int) -> None:
-        self.block(block_id)[:] = os.urandom(self.layout.block_bytes)
-
-
-class Worker:
-    """An engine whose pool is not the memory that transfers see. Both start as garbage."""
-
-    def __init__(
-        self,
-        role: str,
-        staging_class: type[HostStaging] = HostStaging,
-        *,
-        num_blocks: int = 32,
-        keep_bytes: int = 2**20,
-        prefix_cache: bool = True,
-    ) -> None:
-        self.memory = ForgetfulMemory.create(LAYOUT, num_blocks)
-        self.device = torch.full(pool_shape(LAYOUT, num_blocks), torch.nan)
-        self.memory.blocks[:] = os.urandom(len(self.memory.blocks))
-        runner = FakeRunner(num_blocks)
-        runner.kv = self.device.numpy().view(np.int64).reshape(runner.kv.shape)
-        pool = BlockPool(num_blocks, BLOCK_SIZE, self.memory.generations, prefix_cache=prefix_cache)
-        scheduler = Scheduler(
-            pool, max_num_batched_tokens=8, max_num_seqs=4, max_model_len=MAX_LENGTH
-        )
-        self.staging = staging_class(
-            self.memory, self.device, bounce_bytes=2 * LAYOUT.block_bytes, keep_bytes=keep_bytes
-        )
-        self.engine = Engine(
-            runner,
-            scheduler,
-            Sampler(),
-            self.memory,
-            "prefill" if role == "prefill" else "decode",
-            self.staging,
-        )
-
-    def device_bytes(self, block: int) -> bytes:
-        return self.device[block].numpy().tobytes()
 
 
 class Handover:
@@ -104,8 +55,7 @@ class Handover:
             self.d.memory.block(block)[:] = os.urandom(LAYOUT.block_bytes)
         self.p.engine.add(make_spec(name, prompt, SAMPLING, "prefill"))
         sealed = []
-        while self.p.engine.has_work:
-            output = self.p.engine.step()
+        for output in steps(self.p.engine):
             for _, piece in output.pieces:
                 self._read(piece, table, num_present)
             sealed += [run for _, run in output.sealed]
@@ -125,30 +75,41 @@ class PublishesLate(HostStaging):
 
     late: Sequence[int] = ()
 
-    def publish(self, block_ids: Sequence[int], after: torch.cuda.Event | None = None) -> None:
-        super().publish(self.late)
+    def _to_host(self, block_ids: Sequence[int], after: torch.cuda.Event | None) -> None:
+        super()._to_host(self.late, after)
         self.late = block_ids
 
 
 class PublishesOnce(HostStaging):
     """Mutant: takes what a block's earlier owner staged for the content of the present one."""
 
-    def publish(self, block_ids: Sequence[int], after: torch.cuda.Event | None = None) -> None:
-        super().publish([block for block in block_ids if self._staged[block] < 0])
+    def _lacks(self, block: int) -> bool:
+        return self._staged[block] < 0
 
 
 class AdoptsNothing(HostStaging):
     """Mutant: the pulled bytes stay on the host."""
 
-    def adopt(self, block_ids: Sequence[int]) -> None:
+    def _to_device(self, block_ids: Sequence[int], after: torch.cuda.Event | None) -> None:
         pass
 
 
 class AdoptsAllButLast(HostStaging):
     """Mutant: the partial block at the end is forgotten."""
 
-    def adopt(self, block_ids: Sequence[int]) -> None:
-        super().adopt(block_ids[:-1])
+    def adopt(self, part: Sequence[int], after: torch.cuda.Event | None) -> "Future[None]":
+        return super().adopt(part[:-1], after)
+
+
+class AdoptsLate(HostStaging):
+    """Mutant: says that the KV is there while the copy is still to come."""
+
+    def adopt(self, part: Sequence[int], after: torch.cuda.Event | None) -> "Future[None]":
+        done: Future[None] = Future()
+        done.set_result(None)
+        self._thread.submit(time.sleep, 0.01)
+        super().adopt(part, after)
+        return done
 
 
 class RetiresUnnoticed(HostStaging):
@@ -189,6 +150,7 @@ def test_staged_answers_equal_those_of_an_engine_alone(decode_cache: bool) -> No
         (RetiresUnnoticed, HostStaging),
         (HostStaging, AdoptsNothing),
         (HostStaging, AdoptsAllButLast),
+        (HostStaging, AdoptsLate),
     ],
 )
 def test_each_mistake_gives_wrong_answers(
@@ -263,6 +225,11 @@ def test_a_prefix_that_was_kept_is_not_copied_again() -> None:
     assert worker.memory.block(piece.block_ids[0]) == kept
 
 
+def publish(staging: HostStaging, block_ids: Sequence[int]) -> None:
+    for part in staging.parts(block_ids):
+        staging.publish(part, None).result()
+
+
 def occupied_bytes(memory: KVMemory) -> int:
     return os.fstat(memory.fd).st_blocks * 512
 
@@ -275,13 +242,13 @@ def test_host_memory_is_given_back() -> None:
     for block in range(16):
         memory.generations[block] += 1
     table_bytes = occupied_bytes(memory) - before
-    staging.publish(range(16))
+    publish(staging, range(16))
     assert occupied_bytes(memory) == table_bytes + 16 * PAGES.block_bytes
     staging.retire(range(2, 16))
     assert occupied_bytes(memory) == table_bytes + (2 + 3) * PAGES.block_bytes
     assert memory.block(15) == device[15].numpy().tobytes()
     assert not any(memory.block(2))
-    staging.publish([2])
+    publish(staging, [2])
     assert memory.block(2) == device[2].numpy().tobytes()
 
 
@@ -289,7 +256,7 @@ def test_memory_that_has_a_new_owner_is_not_given_back_for_the_old_one() -> None
     memory = ForgetfulMemory.create(LAYOUT, 4)
     device = torch.zeros(pool_shape(LAYOUT, 4))
     staging = HostStaging(memory, device, keep_bytes=2 * LAYOUT.block_bytes)
-    staging.publish(range(4))
+    publish(staging, range(4))
     staging.retire([0, 1])
     memory.generations[0] += 1
     pulled = os.urandom(LAYOUT.block_bytes)
@@ -308,7 +275,7 @@ def test_an_adopted_or_abandoned_reservation_occupies_no_host_memory() -> None:
         memory.generations[block] += 1
         memory.block(block)[:] = content
     full = occupied_bytes(memory)
-    staging.adopt([0, 1])
+    staging.adopt([0, 1], None).result()
     staging.retire([2])
     assert [device[block].numpy().tobytes() for block in (0, 1)] == pulled[:2]
     assert not device[2:].any()

@@ -1,0 +1,129 @@
+"""The engine through random lives of many sequences, where a thread carries KV to and from the
+memory that transfers see: nothing depends on when it does."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, settings
+from hypothesis.stateful import rule, run_state_machine_as_test
+from numpy.typing import NDArray
+
+from shared.engine import hand_overs
+from shared.engine.hand_overs import HandOvers
+from shared.engine.sequence import Sequence
+from shared.engine.staging import HostStaging
+from tests.unit.engine.engine_lives import SETTINGS, EngineLivesAhead
+from tests.unit.engine.fake_runner import BLOCK_SIZE, LAYOUT, ForgetfulMemory
+
+
+class HeldThread(Executor):
+    """Runs what was submitted when it is told to."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[tuple[Future[None], Callable[[], None]]] = deque()
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[None] = Future()
+        self.tasks.append((future, partial(call, *args, **kwargs)))
+        return future
+
+    def run_one(self) -> None:
+        future, call = self.tasks.popleft()
+        if future.set_running_or_notify_cancel():
+            future.set_result(call())
+
+
+class EngineLivesStaged(EngineLivesAhead):
+    """The same where transfers see other memory than the model; it is copied at any later time."""
+
+    def _stage(self) -> None:
+        pool = self.engine._pool
+        memory = ForgetfulMemory.create(LAYOUT, pool.num_blocks)
+        self.engine.memory, pool.generations = memory, memory.generations
+        self.thread = HeldThread()
+        staging = HostStaging(
+            memory,
+            torch.from_numpy(self.runner.kv),
+            bounce_bytes=2 * memory.layout.block_bytes,
+            keep_bytes=3 * memory.layout.block_bytes,
+        )
+        staging._thread = self.thread  # type: ignore[assignment]
+        self.engine.hand_overs = HandOvers(pool, staging)
+        self.waits = pytest.MonkeyPatch()
+        self.waits.setattr(hand_overs, "wait", self._wait)
+
+    @rule(count=st.integers(1, 4))
+    def copy(self, count: int) -> None:
+        for _ in range(min(count, len(self.thread.tasks))):
+            self.thread.run_one()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            if hasattr(self, "waits"):
+                self.waits.undo()
+
+    def _wait(self, futures: "Collection[Future[None]]") -> None:
+        while not all(future.done() for future in futures):
+            self.thread.run_one()
+
+    def _transferred(self) -> NDArray[np.int64]:
+        memory = self.engine.memory
+        blocks = np.frombuffer(memory.blocks, np.int64)[: memory.num_blocks * 2 * BLOCK_SIZE]
+        return blocks.reshape(-1, BLOCK_SIZE, 2)
+
+    def _end_copies(self) -> None:
+        while self.thread.tasks:
+            self.thread.run_one()
+
+
+EngineLivesStaged.TestCase.settings = SETTINGS
+TestEngineLivesStaged = EngineLivesStaged.TestCase
+
+
+def _forget_nothing(self: HandOvers, sequence: Sequence) -> None:
+    pass
+
+
+def _done_at_once(copy: Callable[..., object]) -> Callable[..., "Future[None]"]:
+    """As if what was ordered were copied."""
+
+    def order(*arguments: object) -> "Future[None]":
+        copy(*arguments)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    return order
+
+
+def _keep_nothing(self: HostStaging, block_ids: Iterable[int]) -> None:
+    for block in block_ids:
+        self._discard(block)
+        self._staged[block] = self._memory.generations[block]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant"),
+    [
+        (HandOvers, "forget", _forget_nothing),
+        (HostStaging, "publish", _done_at_once(HostStaging.publish)),
+        (HostStaging, "adopt", _done_at_once(HostStaging.adopt)),
+        (HostStaging, "retire", _keep_nothing),
+    ],
+)
+def test_the_machine_with_staging_finds_planted_faults(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
+    with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
+        run_state_machine_as_test(EngineLivesStaged, settings=quick)
