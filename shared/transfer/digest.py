@@ -14,10 +14,9 @@ A guard against damage, not against forgery.
 
 import asyncio
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,6 @@ _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _TILE_WORDS = 32768
 """256 KiB: a tile and its scratch stay in the second-level cache through all ten passes"""
-_PART_BYTES = 2 * 2**20
-"""fewer are not worth a thread of their own"""
 
 
 class BlockDigests:
@@ -89,36 +86,21 @@ class _Scratch(NamedTuple):
         return self.mixed[:size].reshape(shape), self.shifted[:size].reshape(shape)
 
 
-def num_digest_threads(num_cores: int) -> int:
-    """Two at least: one piece is digested while another arrives. One reads 2 GB/s, about as much
-    as a core sends or receives."""
-    return max(2, min(8, num_cores // 4))
-
-
 class DigestThreads:
     """Digests blocks beside the event loop; numpy lets go of the interpreter while it works."""
 
     def __init__(self, memory: KVMemory) -> None:
         self._digests = BlockDigests(memory)
-        self._min_blocks = max(1, _PART_BYTES // memory.layout.block_bytes)
-        self._num_threads = num_digest_threads(len(os.sched_getaffinity(0)))
-        self._executor = ThreadPoolExecutor(self._num_threads, "kv-digest")
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
 
     def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
-        """Done when the threads are; cancelling the future does not stop a thread that runs, so
+        """Done when the thread is; cancelling the future does not stop a thread that runs, so
         shield it and wait for it before its blocks are given away."""
         loop = asyncio.get_running_loop()
-        size = max(self._min_blocks, -(-len(block_ids) // self._num_threads))
-        parts = [block_ids[start : start + size] for start in range(0, len(block_ids), size)]
-        digests = [loop.run_in_executor(self._executor, self._digests.of, part) for part in parts]
-        return asyncio.ensure_future(_joined(digests)) if len(digests) > 1 else digests[0]
+        return loop.run_in_executor(self._executor, self._digests.of, block_ids)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-async def _joined(parts: "Sequence[asyncio.Future[tuple[int, ...]]]") -> tuple[int, ...]:
-    return tuple(chain.from_iterable(await asyncio.gather(*parts)))
 
 
 def _mix(x: Words, shifted: Words) -> Words:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory
-from shared.transfer.digest import BlockDigests, DigestThreads, num_digest_threads
+from shared.transfer.digest import BlockDigests, DigestThreads
 
 MASK = 2**64 - 1
 
@@ -114,19 +114,3 @@ async def test_threads_digest_beside_the_loop() -> None:
     results = await asyncio.gather(*(threads.of([block_id]) for block_id in range(8)))
     assert [digest for (digest,) in results] == list(BlockDigests(memory).of(range(8)))
     threads.close()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("count", [1, 7, 40])
-async def test_threads_give_the_digests_of_one(count: int) -> None:
-    """In the order asked for, also where several threads share a piece."""
-    memory = KVMemory.create(KVLayout("m", "float32", 2, 2, 4, 64, 64), 40)
-    memory.blocks[:] = random.Random(5).randbytes(len(memory.blocks))  # noqa: S311
-    block_ids = random.Random(6).sample(range(40), count)  # noqa: S311
-    threads = DigestThreads(memory)
-    assert await threads.of(block_ids) == BlockDigests(memory).of(block_ids)
-    threads.close()
-
-
-def test_threads_for_all_sizes_of_machines() -> None:
-    assert [num_digest_threads(cores) for cores in (1, 2, 16, 192)] == [2, 2, 4, 8]
