@@ -52,9 +52,7 @@ async def moved(monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[int]]:
     sent, received = bytearray(random.Random(3).randbytes(NUM_BYTES)), bytearray(NUM_BYTES)  # noqa: S311
     ticking = asyncio.create_task(other())
     await asyncio.sleep(0)
-    sending = asyncio.create_task(
-        sender.send(Blocks(0, pack_ids([1]), pack_words([1])), cut(sent))
-    )
+    sending = asyncio.create_task(sender.send(Blocks(0, pack_ids([1]), pack_words([1])), cut(sent)))
     _, payload_bytes = await receiver.receive()
     await receiver.receive_into(cut(received))
     await sending
