@@ -110,7 +110,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if find_spec("torch") is None:
         raise MissingError("bench engine needs torch: pip install torch")
     if arguments.engine == "vllm" and find_spec("vllm") is None:
-        raise MissingError("--engine vllm needs an installed vLLM: pip install vllm")
+        raise MissingError(
+            "--engine vllm needs an installed vLLM. It brings its own torch: in another venv, "
+            "`pip install vllm`, then `python -m services.cli bench engine ...` from a checkout"
+        )
 
 
 def _judge(figures: list[Figure], checks: list[Check], *, strict: bool) -> None:

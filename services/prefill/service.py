@@ -79,7 +79,7 @@ class PrefillService:
             self._forget(held.attempt)
 
     def on_released(self, attempt: Attempt) -> None:
-        """Decode holds a verified copy, or the lease ran out."""
+        """Step 9: decode holds a verified copy, or the lease ran out."""
         self._offers.pop(attempt, None)
         held = self._state.attempts.drop(attempt)
         if held is not None:

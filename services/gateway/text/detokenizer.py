@@ -24,7 +24,7 @@ class Detokenizer:
         self._num_spaces_to_strip = token_bytes.num_leading_spaces
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text these tokens complete; possibly empty."""
+        """Step 8: the text these tokens complete; possibly empty."""
         fresh = self._pending
         for token_id in token_ids:
             if token_id in self._special_ids:
