@@ -3,13 +3,14 @@
     prefill   blocks complete -> publish() -> copied -> reported, then the seal
     decode    KV verified -> adopt() -> copied -> adopted()
 
-The copies run beside the steps (shared/engine/staging.py). On a CPU pool and memory are one:
-nothing is copied, and all of it has arrived at once.
+The copies run beside the steps (shared/engine/staging.py), in the order they are asked for. On a
+CPU pool and memory are one: nothing is copied, and all of it has arrived at once. A copy that
+fails ends the engine: later attempts would take its blocks for copied.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,7 @@ class HandOvers:
     def any_ready(self) -> bool:
         """`report` or `adopted` would tell something."""
         departing = bool(self._departing) and _is_copied(self._departing[0])
-        return departing or any(_are_done(copies) for _, copies in self._arriving.values())
+        return departing or any(copies[-1].done() for _, copies in self._arriving.values())
 
     @property
     def in_flight(self) -> bool:
@@ -105,7 +106,7 @@ class HandOvers:
 
     def adopted(self) -> list[Sequence]:
         """Sequences whose KV is in the pool by now; each once."""
-        done = [item for item in self._arriving.values() if _are_done(item[1])]
+        done = [item for item in self._arriving.values() if item[1][-1].done()]
         for sequence, copies in done:
             del self._arriving[sequence.attempt]
             for copied in copies:
@@ -113,20 +114,30 @@ class HandOvers:
         return [sequence for sequence, _ in done]
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence is about to lose its blocks: returns once no copy touches them."""
+        """The sequence is about to lose its blocks: returns once no copy touches them, which for
+        what departs is after all that was ordered before it."""
         _, arriving = self._arriving.pop(sequence.attempt, (sequence, []))
         copies = [copied for copied in arriving if not copied.cancel()]
-        # What departs is copied all the same: others may count on its first blocks.
-        for departure in [item for item in self._departing if item.sequence is sequence]:
-            self._departing.remove(departure)
-            if departure.copied is not None:
+        others: deque[_Departure] = deque()
+        for departure in self._departing:
+            if departure.sequence is not sequence:
+                others.append(departure)
+            elif departure.copied is not None:
                 copies.append(departure.copied)
-        wait(copies)
+        self._departing = others
+        # What departs is copied all the same: others may count on its first blocks.
+        for copied in copies:
+            copied.result()
 
     def retire(self, block_ids: Iterable[int]) -> None:
         """Nobody refers any more to these blocks that were in transfer."""
         if self._staging is not None:
             self._staging.retire(block_ids)
+
+    def close(self) -> None:
+        """Begin no copy that waits for its turn; the process would not end before it."""
+        if self._staging is not None:
+            self._staging.close()
 
     def _watched(self, copied: "Future[None]") -> "Future[None]":
         copied.add_done_callback(lambda _: self.on_ready())
@@ -135,7 +146,3 @@ class HandOvers:
 
 def _is_copied(departure: _Departure) -> bool:
     return departure.copied is None or departure.copied.done()
-
-
-def _are_done(copies: "Iterable[Future[None]]") -> bool:
-    return all(copied.done() for copied in copies)

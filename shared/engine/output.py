@@ -21,7 +21,8 @@ class StepOutput:
     tokens: list[TokenRun] = field(default_factory=list)
     """sampled tokens; the last run of a sequence carries its finish_reason"""
     pieces: list[tuple[Attempt, Piece]] = field(default_factory=list)
-    """mode prefill: blocks complete after this step; an attempt's pieces never overlap"""
+    """mode prefill: blocks that readers can see now, of this step or earlier ones; an attempt's
+    pieces never overlap"""
     sealed: list[tuple[Attempt, TokenRun]] = field(default_factory=list)
     """mode prefill: all pieces are out, token 1 is sampled, blocks stay until release()"""
     ended: list[Attempt] = field(default_factory=list)

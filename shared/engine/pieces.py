@@ -8,7 +8,7 @@ from shared.kv_memory import Piece
 def next_pieces(pool: BlockPool, sequence: Sequence, *, last: bool) -> list[Piece]:
     """Blocks completed since the previous call; with `last` also the partial one at the end.
 
-    The cached prefix is a piece of its own, the first.
+    The cached prefix is apart, the first: it may be there already.
     """
     table = sequence.block_table
     end = len(table) if last else sequence.num_computed_tokens // pool.block_size

@@ -51,7 +51,8 @@ class SequenceState(Enum):
     """prefill done, token 1 sampled; blocks wait for their reader until release"""
     RESERVED = "reserved"
     """decode: all prompt blocks taken, a transfer may be writing them; who aborts it waits for
-    the transfer's end first, so until then this is also the quarantine (R7, R18)"""
+    the transfer's end first, so until then this is also the quarantine (R7, R18). On a GPU also
+    while the verified KV is copied there"""
     VERIFIED = "verified"
     """decode: the KV arrived whole; not stepped yet"""
     DECODE = "decode"

@@ -10,8 +10,8 @@ The host bytes of a block are written by its owner alone, after the generation w
 owner (R6), and a block is not written again under a generation it was published with. So a
 generation says of the host bytes what it says of the device's.
 
-A thread copies, one call after the other, so that no step waits; everything else happens in the
-thread of the engine. It frees no block that a copy may still touch.
+A thread copies, one call after the other, so that no step waits; calls come from the engine's
+thread, which frees no block that a copy may still touch.
 
 Host memory holds what is between these calls, and at most `keep_bytes` of retired blocks: the
 next sequence with the same prefix publishes them again, without a copy.
@@ -114,6 +114,10 @@ class HostStaging:
             if not self._lacks(block):  # else its next owner retires it
                 self._discard(block)
 
+    def close(self) -> None:
+        """Leave out the copies that have not begun."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
     def _lacks(self, block: int) -> bool:
         """Publishing the block takes a copy."""
         return self._staged[block] != self._memory.generations[block]
@@ -125,7 +129,7 @@ class HostStaging:
     def _to_host(self, block_ids: Sequence[int], after: torch.cuda.Event | None) -> None:
         """In the thread."""
         with self._stream_after(after):
-            for bounce, block in zip(self._bounce, block_ids, strict=False):
+            for bounce, block in zip(self._bounce[: len(block_ids)], block_ids, strict=True):
                 bounce.copy_(self._device[block], non_blocking=True)
         hosts = [self._host[block] for block in block_ids]
         list(self._copiers.map(np.copyto, hosts, self._bounce.numpy()))
@@ -135,7 +139,7 @@ class HostStaging:
         hosts = [self._host[block] for block in block_ids]
         list(self._copiers.map(np.copyto, self._bounce.numpy(), hosts))
         with self._stream_after(after):
-            for bounce, block in zip(self._bounce, block_ids, strict=False):
+            for bounce, block in zip(self._bounce[: len(block_ids)], block_ids, strict=True):
                 self._device[block].copy_(bounce, non_blocking=True)
         for block in block_ids:
             self._discard(block)

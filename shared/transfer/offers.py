@@ -271,7 +271,8 @@ class OfferTable:
 
     def _seal(self, offer: LiveOffer, run: TokenRun) -> None:
         offer.state, offer.run = OfferState.SEALED, run
-        for tag, digest in zip(offer.manifest.tags, offer.manifest.digests, strict=True):
+        manifest = offer.manifest
+        for tag, digest in zip(manifest.tags, manifest.digests, strict=True):
             self._known[tag.block_id] = tag.generation, digest
         self._leases.start(offer.attempt, self._clock.monotonic_s() + self._lease_s)
         offer.notify()

@@ -203,6 +203,7 @@ def main(arguments: Sequence[str]) -> int:
         pass
     finally:
         engine.grammars.close()
+        engine.hand_overs.close()
     return 0
 
 

@@ -46,6 +46,10 @@ SETTINGS = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes of CPU
     suppress_health_check=list(HealthCheck),
 )
+MUTANT_SETTINGS = settings(
+    SETTINGS, max_examples=2000, phases=(Phase.generate,), database=None, derandomize=True
+)
+"""until the fault is found; the rarest takes a few hundred lives"""
 
 answers = lru_cache(maxsize=None)(answer_alone)
 
@@ -129,9 +133,12 @@ class EngineLives(RuleBasedStateMachine):
     @rule(choice=st.randoms(use_true_random=False))
     def release(self, choice: Any) -> None:
         attempt = choice.choice(sorted(self.pieces))
+        sequence = self.engine.sequences.get(attempt)
         if self._is_held(attempt):
             self._read(attempt)
             self.live.discard(attempt)
+        elif sequence is not None and sequence.state is SequenceState.HELD:
+            return  # nobody can have read what is not sealed yet
         self.engine.release(attempt)
 
     @precondition(lambda self: self.specs)

@@ -1,7 +1,7 @@
 """The engine through random lives of many sequences, and the faults that these find."""
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from shared.block_hash import block_hash
@@ -10,7 +10,7 @@ from shared.engine.block_pool import BlockPool
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Sequence
 from shared.kv_memory import Piece
-from tests.unit.engine.engine_lives import SETTINGS, EngineLives, EngineLivesAhead
+from tests.unit.engine.engine_lives import MUTANT_SETTINGS, SETTINGS, EngineLives, EngineLivesAhead
 
 EngineLives.TestCase.settings = SETTINGS
 TestEngineLives = EngineLives.TestCase
@@ -81,9 +81,8 @@ def test_the_machine_finds_planted_faults(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
-    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
     with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
-        run_state_machine_as_test(EngineLives, settings=quick)
+        run_state_machine_as_test(EngineLives, settings=MUTANT_SETTINGS)
 
 
 def _never(self: Scheduler) -> bool:
@@ -102,6 +101,5 @@ def test_the_machine_that_runs_ahead_finds_planted_faults(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
-    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
     with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
-        run_state_machine_as_test(EngineLivesAhead, settings=quick)
+        run_state_machine_as_test(EngineLivesAhead, settings=MUTANT_SETTINGS)

@@ -2,7 +2,7 @@
 memory that transfers see: nothing depends on when it does."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
@@ -11,16 +11,27 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
-from shared.engine import hand_overs
 from shared.engine.hand_overs import HandOvers
 from shared.engine.sequence import Sequence
 from shared.engine.staging import HostStaging
-from tests.unit.engine.engine_lives import SETTINGS, EngineLivesAhead
+from tests.unit.engine.engine_lives import MUTANT_SETTINGS, SETTINGS, EngineLivesAhead
 from tests.unit.engine.fake_runner import BLOCK_SIZE, LAYOUT, ForgetfulMemory
+
+
+class HeldFuture(Future[None]):
+    """Who asks for its result has everything up to it run."""
+
+    def __init__(self, run_one: Callable[[], None]) -> None:
+        super().__init__()
+        self._run_one = run_one
+
+    def result(self, timeout: float | None = None) -> None:
+        while not self.done():
+            self._run_one()
+        super().result(timeout)
 
 
 class HeldThread(Executor):
@@ -30,7 +41,7 @@ class HeldThread(Executor):
         self.tasks: deque[tuple[Future[None], Callable[[], None]]] = deque()
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[None] = Future()
+        future = HeldFuture(self.run_one)
         self.tasks.append((future, partial(call, *args, **kwargs)))
         return future
 
@@ -56,23 +67,10 @@ class EngineLivesStaged(EngineLivesAhead):
         )
         staging._thread = self.thread  # type: ignore[assignment]
         self.engine.hand_overs = HandOvers(pool, staging)
-        self.waits = pytest.MonkeyPatch()
-        self.waits.setattr(hand_overs, "wait", self._wait)
 
     @rule(count=st.integers(1, 4))
     def copy(self, count: int) -> None:
         for _ in range(min(count, len(self.thread.tasks))):
-            self.thread.run_one()
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            if hasattr(self, "waits"):
-                self.waits.undo()
-
-    def _wait(self, futures: "Collection[Future[None]]") -> None:
-        while not all(future.done() for future in futures):
             self.thread.run_one()
 
     def _transferred(self) -> NDArray[np.int64]:
@@ -124,6 +122,5 @@ def test_the_machine_with_staging_finds_planted_faults(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
-    quick = settings(SETTINGS, phases=(Phase.generate,), database=None, derandomize=True)
     with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
-        run_state_machine_as_test(EngineLivesStaged, settings=quick)
+        run_state_machine_as_test(EngineLivesStaged, settings=MUTANT_SETTINGS)

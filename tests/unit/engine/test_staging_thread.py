@@ -36,8 +36,8 @@ class Gated(HostStaging):
         assert self.gate.wait(10)
 
 
-def gated(role: str) -> tuple[Engine, Gated]:
-    worker = Worker(role, Gated, prefix_cache=False)
+def gated(role: str, staging_class: type[Gated] = Gated) -> tuple[Engine, Gated]:
+    worker = Worker(role, staging_class, prefix_cache=False)
     assert isinstance(worker.staging, Gated)
     return worker.engine, worker.staging
 
@@ -100,3 +100,22 @@ def test_copies_into_blocks_that_were_given_up_are_left_out() -> None:
     bytes_of = staging._device
     copied = [not bytes_of[block].view(torch.float32).isnan().all() for block in table]
     assert copied == [True, True, False, False, False]  # the bounce buffer holds two
+
+
+class Broken(Gated):
+    """Copies fail once the gate is open."""
+
+    def _to_host(self, block_ids: Sequence[int], after: torch.cuda.Event | None) -> None:
+        self._pass()
+        raise RuntimeError("no thread left")
+
+
+def test_a_copy_that_failed_is_not_forgotten_with_its_attempt() -> None:
+    """Another attempt would be sealed with blocks of the same prefix that were never copied."""
+    engine, staging = gated("prefill", Broken)
+    spec = make_spec("a", make_prompt(7), SAMPLING, "prefill")
+    engine.add(spec)
+    engine.step()
+    staging.gate.set()
+    with pytest.raises(RuntimeError, match="no thread left"):
+        engine.abort(spec.attempt)
