@@ -23,6 +23,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shared.kv_memory import KVMemory
 
@@ -50,8 +51,6 @@ class HostStaging:
     ) -> None:
         block_bytes = memory.layout.block_bytes
         self._memory = memory
-        self._host = np.frombuffer(memory.blocks, np.uint8)[: memory.num_blocks * block_bytes]
-        self._host = self._host.reshape(memory.num_blocks, block_bytes)
         self._device = kv_pool.flatten(1).view(torch.uint8)
         self._bounce = torch.empty(
             (max(1, bounce_bytes // block_bytes), block_bytes),
@@ -131,18 +130,19 @@ class HostStaging:
         with self._stream_after(after):
             for bounce, block in zip(self._bounce[: len(block_ids)], block_ids, strict=True):
                 bounce.copy_(self._device[block], non_blocking=True)
-        hosts = [self._host[block] for block in block_ids]
-        list(self._copiers.map(np.copyto, hosts, self._bounce.numpy()))
+        list(self._copiers.map(np.copyto, self._hosts(block_ids), self._bounce.numpy()))
 
     def _to_device(self, block_ids: Sequence[int], after: torch.cuda.Event | None) -> None:
         """In the thread."""
-        hosts = [self._host[block] for block in block_ids]
-        list(self._copiers.map(np.copyto, self._bounce.numpy(), hosts))
+        list(self._copiers.map(np.copyto, self._bounce.numpy(), self._hosts(block_ids)))
         with self._stream_after(after):
             for bounce, block in zip(self._bounce[: len(block_ids)], block_ids, strict=True):
                 self._device[block].copy_(bounce, non_blocking=True)
         for block in block_ids:
             self._discard(block)
+
+    def _hosts(self, block_ids: Sequence[int]) -> list[NDArray[np.uint8]]:
+        return [np.frombuffer(self._memory.block(block), np.uint8) for block in block_ids]
 
     @contextmanager
     def _stream_after(self, event: torch.cuda.Event | None) -> Iterator[None]:

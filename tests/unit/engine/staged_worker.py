@@ -2,24 +2,42 @@
 
 import os
 
-import numpy as np
 import torch
 
-from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
-from shared.engine.kv_cache import pool_shape
-from shared.engine.sampler import Sampler
-from shared.engine.scheduler import Scheduler
+from shared.engine.hand_overs import HandOvers
 from shared.engine.staging import HostStaging
 from shared.protocol import Sampling
-from tests.unit.engine.fake_runner import BLOCK_SIZE, LAYOUT, FakeRunner, ForgetfulMemory
+from tests.unit.engine.fake_runner import LAYOUT, FakeRunner, ForgetfulMemory, fake_engine
 
 SAMPLING = Sampling(max_tokens=7, temperature=0.7, seed=11, logprobs=1)
 MAX_LENGTH = 64
 
 
+def stage(
+    engine: Engine,
+    runner: FakeRunner,
+    staging_class: type[HostStaging] = HostStaging,
+    *,
+    keep_bytes: int,
+) -> HostStaging:
+    """Give a new engine other memory than its runner's for transfers to see; it is garbage."""
+    pool = engine._pool
+    memory = ForgetfulMemory.create(LAYOUT, pool.num_blocks)
+    memory.blocks[:] = os.urandom(len(memory.blocks))
+    engine.memory, pool.generations = memory, memory.generations
+    staging = staging_class(
+        memory,
+        torch.from_numpy(runner.kv),
+        bounce_bytes=2 * LAYOUT.block_bytes,
+        keep_bytes=keep_bytes,
+    )
+    engine.hand_overs = HandOvers(pool, staging)
+    return staging
+
+
 class Worker:
-    """An engine whose pool is not the memory that transfers see. Both start as garbage."""
+    """An engine whose pool is not the memory that transfers see."""
 
     def __init__(
         self,
@@ -30,26 +48,13 @@ class Worker:
         keep_bytes: int = 2**20,
         prefix_cache: bool = True,
     ) -> None:
-        self.memory = ForgetfulMemory.create(LAYOUT, num_blocks)
-        self.device = torch.full(pool_shape(LAYOUT, num_blocks), torch.nan)
-        self.memory.blocks[:] = os.urandom(len(self.memory.blocks))
-        runner = FakeRunner(num_blocks)
-        runner.kv = self.device.numpy().view(np.int64).reshape(runner.kv.shape)
-        pool = BlockPool(num_blocks, BLOCK_SIZE, self.memory.generations, prefix_cache=prefix_cache)
-        scheduler = Scheduler(
-            pool, max_num_batched_tokens=8, max_num_seqs=4, max_model_len=MAX_LENGTH
+        self.engine, runner = fake_engine(
+            num_blocks, role=role, budget=8, max_model_len=MAX_LENGTH, prefix_cache=prefix_cache
         )
-        self.staging = staging_class(
-            self.memory, self.device, bounce_bytes=2 * LAYOUT.block_bytes, keep_bytes=keep_bytes
-        )
-        self.engine = Engine(
-            runner,
-            scheduler,
-            Sampler(),
-            self.memory,
-            "prefill" if role == "prefill" else "decode",
-            self.staging,
-        )
+        self.staging = stage(self.engine, runner, staging_class, keep_bytes=keep_bytes)
+        self.memory = self.engine.memory
+        self.device = torch.from_numpy(runner.kv)
+        """every bit set where nothing was written: no float is one"""
 
     def device_bytes(self, block: int) -> bytes:
         return self.device[block].numpy().tobytes()

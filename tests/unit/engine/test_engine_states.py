@@ -10,7 +10,7 @@ from shared.engine.block_pool import BlockPool
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Sequence
 from shared.kv_memory import Piece
-from tests.unit.engine.engine_lives import MUTANT_SETTINGS, SETTINGS, EngineLives, EngineLivesAhead
+from tests.unit.engine.engine_lives import SETTINGS, EngineLives, EngineLivesAhead, assert_found
 
 EngineLives.TestCase.settings = SETTINGS
 TestEngineLives = EngineLives.TestCase
@@ -80,9 +80,7 @@ def _no_event(self: BlockPool, name: bytes) -> None:
 def test_the_machine_finds_planted_faults(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
 ) -> None:
-    monkeypatch.setattr(owner, name, mutant)
-    with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
-        run_state_machine_as_test(EngineLives, settings=MUTANT_SETTINGS)
+    assert_found(EngineLives, monkeypatch, owner, name, mutant)
 
 
 def _never(self: Scheduler) -> bool:
@@ -100,6 +98,4 @@ def _never(self: Scheduler) -> bool:
 def test_the_machine_that_runs_ahead_finds_planted_faults(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object
 ) -> None:
-    monkeypatch.setattr(owner, name, mutant)
-    with pytest.raises((AssertionError, IndexError, KeyError, ExceptionGroup)):
-        run_state_machine_as_test(EngineLivesAhead, settings=MUTANT_SETTINGS)
+    assert_found(EngineLivesAhead, monkeypatch, owner, name, mutant)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import socket
-from typing import Any
 
 import pytest
 
@@ -70,7 +69,7 @@ async def test_a_payload_arrives_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_large_turns_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail."""
-    small: Any = frame_stream._TURN_BYTES
+    small = frame_stream._TURN_BYTES
     monkeypatch.setattr(frame_stream, "_TURN_BYTES", 2**30)
     arrived, steps = await moved(monkeypatch)
     assert arrived and max(steps) > 2 * 2 * small
