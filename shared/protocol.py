@@ -90,6 +90,10 @@ class Load:
     held: int
     """blocks: free + cached + held == total"""
     state: Literal["starting", "ready", "draining"] = "ready"
+    unpulled_tokens: int = 0
+    """prompt tokens whose KV is still to be handed over, from here or to here"""
+    pull_tokens_s: float = 0.0
+    """measured rate of hand-overs, in prompt tokens per second; 0 until one was measured"""
 
 
 class SpanEvent(NamedTuple):
@@ -152,7 +156,7 @@ class Assign:
     """parent of the first block: hashes of later blocks continue from here"""
     sampling: Sampling
     mode: Literal["prefill", "local"]
-    reason: Literal["", "agg", "no_prefill_worker", "retry"] = ""
+    reason: Literal["", "agg", "no_prefill_worker", "slow_link"] = ""
     ticket: str = ""
     """secret of this attempt that authorises its KV pull"""
     traceparent: str = ""
@@ -203,6 +207,8 @@ class Pong:
     """totals since the worker's start, by metric name; the gateway exports them"""
     stages: dict[str, int] = field(default_factory=dict)
     """attempts it holds now, by stage"""
+    advanced: tuple[Attempt, ...] = ()
+    """attempts of this gateway that went on since the last PONG without a token to show for it"""
 
 
 @dataclass(frozen=True)

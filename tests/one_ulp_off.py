@@ -3,6 +3,7 @@
 import torch
 
 from shared.kv_memory import KVMemory
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
 
 
@@ -23,6 +24,10 @@ class OneUlpOff:
     @property
     def address(self) -> str:
         return self._transport.address
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._transport.traffic
 
     async def pull(self, request: PullRequest) -> Pulled:
         pulled = await self._transport.pull(request)

@@ -52,7 +52,7 @@ ROOM_TOKENS = 10**6
 ROOT = root_hash(b"secret", "tenant")
 WAIT_S = 20.0
 BuildTransport = Callable[[OnRelease], KVTransport]
-LocalReason = Literal["agg", "no_prefill_worker", "retry"]
+LocalReason = Literal["agg", "no_prefill_worker", "slow_link"]
 
 
 class StepChannel:
@@ -116,7 +116,7 @@ class StepWorker:
         self.engine = engine
         self.channel = StepChannel(stirred)
         self.loop = EngineLoop(engine, self.channel, Settings())
-        self.state = WorkerState(inc, ROOM_TOKENS)
+        self.state = WorkerState(inc, ROOM_TOKENS, engine.memory.layout)
         self.transport = build_transport(self._on_release)
         outbox, sender = Outbox(self.state, NoSpans()), StepSender(self.channel)
         self.service: PrefillService | DecodeService

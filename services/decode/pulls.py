@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from shared.errors import KVTransferError, PeerLostError
 from shared.protocol import Attempt, Receive
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
 from shared.worker.channel import Reserved
 
@@ -27,6 +28,10 @@ class Pulls:
     @property
     def transport_name(self) -> str:
         return self._transport.name
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._transport.traffic
 
     def start(
         self,
@@ -48,6 +53,7 @@ class Pulls:
 
         def settle(task: "asyncio.Task[None]") -> None:
             self._tasks.pop(reserved.attempt, None)
+            self.traffic.forget(reserved.attempt)
             if not task.cancelled() and task.exception() is not None:
                 logger.error("a pull broke", exc_info=task.exception())
                 on_failed("kv_transfer", "the pull broke")

@@ -7,7 +7,7 @@
     pressure        the youngest sequence is handed back; the gateway retries it elsewhere
     CANCEL          a pull ends its piece in flight first; then the engine forgets the attempt
 
-ASSIGN with mode local (aggregated, no prefill worker, retry) computes the prompt here instead.
+ASSIGN with mode local (aggregated, no prefill worker, slow link) computes the prompt here instead.
 """
 
 from services.decode.pulls import Pulls
@@ -53,6 +53,7 @@ class DecodeService:
         self._clock = clock
         self._awaited: dict[Attempt, Receive] = {}
         """attempts whose reservation or pull is under way"""
+        state.traffic = pulls.traffic
         transport = pulls.transport_name
         self._transfer_counters = {
             "kv_transfers": f"kv_transfers:{transport}",
@@ -208,6 +209,8 @@ class DecodeService:
         held = self._state.attempts.get(reserved.attempt)
         if held is not None:
             held.reserved_ns = self._clock.wall_ns()
+        num_absent_blocks = len(reserved.block_ids) - reserved.num_present_blocks
+        self._state.expect_hand_over(reserved.attempt, num_absent_blocks)
         self._pulls.start(
             message,
             reserved,

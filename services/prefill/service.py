@@ -41,6 +41,7 @@ class PrefillService:
         self._transport = transport
         self._clock = clock
         self._offers: dict[Attempt, Offer] = {}
+        state.traffic = transport.traffic
 
     @property
     def transfer_address(self) -> str:
@@ -81,7 +82,7 @@ class PrefillService:
     def on_released(self, attempt: Attempt) -> None:
         """Step 9: decode holds a verified copy, or the lease ran out."""
         self._offers.pop(attempt, None)
-        held = self._state.attempts.drop(attempt)
+        held = self._drop(attempt)
         if held is not None:
             self._engine.send(Release(attempt))
             self._outbox.stages(held, held_span(held, self._clock.wall_ns()))
@@ -108,6 +109,9 @@ class PrefillService:
             )
         )
         self._offers[attempt] = self._transport.offer(attempt, message.ticket)
+        if _hands_over(message):
+            num_blocks = self._state.num_blocks_for(len(message.token_ids))
+            self._state.expect_hand_over(attempt, num_blocks)
         self._engine.send(Add(assigned_sequence(message)))
 
     def _schedule(self, event: Scheduled) -> None:
@@ -135,7 +139,7 @@ class PrefillService:
         for attempt in report.ended:
             if attempt in self._offers:
                 self._offers.pop(attempt).end()
-            self._state.attempts.drop(attempt)
+            self._drop(attempt)
         for held, run in runs:
             if run.finish_reason is None:
                 self._tell_stages(held, report)
@@ -169,5 +173,15 @@ class PrefillService:
         offer = self._offers.pop(attempt, None)
         if offer is not None:
             offer.withdraw()
-        if self._state.attempts.drop(attempt) is not None:
+        if self._drop(attempt) is not None:
             self._engine.send(Abort(attempt))
+
+    def _drop(self, attempt: Attempt) -> HeldAttempt | None:
+        self._state.traffic.forget(attempt)
+        return self._state.attempts.drop(attempt)
+
+
+def _hands_over(message: Assign) -> bool:
+    """False if token 1 is the request's last: prefill ends it itself."""
+    num_output_tokens = len(message.token_ids) - message.num_prompt_tokens
+    return num_output_tokens + 1 < message.sampling.max_tokens

@@ -90,6 +90,7 @@ class DigestThreads:
     """Digests blocks beside the event loop; numpy lets go of the interpreter while it works."""
 
     def __init__(self, memory: KVMemory) -> None:
+        self.memory = memory
         self._digests = BlockDigests(memory)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from shared.errors import CorruptPieceError, PeerLostError
-from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Frame, encode
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport
@@ -84,7 +84,9 @@ class FaultyStream(FrameStream):
         super().__init__(sock, timeout_s)
         self._plan = plan
 
-    async def send(self, frame: Frame, payload: Sequence[memoryview] = ()) -> None:
+    async def send(
+        self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None
+    ) -> None:
         fault = await self._plan.strike(type(frame).__name__.lower())
         if fault is Fault.CLOSE:
             cut(self._socket)
@@ -92,6 +94,8 @@ class FaultyStream(FrameStream):
             self._num_sent += 1
         elif payload:
             await self._send_halves(frame, payload, fault)
+            if moved is not None:
+                moved(sum(map(len, payload)))
         elif fault is Fault.CORRUPT:
             await self._send_damaged(frame)
         else:

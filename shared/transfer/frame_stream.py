@@ -26,6 +26,8 @@ USER_TIMEOUT_MS = 5_000
 LINGER_S = 1.0
 _MAX_VIEWS = 64
 """buffers in one system call; the kernel's limit is 1,024"""
+Moved = Callable[[int], None]
+"""told how many bytes of a payload each system call moved"""
 _TURN_BYTES = 256 * 2**10
 """bytes moved before other tasks of the loop get a turn: a decode worker's tokens pass through the
 same loop, and with 4 MiB a turn they waited up to 60 ms beside a pull"""
@@ -44,13 +46,15 @@ class FrameStream:
         self.max_header_bytes = MAX_HEADER_BYTES
         tune(sock)
 
-    async def send(self, frame: Frame, payload: Sequence[memoryview] = ()) -> None:
+    async def send(
+        self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None
+    ) -> None:
         """One frame; its payload is read from `payload` while it is sent."""
         async with self._sending:
             payload_bytes = sum(map(len, payload))
             head = encode(frame, self._num_sent, payload_bytes)
             self._num_sent += 1
-            await self._send_views([memoryview(head), *payload])
+            await self._send_views([memoryview(head), *payload], moved)
 
     async def receive(self) -> tuple[Frame, int]:
         """The next frame and the bytes of its payload, which the caller must take next.
@@ -69,7 +73,7 @@ class FrameStream:
         await self.receive_into([memoryview(header)])
         return decode_header(prefix, header), prefix.payload_bytes
 
-    async def receive_into(self, views: Iterable[memoryview]) -> None:
+    async def receive_into(self, views: Iterable[memoryview], moved: Moved | None = None) -> None:
         """Fill the views in order. When it returns or raises, nothing writes to them any more:
         each system call has ended before anything is awaited."""
         left = [view for view in views if len(view)]
@@ -86,6 +90,8 @@ class FrameStream:
                 raise PeerLostError(f"the peer is gone: {error.strerror}") from None
             if not received:
                 raise PeerLostError("the peer closed the connection")
+            if moved is not None:
+                moved(received)
             _advance(left, received)
             turn_bytes = await self._yield_after(turn_bytes + received)
 
@@ -104,7 +110,7 @@ class FrameStream:
     def close(self) -> None:
         self._socket.close()
 
-    async def _send_views(self, views: list[memoryview]) -> None:
+    async def _send_views(self, views: list[memoryview], moved: Moved | None = None) -> None:
         left = [view for view in reversed(views) if len(view)]
         turn_bytes = 0
         while left:
@@ -116,6 +122,8 @@ class FrameStream:
                 continue
             except OSError as error:
                 raise PeerLostError(f"the peer is gone: {error.strerror}") from None
+            if moved is not None:
+                moved(sent)
             _advance(left, sent)
             turn_bytes = await self._yield_after(turn_bytes + sent)
 

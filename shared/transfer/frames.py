@@ -51,6 +51,8 @@ class Open:
     ticket: str
     source_inc: str
     fingerprint: str
+    num_present_blocks: int = 0
+    """leading blocks that decode has and will not read"""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from shared.transfer.frames import Open
 from shared.transfer.ledger import BlockRange, PullLedger
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 from shared.transfer.tasks import OwnedTasks
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
 
 
@@ -64,6 +65,7 @@ class MemoryTransport:
         self._network = network
         self.limits = limits or TransferLimits()
         self._clock = clock or SystemClock()
+        self.traffic = Traffic(self._clock)
         self._threads = DigestThreads(memory)
         self.digests = BlockDigests(memory)
         self.table = OfferTable(memory, self.limits.lease_s, on_release, self._clock, self._threads)
@@ -143,6 +145,7 @@ class _MemoryPull:
             async with asyncio.TaskGroup() as group:
                 renewing = group.create_task(self._renew(offer))
                 async with slots:
+                    self._ours.traffic.begin(self._request.attempt)
                     pulled = await self._read_all(offer)
                 renewing.cancel()
         finally:
@@ -164,6 +167,8 @@ class _MemoryPull:
         )
         if not isinstance(admitted, LiveOffer):
             raise_refusal(admitted)
+        num_present_bytes = request.num_present_blocks * self._ours.memory.layout.block_bytes
+        self._source.traffic.skip(request.attempt, num_present_bytes)
         return admitted
 
     async def _read_all(self, offer: LiveOffer) -> Pulled:
@@ -205,6 +210,16 @@ class _MemoryPull:
         return num_told
 
     async def _copy(self, offer: LiveOffer, blocks: BlockRange) -> None:
+        sides = (self._ours.traffic, self._source.traffic)
+        for traffic in sides:
+            traffic.activate(self._request.attempt)
+        try:
+            await self._copy_block(offer, blocks)
+        finally:
+            for traffic in sides:
+                traffic.rest(self._request.attempt)
+
+    async def _copy_block(self, offer: LiveOffer, blocks: BlockRange) -> None:
         await self._ours.reach("read")
         tags = offer.tags(blocks.first_block, 1)
         assert tags is not None
@@ -218,6 +233,8 @@ class _MemoryPull:
         await self._source.reach("half_read")
         destination[half:] = source[half:]
         self._num_bytes += len(source)
+        for traffic in (self._ours.traffic, self._source.traffic):
+            traffic.move(self._request.attempt, len(source))
         self._ledger.finish(blocks, versions, tags, self._ours.digests.of([block_id]))
 
     def _pulled(self, offer: LiveOffer, start_ns: int) -> Pulled:

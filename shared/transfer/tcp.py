@@ -20,6 +20,7 @@ from shared.transfer.offers import OfferTable
 from shared.transfer.tasks import OwnedTasks
 from shared.transfer.tcp_pull import TcpPull
 from shared.transfer.tcp_session import TcpSession
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class TcpTransport:
         self._port = port
         self._limits = limits or TransferLimits()
         self._clock = clock or SystemClock()
+        self.traffic = Traffic(self._clock)
         self._digests = DigestThreads(memory)
         self._table = OfferTable(
             memory, self._limits.lease_s, on_release, self._clock, self._digests
@@ -122,7 +124,13 @@ class TcpTransport:
 
     def _pull_over(self, stream: FrameStream, request: PullRequest) -> TcpPull:
         return TcpPull(
-            request, stream, self._memory, self._digests, self._slots, self._limits, self._clock
+            request,
+            stream,
+            self._digests,
+            self._slots,
+            self.traffic,
+            self._limits,
+            self._clock,
         )
 
     async def _dial(self, source: str) -> socket.socket:
@@ -164,7 +172,9 @@ class TcpTransport:
 
     def _serve(self, sock: socket.socket) -> None:
         stream = self._stream(sock)
-        session = TcpSession(stream, self._memory, self._inc, self._table, self._limits)
+        session = TcpSession(
+            stream, self._memory, self._inc, self._table, self.traffic, self._limits
+        )
         task = self._start_over(stream, session.run())
         self._sessions.add(task)
         task.add_done_callback(self._sessions.discard)

@@ -15,10 +15,10 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from shared.clock import Clock
 from shared.errors import KVTransferError, PeerLostError, ProtocolError
-from shared.kv_memory import KVMemory
 from shared.protocol import TokenRun
 from shared.transfer.blocks import block_views
 from shared.transfer.digest import DigestThreads
@@ -46,6 +46,7 @@ from shared.transfer.frames import (
 )
 from shared.transfer.ledger import BlockRange, PullLedger, Tag
 from shared.transfer.tasks import settled
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 
 logger = logging.getLogger(__name__)
@@ -63,17 +64,18 @@ class TcpPull:
         self,
         request: PullRequest,
         stream: FrameStream,
-        memory: KVMemory,
         digests: DigestThreads,
         slots: asyncio.Semaphore,
+        traffic: Traffic,
         limits: TransferLimits,
         clock: Clock,
     ) -> None:
         self._request = request
         self._stream = stream
-        self._memory = memory
+        self._memory = digests.memory
         self._digests = digests
         self._slots = slots
+        self._traffic = traffic
         self._limits = limits
         self._clock = clock
         self._ledger = PullLedger(len(request.block_ids), request.num_present_blocks)
@@ -84,6 +86,7 @@ class TcpPull:
         self._num_bytes = 0
         self._start_ns = self._sealed_ns = clock.wall_ns()
         self._token_1: TokenRun | None = None
+        self._moved = partial(traffic.move, request.attempt)
 
     async def run(self) -> Pulled:
         """The verified hand-over, released. KVTransferError of the kind that the contract names;
@@ -118,6 +121,7 @@ class TcpPull:
                 for task in background:
                     task.cancel()
         finally:
+            self._traffic.rest(self._request.attempt)
             await settled(self._digesting)
             self._memory.unmap_pages(self._request.block_ids)
         end_ns = self._clock.wall_ns()
@@ -144,6 +148,7 @@ class TcpPull:
                 request.ticket,
                 request.source_inc,
                 self._memory.layout.fingerprint(),
+                request.num_present_blocks,
             )
         )
         frame, _ = await self._stream.receive()
@@ -194,6 +199,7 @@ class TcpPull:
         """Keep a few reads in flight for what is wanted, once it is this pull's turn."""
         max_blocks = max(1, self._limits.max_read_bytes // self._memory.layout.block_bytes)
         async with self._slots:
+            self._traffic.begin(self._request.attempt)
             self._start_ns = self._clock.wall_ns()
             while True:
                 while len(self._in_flight) < self._limits.num_pipelined_reads:
@@ -201,6 +207,7 @@ class TcpPull:
                     if blocks is None:
                         break
                     self._in_flight.append(blocks)
+                    self._traffic.activate(self._request.attempt)
                     await self._stream.send(Read(*blocks))
                 self._wake.clear()
                 await self._wake.wait()
@@ -219,6 +226,8 @@ class TcpPull:
         for start in range(0, blocks.num_blocks, num_digested):
             some = tags[start : start + num_digested]
             await self._fill(BlockRange(blocks.first_block + start, len(some)), some, group)
+        if not self._in_flight:
+            self._traffic.rest(self._request.attempt)
         self._num_bytes += payload_bytes
 
     async def _fill(
@@ -228,7 +237,7 @@ class TcpPull:
         end = blocks.first_block + blocks.num_blocks
         block_ids = self._request.block_ids[blocks.first_block : end]
         versions = self._ledger.begin(blocks)
-        await self._stream.receive_into(block_views(self._memory, block_ids))
+        await self._stream.receive_into(block_views(self._memory, block_ids), self._moved)
         digesting = self._digests.of(block_ids)
         self._digesting.append(digesting)
         group.create_task(self._check(blocks, versions, tags, digesting))

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
 from shared.kv_memory import KVMemory
@@ -39,6 +40,7 @@ from shared.transfer.frames import (
 )
 from shared.transfer.ledger import Tag
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable, Publication
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
 
 logger = logging.getLogger(__name__)
@@ -58,12 +60,14 @@ class TcpSession:
         memory: KVMemory,
         inc: str,
         table: OfferTable,
+        traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
         self._stream = stream
         self._memory = memory
         self._inc = inc
         self._table = table
+        self._traffic = traffic
         self._limits = limits
         self._unanswered: deque[Read | Verify | Renew] = deque()
         self._changed = asyncio.Event()
@@ -103,6 +107,8 @@ class TcpSession:
         if not isinstance(admitted, LiveOffer):
             await self._hang_up(admitted)
             return None
+        num_bytes = frame.num_present_blocks * self._memory.layout.block_bytes
+        self._traffic.skip(admitted.attempt, num_bytes)
         await self._stream.send(Opened(round(self._limits.renew_every_s * 1000)))
         return admitted
 
@@ -163,7 +169,13 @@ class TcpSession:
             raise ProtocolError("a reader asks for blocks that are not published")
         block_ids, generations = _columns(tags)
         payload = block_views(self._memory, [tag.block_id for tag in tags])
-        await self._stream.send(Blocks(first_block, block_ids, generations), payload)
+        self._traffic.activate(offer.attempt)
+        try:
+            head = Blocks(first_block, block_ids, generations)
+            moved = partial(self._traffic.move, offer.attempt)
+            await self._stream.send(head, payload, moved)
+        finally:
+            self._traffic.rest(offer.attempt)
 
     async def _hang_up(self, reason: Refusal) -> None:
         with contextlib.suppress(PeerLostError):

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from shared.kv_memory import Piece
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class KVTransport(Protocol):
     @property
     def address(self) -> str:
         """Where peers reach this transport; empty before `start`."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What moves, and how fast. Who calls `offer` and `pull` says there what to expect."""
 
     async def start(self) -> None:
         """Begin to serve. A worker that only pulls need not."""

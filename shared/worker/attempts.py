@@ -35,6 +35,8 @@ class HeldAttempt:
     """its blocks are taken, the pull may start"""
     adopted_ns: int = 0
     """its KV is here and verified"""
+    told_mark: tuple[int, ...] = ()
+    """how far it was when its gateway was last told (`shared.worker.progress`)"""
 
     @property
     def stage(self) -> str:

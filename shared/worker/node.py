@@ -78,7 +78,7 @@ class Node:
         self._identity = identity
         self._ready = ready
         self._pool = pool_name(identity.served_model, ready.layout)
-        self._state = WorkerState(identity.inc, ROOM_STEPS * ready.step_tokens)
+        self._state = WorkerState(identity.inc, ROOM_STEPS * ready.step_tokens, ready.layout)
         self._state.note_engine(ready.load, {})
         self._redis = RedisClient(settings.redis)
         self._keys = Keys()

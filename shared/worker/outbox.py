@@ -19,6 +19,7 @@ from shared.protocol import (
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import SpanSink, parse_traceparent
 from shared.worker.attempts import HeldAttempt
+from shared.worker.progress import advanced_attempts
 from shared.worker.state import Refusal, WorkerState
 
 
@@ -81,4 +82,5 @@ class Outbox:
 
     def pong(self, peer: Peer, seq: int) -> None:
         state = self._state
-        peer.send(Pong(seq, state.load(), state.counters, state.attempts.num_by_stage()))
+        stages, advanced = state.attempts.num_by_stage(), advanced_attempts(state, peer)
+        peer.send(Pong(seq, state.load(), state.counters, stages, advanced))

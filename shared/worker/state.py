@@ -3,7 +3,10 @@
 from dataclasses import replace
 from typing import Literal
 
-from shared.protocol import Load
+from shared.clock import SystemClock
+from shared.kv_layout import KVLayout, num_blocks_for
+from shared.protocol import Attempt, Load
+from shared.transfer.traffic import Traffic
 from shared.worker.attempts import AttemptTable
 
 Refusal = Literal["no_room", "incarnation", "draining", "too_long"]
@@ -12,12 +15,15 @@ Refusal = Literal["no_room", "incarnation", "draining", "too_long"]
 class WorkerState:
     """Facts the io process decides by. The engine's own numbers arrive with its reports."""
 
-    def __init__(self, inc: str, room_limit_tokens: int) -> None:
+    def __init__(self, inc: str, room_limit_tokens: int, layout: KVLayout) -> None:
         self.inc = inc
         self.attempts = AttemptTable()
         self.draining = False
         self.counters: dict[str, int] = {}
         """totals by metric name, the engine's and this process's"""
+        self.traffic = Traffic(SystemClock())
+        """of hand-overs; a role with a transport puts that one's here"""
+        self._layout = layout
         self._room_limit_tokens = room_limit_tokens
         self._engine_load = Load(0, 0, 0, 0, 0, 0, 0, 0)
 
@@ -28,13 +34,28 @@ class WorkerState:
     def count(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount
 
+    def expect_hand_over(self, attempt: Attempt, num_blocks: int) -> None:
+        """The KV of so many blocks is to be handed over."""
+        self.traffic.expect(attempt, num_blocks * self._layout.block_bytes)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return num_blocks_for(num_tokens, self._layout.block_size)
+
+    @property
+    def queues(self) -> bool:
+        """There is more work than runs: a sequence may have to wait for others."""
+        return self._engine_load.waiting > 0 or self.attempts.num_uncomputed_tokens > 0
+
     def load(self) -> Load:
         """The engine's last numbers, with the queue as this process counts it."""
+        token_bytes = self._layout.block_bytes // self._layout.block_size
         return replace(
             self._engine_load,
             room_tokens=max(0, self._room_limit_tokens - self.attempts.num_unstarted_tokens),
             queued_tokens=self.attempts.num_uncomputed_tokens,
             state="draining" if self.draining else "ready",
+            unpulled_tokens=-(-self.traffic.left_bytes // token_bytes),
+            pull_tokens_s=self.traffic.rate_bytes_s / token_bytes,
         )
 
     def refusal(self, inc: str, num_tokens: int) -> Refusal | None:

@@ -360,7 +360,7 @@ async def test_fault_free_pd_computes_no_prompt_on_the_decode_worker(
 async def test_a_planted_local_prefill_is_counted(tiny: TinyModel, alone: Answers) -> None:
     pair = Pair(tiny, "memory", num_blocks=(80, 120))
     requests = make_requests(6)
-    requests[3].local = "retry"
+    requests[3].local = "slow_link"
     assert_equal(await pair.serve(requests), alone)
     assert pair.decode.local_prefill_tokens() == len(requests[3].prompt)
     with pytest.raises(AssertionError):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from shared.kv_layout import KVLayout
 from shared.protocol import Message, Pull
 from shared.queue.backlog import BacklogEntry
 from shared.queue.redis_backlog import RedisBacklog
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 BACK_WITHIN_S = 1.5
 """the refresh is every second; 0.5 s for a machine that is busy"""
 INC = "w.1"
+LAYOUT = KVLayout("m", "float32", 1, 2, 1, 2, 4)
 ENTRY = WorkerEntry(
     worker_id="w",
     inc=INC,
@@ -128,7 +130,7 @@ class Pulling:
     """A puller with one gateway."""
 
     def __init__(self, client: RedisClient) -> None:
-        self.state = WorkerState(INC, 64)
+        self.state = WorkerState(INC, 64, LAYOUT)
         self.backlog = RedisBacklog(client, Keys(), "pool", 16)
         publisher = KVPublisher(RedisKVEvents(client, Keys()), INC)
         self.peer = RecordingPeer()

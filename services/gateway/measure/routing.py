@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from services.gateway.owner.router import Prompt, WorkerView, choose_placement, choose_worker
+from services.gateway.owner.router import Prompt, choose_placement, choose_worker
+from services.gateway.owner.worker_view import WorkerView
 from shared.state.kv_events import STRIDE, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 

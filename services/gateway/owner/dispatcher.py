@@ -285,17 +285,9 @@ class Dispatcher:
             live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
             if now_s >= live.deadline_s:
                 self._requests.execute(live, live.machine.expire(live.limit_s))
-            elif now_s - self._last_progress_s(live) > live.patience_s():
+            elif now_s - live.progress_s > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()
         self._requests.place_popped()
         self._requests.place_waiting(PLACE_OURSELVES_S)
         self._requests.line.repeat_puts()
-
-    def _last_progress_s(self, live: LiveRequest) -> float:
-        """Its own, or that of a worker which has more than it runs: waiting there is no stall."""
-        machine, progress_s = live.machine, live.progress_s
-        for worker in (self._links.get(machine.p_inc), self._links.get(machine.d_inc)):
-            if worker is not None and worker.queues and machine.holds(worker.inc):
-                progress_s = max(progress_s, worker.last_progress_s)
-        return progress_s

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from shared.protocol import FinishReason, TokenLogprobs
 
 Mode = Literal["prefill", "local"]
-LocalReason = Literal["", "agg", "no_prefill_worker", "retry"]
+LocalReason = Literal["", "agg", "no_prefill_worker", "slow_link"]
 Outcome = Literal["done", "failed", "cancelled"]
 
 

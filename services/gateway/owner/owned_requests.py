@@ -138,10 +138,10 @@ class OwnedRequests:
         return num_waiting if may_pop else 0
 
     def _place_in_order(self, waiting: list[LiveRequest]) -> int:
-        placement = self.placement() if waiting else None
-        if placement is None:
-            return 0
         for num_placed, live in enumerate(waiting):
+            placement = self.placement()
+            if placement is None:
+                return num_placed
             route = choose_worker(placement, self._prompt(live), self._rng)
             if route is None:
                 self.line.join(live, no_room=True)

@@ -11,34 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from services.gateway.owner.admission import HAND_OVER_LIMIT_S, hand_over_s, in_time
 from services.gateway.owner.effects import LocalReason, Mode
+from services.gateway.owner.worker_view import WorkerView
 
 MAX_HOLDERS = 8
 NUM_RANDOM = 2
 
 Topology = Literal["auto", "pd", "agg"]
-
-
-@dataclass(slots=True)
-class WorkerView:
-    """What the gateway knows of a worker; its link keeps it up to date, the router only reads
-    it (64 fresh copies a decision would cost more than the decision)."""
-
-    inc: str
-    role: Literal["prefill", "decode"]
-    ready: bool
-    room_tokens: int
-    """prompt tokens it would take now, less what is on its way to it"""
-    idle: bool
-    """nothing waits there: it takes a prompt of any length"""
-    queued_tokens: int
-    """prompt tokens there or on the way, not yet computed"""
-    num_sequences: int
-    """running, waiting and on the way"""
-    spare_blocks: int
-    """free or cached KV blocks"""
-    token_s: float
-    """fitted seconds per prompt token"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +85,22 @@ def choose_placement(
     decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
     if topology != "agg":
         prefill = [worker for worker in workers if worker.ready and worker.role == "prefill"]
-        if prefill:
+        if prefill and not decode:
             return Placement("prefill", "", prefill)
+        if prefill:
+            return _hand_over(prefill, decode)
     if not decode or (topology == "pd" and not prefill_seen):
         return None
     aggregated = topology == "agg" or not prefill_seen
     return Placement("local", "agg" if aggregated else "no_prefill_worker", decode)
+
+
+def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement:
+    """To the prefill workers whose KV is taken in time, else past them."""
+    open_links = in_time(prefill)
+    if open_links and in_time(decode):
+        return Placement("prefill", "", open_links)
+    return Placement("local", "slow_link", decode)
 
 
 def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
@@ -151,6 +141,7 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt) -> str | None:
         ready,
         key=lambda w: (
             w.spare_blocks < needed,
+            hand_over_s(w) > HAND_OVER_LIMIT_S,
             w.num_sequences,
             -holders.get(w.inc, 0),
             -w.spare_blocks,

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from services.gateway.owner.router import WorkerView
+from services.gateway.owner.worker_view import WorkerView
 from shared.clock import Clock
 from shared.protocol import Hello, Load, Message
 
@@ -39,8 +39,6 @@ class WorkerLink:
         self.stages: dict[str, int] = {}
         self.num_unanswered_pings = 0
         self.last_frame_s = clock.monotonic_s()
-        self.last_progress_s = self.last_frame_s
-        """when it last started a prompt or sent a token, for anybody"""
         self._clock = clock
         self._room_limit: int | None = None
         """the room it had when nothing was queued"""
@@ -53,20 +51,12 @@ class WorkerLink:
     def inc(self) -> str:
         return self.hello.inc
 
-    @property
-    def queues(self) -> bool:
-        """It has more work than it runs, so a request may wait there without being stuck."""
-        return self.load.waiting > 0 or self.load.queued_tokens > 0
-
     def send(self, message: Message) -> None:
         self.link.send(message)
 
     def note_frame(self) -> None:
         self.last_frame_s = self._clock.monotonic_s()
         self.num_unanswered_pings = 0
-
-    def note_progress(self) -> None:
-        self.last_progress_s = self._clock.monotonic_s()
 
     def note_load(self, load: Load) -> None:
         """What the worker says of itself; it includes all but the latest assignments."""
@@ -107,6 +97,8 @@ class WorkerLink:
         view.queued_tokens = load.queued_tokens + on_the_way
         view.num_sequences = load.running + load.waiting + len(self._charges)
         view.spare_blocks = load.free + load.cached
+        view.unpulled_tokens = load.unpulled_tokens + on_the_way
+        view.pull_tokens_s = load.pull_tokens_s
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:
         """Its entry in `status --json`."""

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
-from services.gateway.owner.router import WorkerView
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
+from services.gateway.owner.worker_view import WorkerView
 from shared.clock import Clock
 from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
 from shared.link.link import Link
@@ -44,7 +44,7 @@ class LinkUser(Protocol):
         """Attempts still owned on a worker; it drops all others of this gateway."""
 
     def receive(self, worker: WorkerLink, message: Message) -> None:
-        """A frame other than PONG."""
+        """One frame; its load is noted already."""
 
     def worker_up(self, worker: WorkerLink) -> None:
         """A worker is linked."""
@@ -246,7 +246,6 @@ class WorkerLinks:
             worker.counters = message.counters or worker.counters
             worker.stages = message.stages
             worker.note_load(message.load)
-            return
         assert self._user is not None
         self._user.receive(worker, message)
 

@@ -14,6 +14,7 @@ from shared.protocol import (
     Fail,
     Handback,
     Message,
+    Pong,
     Pull,
     Refuse,
     Spans,
@@ -41,6 +42,7 @@ class WorkerMessages:
             Handback: self._handback,
             Spans: self._note_spans,
             Pull: self._pull,
+            Pong: self._pong,
         }
 
     def receive(self, worker: WorkerLink, message: Message) -> None:
@@ -54,7 +56,6 @@ class WorkerMessages:
     def _start(self, worker: WorkerLink, message: Start) -> None:
         worker.settle(message.rid)
         worker.note_load(message.load)
-        worker.note_progress()
         live = self._requests.live.get(message.rid)
         if live is None:
             return
@@ -69,7 +70,6 @@ class WorkerMessages:
 
     def _tokens(self, worker: WorkerLink, message: Tokens) -> None:
         worker.note_load(message.load)
-        worker.note_progress()
         now_s = self._clock.monotonic_s()
         for run in message.runs:
             live = self._requests.live.get(run.rid)
@@ -122,6 +122,14 @@ class WorkerMessages:
         if receipt is not None:
             for span in message.spans:
                 receipt.note(message.epoch, worker.worker_id, span)
+
+    def _pong(self, worker: WorkerLink, message: Pong) -> None:
+        """Attempts that went on without a token to show for it are not stalled."""
+        now_s = self._clock.monotonic_s()
+        for rid, epoch in message.advanced:
+            live = self._requests.live.get(rid)
+            if live is not None and live.machine.epoch == epoch and live.machine.holds(worker.inc):
+                live.progress_s = now_s
 
     def _pull(self, worker: WorkerLink, message: Pull) -> None:
         if self._requests.line.note_popped(message.rid):

@@ -14,7 +14,12 @@ DECODE = WorkerSample(
     "decode-0",
     "decode",
     LOAD,
-    {"local_prefill_tokens:retry": 4, "kv_transfer_bytes:tcp": 640, "preemptions": 3, "odd:": 1},
+    {
+        "local_prefill_tokens:slow_link": 4,
+        "kv_transfer_bytes:tcp": 640,
+        "preemptions": 3,
+        "odd:": 1,
+    },
     {"transfer": 2},
 )
 
@@ -40,7 +45,7 @@ def test_the_text_parses_and_names_have_no_colon_and_a_help() -> None:
 
 def test_zeros_are_there_before_any_worker() -> None:
     found = samples(GatewayMetrics(list))
-    for reason in ("agg", "no_prefill_worker", "retry"):
+    for reason in ("agg", "no_prefill_worker", "slow_link"):
         assert found["baton_local_prefill_tokens_total", (("reason", reason),)] == 0
     for source in ("computed", "cached", "transferred"):
         assert found["baton_prompt_tokens_total", (("source", source),)] == 0
@@ -53,7 +58,7 @@ def test_zeros_are_there_before_any_worker() -> None:
 def test_a_workers_words_get_its_name_and_role() -> None:
     found = samples(GatewayMetrics(lambda: [DECODE]))
     who = (("role", "decode"), ("worker", "decode-0"))
-    retry = (("reason", "retry"), *who)
+    retry = (("reason", "slow_link"), *who)
     assert found["baton_worker_local_prefill_tokens_total", retry] == 4
     bytes_key = ("baton_worker_kv_transfer_bytes_total", (who[0], ("transport", "tcp"), who[1]))
     assert found[bytes_key] == 640

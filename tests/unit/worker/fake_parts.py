@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.clock import ManualClock
 from shared.errors import KVTransferError
+from shared.kv_layout import KVLayout
 from shared.kv_memory import Piece
 from shared.link.server import Peer
 from shared.protocol import (
@@ -22,6 +23,7 @@ from shared.protocol import (
     TokenRun,
 )
 from shared.telemetry.tracing import NoSpans
+from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest
 from shared.worker.channel import Command, StepReport
 from shared.worker.outbox import Outbox
@@ -29,6 +31,7 @@ from shared.worker.state import WorkerState
 
 INC = "worker.1"
 ROOM_TOKENS = 20
+LAYOUT = KVLayout("fake", "float32", 1, 2, 1, 2, 4)
 LOAD = Load(0, 0, 0, 0, 8, 8, 0, 0)
 
 
@@ -100,6 +103,7 @@ class FakeTransport:
     """a cancelled pull returns only once this is set"""
     kept: set[Attempt] = field(default_factory=set)
     """leases held for a reservation that waits"""
+    traffic: Traffic = field(default_factory=lambda: Traffic(ManualClock()))
 
     async def start(self) -> None:
         self.journal.note("transport", "start")
@@ -139,7 +143,7 @@ class Stage:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        self.state = WorkerState(INC, ROOM_TOKENS)
+        self.state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
         self.outbox = Outbox(self.state, NoSpans())
         self.engine = FakeEngine(self.journal)
         self.transport = FakeTransport(self.journal)

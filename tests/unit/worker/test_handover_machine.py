@@ -191,7 +191,7 @@ class HandoverMachine(RuleBasedStateMachine):
         salt=st.integers(0, 1),
         max_tokens=st.integers(1, 8),
         seed=st.integers(0, 9),
-        local=st.sampled_from((None, None, None, "retry")),
+        local=st.sampled_from((None, None, None, "slow_link")),
     )
     def submit(
         self,
@@ -199,7 +199,7 @@ class HandoverMachine(RuleBasedStateMachine):
         salt: int,
         max_tokens: int,
         seed: int,
-        local: Literal["retry"] | None,
+        local: Literal["slow_link"] | None,
     ) -> None:
         self.num_submitted += 1
         sampling = Sampling(max_tokens=max_tokens, temperature=0.8 * (seed > 4), seed=seed)

@@ -1,13 +1,26 @@
 """The gateway's core on fake links: one request from submit to its end, in every weather."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.gateway.owner.generation import Generation
 from shared.errors import AttemptError, OverloadedError
-from shared.protocol import Assign, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
+from shared.protocol import (
+    Assign,
+    Attempt,
+    Cancel,
+    Fail,
+    Handback,
+    Pong,
+    Receive,
+    Refuse,
+    Span,
+    Spans,
+)
 from shared.state.records import RequestState
 from shared.telemetry import attributes as names
-from tests.unit.gateway.owner.gateway_bench import FULL, Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
 
@@ -232,24 +245,50 @@ async def test_attempts_run_out_in_one_error() -> None:
         assert record is not None and record.state is RequestState.FAILED
 
 
-async def test_a_silent_engine_is_left_behind_but_a_busy_one_is_waited_for() -> None:
+async def test_slow_is_not_dead_as_long_as_a_worker_names_progress() -> None:
     p, d = pair()
     q = FakeWorker("prefill", "p1")
     async with started(Bench()) as bench:
         await bench.add(p, q, d)
         bench.dispatcher.submit(bench.request())
-        busy = FULL
-        p.load = busy
         p.start()
-        bench.clock.advance(4.0)
-        p.start()
-        bench.clock.advance(4.0)
-        bench.dispatcher.tick()
+        for _ in range(10):
+            bench.clock.advance(4.0)
+            d.say(Pong(0, d.load, advanced=(Attempt("r1", 0),)))
+            bench.dispatcher.tick()
         assert not q.all(Assign)
-        bench.clock.advance(4.0)
+        for late in (Attempt("r1", 7), Attempt("other", 0)):
+            bench.clock.advance(4.0)
+            d.say(Pong(0, d.load, advanced=(late,)))
         bench.dispatcher.tick()
         assert q.last(Assign).epoch == 1
         assert [cancel.reason for cancel in p.all(Cancel)] == ["stalled"]
+
+
+async def test_a_worker_that_lost_the_request_cannot_keep_it_alive() -> None:
+    p, d = pair()
+    q = FakeWorker("prefill", "p1")
+    async with started(Bench()) as bench:
+        await bench.add(p, q, d)
+        bench.dispatcher.submit(bench.request())
+        for _ in range(2):
+            bench.clock.advance(4.0)
+            q.say(Pong(0, q.load, advanced=(Attempt("r1", 0),)))
+        bench.dispatcher.tick()
+        assert q.last(Assign).epoch == 1
+
+
+async def test_what_the_link_cannot_carry_is_computed_on_decode_with_its_reason() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        p.say(Pong(0, replace(p.load, unpulled_tokens=4000, pull_tokens_s=1000.0)))
+        bench.dispatcher.submit(bench.request())
+        assign = d.last(Assign)
+        assert (assign.mode, assign.reason) == ("local", "slow_link")
+        p.say(Pong(1, replace(p.load, unpulled_tokens=400, pull_tokens_s=1000.0)))
+        bench.dispatcher.submit(bench.request("r2"))
+        assert p.last(Assign).rid == "r2"
 
 
 async def test_a_pause_of_the_gateway_itself_is_no_stall() -> None:

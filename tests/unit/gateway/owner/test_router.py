@@ -5,19 +5,20 @@ import time
 
 import pytest
 
+from services.gateway.owner.admission import HAND_OVER_LIMIT_S
 from services.gateway.owner.router import (
     Placement,
     Prompt,
     Route,
     Topology,
-    WorkerView,
     choose_decode,
     choose_placement,
     choose_worker,
 )
+from services.gateway.owner.worker_view import WorkerView
 
 
-def view(inc: str, queued: int = 0, **facts: int | bool) -> WorkerView:
+def view(inc: str, queued: int = 0, **facts: float | bool) -> WorkerView:
     worker = WorkerView(
         inc=inc,
         role="prefill" if inc.startswith("p") else "decode",
@@ -119,6 +120,48 @@ def test_who_prefills(
 ) -> None:
     placement = choose_placement([view(inc) for inc in incs], topology, seen)
     assert (placement and (placement.mode, placement.reason)) == expected
+
+
+def behind(inc: str, hand_over_s: float) -> WorkerView:
+    """A worker whose KV takes so long to travel."""
+    return view(inc, unpulled_tokens=round(1000 * hand_over_s), pull_tokens_s=1000.0)
+
+
+SLOW = 2 * HAND_OVER_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("p_waits_s", "d_waits_s", "expected"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), ("prefill", "", ["p0", "p1"])),
+        ((SLOW, 0.0), (0.0, 0.0), ("prefill", "", ["p1"])),
+        ((SLOW, SLOW), (0.0, 0.0), ("local", "slow_link", ["d0", "d1"])),
+        ((0.0, 0.0), (SLOW, 0.0), ("prefill", "", ["p0", "p1"])),
+        ((0.0, 0.0), (SLOW, SLOW), ("local", "slow_link", ["d0", "d1"])),
+    ],
+)
+def test_a_prompt_goes_past_a_link_that_will_not_take_its_kv_in_time(
+    p_waits_s: tuple[float, float],
+    d_waits_s: tuple[float, float],
+    expected: tuple[str, str, list[str]],
+) -> None:
+    workers = [behind(f"p{at}", wait_s) for at, wait_s in enumerate(p_waits_s)]
+    workers += [behind(f"d{at}", wait_s) for at, wait_s in enumerate(d_waits_s)]
+    placement = choose_placement(workers, "auto", True)
+    assert placement is not None
+    incs = [worker.inc for worker in placement.workers]
+    assert (placement.mode, placement.reason, incs) == expected
+
+
+def test_without_a_decode_worker_nothing_goes_past_the_link() -> None:
+    placement = choose_placement([behind("p0", SLOW)], "auto", True)
+    assert placement is not None
+    assert placement.mode == "prefill"
+
+
+def test_decode_is_not_the_worker_whose_link_is_behind() -> None:
+    workers = [behind("d0", SLOW), view("d1", num_sequences=5)]
+    assert choose_decode(workers, Prompt(512, 16, {})) == "d1"
 
 
 def test_workers_that_are_not_ready_get_nothing() -> None:

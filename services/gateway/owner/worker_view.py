@@ -1,0 +1,30 @@
+"""What the gateway knows of a worker when it decides."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """What the gateway knows of a worker; its link keeps it up to date, the router only reads
+    it (64 fresh copies a decision would cost more than the decision)."""
+
+    inc: str
+    role: Literal["prefill", "decode"]
+    ready: bool
+    room_tokens: int
+    """prompt tokens it would take now, less what is on its way to it"""
+    idle: bool
+    """nothing waits there: it takes a prompt of any length"""
+    queued_tokens: int
+    """prompt tokens there or on the way, not yet computed"""
+    num_sequences: int
+    """running, waiting and on the way"""
+    spare_blocks: int
+    """free or cached KV blocks"""
+    token_s: float
+    """fitted seconds per prompt token"""
+    unpulled_tokens: int = 0
+    """prompt tokens whose KV is still to be handed over, on the way included"""
+    pull_tokens_s: float = 0.0
+    """measured rate of hand-overs; 0 until there was one"""
