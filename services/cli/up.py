@@ -14,6 +14,7 @@ from shared.errors import BatonError
 
 SETTINGS = (
     "model",
+    "random_weights",
     "served_model_name",
     "tool_parser",
     "reasoning_parser",
