@@ -15,7 +15,9 @@ from typing import Any
 from shared.errors import MissingError, ModelError, SettingsError
 from shared.kv_layout import KVLayout
 from shared.model_config import ModelConfig, parse_config
+from shared.model_shapes import SHAPES
 from shared.rope import DynamicRope
+from shared.shape_folder import shape_folder
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
@@ -40,13 +42,18 @@ class Checkpoint:
     hold the same model"""
 
 
-def load_checkpoint(model: str, cache_dir: Path | None = None) -> Checkpoint:
+def load_checkpoint(
+    model: str, cache_dir: Path | None = None, *, random_weights: bool = False
+) -> Checkpoint:
     """Resolve `model` and read everything but the weights.
 
-    `cache_dir` is where a random demo model is kept while no trained one exists; default
-    ~/.cache/baton. MissingError without huggingface_hub, ModelError for all that is wrong with
-    the checkpoint.
+    `random_weights`: `model` is a shape, whose weights every engine draws for itself. `cache_dir`
+    is for what is made here (a shape's text files, a random demo model while no trained one
+    exists); default ~/.cache/baton. MissingError without huggingface_hub, ModelError for all
+    that is wrong with the checkpoint.
     """
+    if random_weights:
+        return _shape(model, cache_dir)
     path = resolve_model(model, cache_dir)
     raw = _read_json(path / "config.json")
     config = parse_config(raw)
@@ -69,6 +76,11 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
     path = Path(model).expanduser()
     if path.is_dir():
         return path
+    if model in SHAPES:
+        raise ModelError(
+            f"--model {model} is a shape without weights: add --random-weights, "
+            "or name a checkpoint directory"
+        )
     if path.exists() or not HUB_ID.fullmatch(model):
         raise ModelError(f"model {model!r} is neither a directory nor a hub id (owner/name)")
     return _download(model)
@@ -129,6 +141,19 @@ def max_model_len(config: ModelConfig, wanted: int) -> int:
     return wanted or config.default_len
 
 
+def _shape(name: str, cache_dir: Path | None) -> Checkpoint:
+    if name not in SHAPES:
+        raise ModelError(
+            f"--random-weights: {name!r} is not a shape; shapes are {', '.join(SHAPES)}; "
+            "a checkpoint has weights of its own, leave --random-weights out for it"
+        )
+    try:
+        path = shape_folder(name, _cache(cache_dir), _demo_model(cache_dir))
+    except OSError as error:
+        raise ModelError(f"{name}: its text files cannot be written: {error}") from None
+    return random_checkpoint(path, name, SHAPES[name])
+
+
 def _demo_model(cache_dir: Path | None) -> Path:
     from shared import demo_model  # noqa: PLC0415  (its folder says where the trained one lies)
 
@@ -137,7 +162,11 @@ def _demo_model(cache_dir: Path | None) -> Path:
         return trained
     from shared.demo_model.random_model import random_model  # noqa: PLC0415
 
-    return random_model(cache_dir or Path.home() / ".cache" / "baton")
+    return random_model(_cache(cache_dir))
+
+
+def _cache(given: Path | None) -> Path:
+    return given or Path.home() / ".cache" / "baton"
 
 
 def _download(hub_id: str) -> Path:

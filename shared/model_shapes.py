@@ -73,5 +73,19 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "num_attention_heads": 16,
         "tie_word_embeddings": True,
     },
+    "tiny": {
+        **_QWEN3,
+        "vocab_size": 8192,
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+        "bos_token_id": 8190,
+        "eos_token_id": 8191,
+    },
 }
-"""name -> config.json; the second is half of a 70B model, so that one GPU holds it"""
+"""name -> config.json; the second is half of a 70B model, so that one GPU holds it; the last is no
+known model's, but small enough to be served on any CPU"""

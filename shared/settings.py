@@ -49,6 +49,9 @@ class Settings:
 
     # Model
     model: str = _setting("demo", "checkpoint directory, hub id, or 'demo'")
+    random_weights: bool = _setting(
+        False, "the model is a shape like llama-3.1-8b, its weights are drawn, its answers noise"
+    )
     served_model_name: str = _setting("", "name clients use; default: the model's own")
     tool_parser: str = _setting(
         "auto",

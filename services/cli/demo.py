@@ -11,7 +11,7 @@ from typing import Any
 from services.cli.gateway_client import GatewayClient
 from services.cli.local_cell import finished, running, stop_signals, this_machine
 from services.cli.output import Output
-from services.cli.plan import make_plan
+from services.cli.plan import Topology, make_plan
 from services.cli.waterfall import ASCII, Ink, render_waterfall
 from shared.demo_model.knowledge import DEMO_QUESTION
 
@@ -37,7 +37,8 @@ async def _demo(arguments: argparse.Namespace) -> int:
     flags: dict[str, Any] = {"port": 0}
     if arguments.model:
         flags["model"] = arguments.model
-    plan = make_plan(flags, os.environ, this_machine(), topology=arguments.topology or "pd")
+    topology: Topology = arguments.topology or "pd"
+    plan = make_plan(flags, os.environ, this_machine(), topology=topology, num_decode=1)
     if arguments.topology is None:
         plan = replace(plan, why="")
     output = Output(quiet=True)

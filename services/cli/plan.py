@@ -92,18 +92,26 @@ def make_plan(
     *,
     topology: Topology | None = None,
     num_prefill: int | None = None,
-    num_decode: int = 1,
+    num_decode: int | None = None,
 ) -> Plan:
-    """The plan for settings given as flags and environment; SettingsError when impossible."""
+    """The plan for settings given as flags and environment; SettingsError when impossible.
+
+    Workers that are not counted: one of each role with pd, one per GPU with agg.
+    """
     settings = load_settings(flags, environ)
     num_gpus = 0 if settings.device == "cpu" else machine.num_gpus
-    topology, why = choose_topology(topology, num_gpus, settings.tp)
-    if topology == "agg":
-        if num_prefill is not None:
-            raise SettingsError(f"--prefill has no meaning with topology agg ({why})")
-        num_prefill = 0
-    elif num_prefill is None:
-        num_prefill = 1
+    one_device = settings.device.startswith("cuda") and settings.tp == 1
+    num_places = min(num_gpus, 1) if one_device else num_gpus
+    topology, why = choose_topology(topology, num_places, settings.tp)
+    if topology == "agg" and num_prefill is not None:
+        raise SettingsError(
+            f"--prefill has no meaning with topology agg ({why}); prefill workers take "
+            "--topology pd"
+        )
+    if num_prefill is None:
+        num_prefill = 0 if topology == "agg" else 1
+    if num_decode is None:
+        num_decode = max(1, num_places // settings.tp) if topology == "agg" else 1
     if num_decode < 1 or (topology == "pd" and num_prefill < 1):
         raise SettingsError("--prefill and --decode must be at least 1")
     num_workers = num_prefill + num_decode
@@ -114,7 +122,6 @@ def make_plan(
             f"{num_workers} workers with --tp {settings.tp} take {num_workers * settings.tp} GPUs, "
             f"and there are {num_gpus}: fewer workers (--decode) or a smaller --tp"
         )
-    num_places = min(num_gpus, 1) if settings.device.startswith("cuda") else num_gpus
     if 0 < num_places < num_workers and settings.tp == 1 and not settings.kv_blocks:
         raise SettingsError(
             f"{num_workers} workers on {num_places} GPUs, and each would take nearly all of one: "
@@ -137,9 +144,14 @@ def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> t
         return requested, "as asked"
     if tp > 1:
         return "agg", f"the default with --tp {tp}"
+    if num_gpus == 0:
+        return "pd", "the default on a CPU"
     if num_gpus == 1:
         return "agg", "the default with one GPU"
-    return "pd", "the default on a CPU" if num_gpus == 0 else f"the default with {num_gpus} GPUs"
+    return "agg", (
+        f"the default with {num_gpus} GPUs: hand-overs between GPUs do not keep up with them yet; "
+        "--topology pd hands over all the same"
+    )
 
 
 def _spec(name: str, role: Role, settings: Settings) -> ProcessSpec:

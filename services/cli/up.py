@@ -14,6 +14,7 @@ from shared.errors import BatonError
 
 SETTINGS = (
     "model",
+    "random_weights",
     "served_model_name",
     "tool_parser",
     "reasoning_parser",
@@ -36,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         choices=("pd", "agg"),
-        help="prefill and decode apart, or together; default: agg with one GPU or --tp, else pd",
+        help="prefill and decode apart, or together; default: agg on GPUs, pd on a CPU",
     )
     parser.add_argument("--prefill", type=int, metavar="N", help="prefill workers; default: 1")
     parser.add_argument(
-        "--decode", type=int, metavar="M", default=1, help="decode workers; default: 1"
+        "--decode", type=int, metavar="M", help="decode workers; default: one per GPU with agg, 1"
     )
     add_settings(parser, SETTINGS, {"threads": "max(1, cores // workers)"})
     parser.add_argument(

@@ -55,7 +55,7 @@ def run(settings: Settings) -> int:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
     configure_logs(settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    checkpoint = load_checkpoint(settings.model)
+    checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
     listener = listen(settings.host, settings.port)
     return run_main(serve(settings, checkpoint, listener))
 

@@ -5,14 +5,14 @@
 import json
 import logging
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from shared.made_folder import made_folder
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +32,7 @@ def random_model(cache_dir: Path) -> Path:
     """The directory of the random model, made on first use; safe when processes race."""
     path = cache_dir / f"demo-{VERSION}"
     log.warning("no trained demo model is here: serving a random one, its answers are noise")
-    if (path / "model.safetensors").is_file():
-        return path
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=cache_dir, prefix=".making-"))
-    try:
-        _write(fresh)
-        fresh.rename(path)
-    except OSError:
-        if not (path / "model.safetensors").is_file():
-            raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return path
+    return made_folder(path, _write)
 
 
 def _write(path: Path) -> None:

@@ -27,6 +27,7 @@ from shared.engine.parallel.model import ParallelModel
 from shared.engine.parallel.operations import ParallelOperations
 from shared.engine.parallel.ranks import Ranks, SingleRank
 from shared.engine.parallel.shard import Shard
+from shared.engine.random_weights import RandomWeights
 from shared.engine.sampled_tokens import TokenSampler
 from shared.engine.sampler import Sampler
 from shared.engine.scheduler import Scheduler
@@ -48,13 +49,15 @@ def build_engine(
     settings: Settings,
     role: Literal["prefill", "decode"],
     checkpoint: Checkpoint | None = None,
-    weights: type[WeightReader] = WeightReader,
+    weights: type[WeightReader] | None = None,
 ) -> Engine:
     """An engine ready to step. SettingsError, ModelError or MissingError say why not.
 
-    `checkpoint`: instead of the one that the settings name. `weights`: what reads it.
+    `checkpoint`, and `weights`, what reads it: instead of those that the settings name.
     """
-    checkpoint = checkpoint or load_checkpoint(settings.model)
+    drawn = settings.random_weights
+    checkpoint = checkpoint or load_checkpoint(settings.model, random_weights=drawn)
+    weights = weights or (RandomWeights if drawn else WeightReader)
     device = resolve_device(settings.device)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         settings = replace(settings, eager=True)

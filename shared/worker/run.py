@@ -29,7 +29,8 @@ def run_worker(
     """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself or hangs."""
     if settings.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
-    name = settings.served_model_name or load_checkpoint(settings.model).name
+    checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
+    name = settings.served_model_name or checkpoint.name
     settings = replace(settings, served_model_name=name)
     configure_logs(settings.log_level)
     return run_main(_serve(settings, role, build_service))

@@ -12,7 +12,7 @@ from shared.checkpoint import (
     random_checkpoint,
     resolve_model,
 )
-from shared.errors import ModelError, SettingsError
+from shared.errors import ModelError
 from shared.model_config import ModelConfig
 from shared.model_shapes import SHAPES
 
@@ -42,13 +42,8 @@ class ModelChoice:
 
 def choose_model(model: str, *, random_weights: bool) -> ModelChoice:
     """A shape by name, or a checkpoint (directory, hub id, demo), of which random weights need
-    config.json alone. SettingsError, ModelError or MissingError say why not."""
-    if model in SHAPES:
-        if not random_weights:
-            raise SettingsError(
-                f"--model {model} is a shape without weights: add --random-weights, "
-                "or name a checkpoint directory"
-            )
+    config.json alone. ModelError or MissingError say why not."""
+    if model in SHAPES and random_weights:
         return _random(model, dict(SHAPES[model]), Path(model))
     if not random_weights:
         checkpoint = load_checkpoint(model)

@@ -12,7 +12,14 @@ CPU = Machine(num_cores=8, num_gpus=0)
 
 @pytest.mark.parametrize(
     ("requested", "num_gpus", "expected"),
-    [(None, 0, "pd"), (None, 1, "agg"), (None, 2, "pd"), ("pd", 1, "pd"), ("agg", 0, "agg")],
+    [
+        (None, 0, "pd"),
+        (None, 1, "agg"),
+        (None, 2, "agg"),
+        ("pd", 1, "pd"),
+        ("pd", 2, "pd"),
+        ("agg", 0, "agg"),
+    ],
 )
 def test_topology_default_depends_on_gpus(
     requested: Topology | None, num_gpus: int, expected: str
@@ -34,6 +41,26 @@ def test_start_line_warns_only_of_threads_that_change_answers() -> None:
     assert make_plan({}, {}, Machine(8, 2)).summary.endswith("; 4 threads each")
 
 
+def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
+    plan = make_plan({}, {}, Machine(8, 4))
+    assert plan.summary == (
+        "agg (the default with 4 GPUs: hand-overs between GPUs do not keep up with them yet; "
+        "--topology pd hands over all the same): 4 decode; 2 threads each"
+    )
+    devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
+    assert devices == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert make_plan({}, {}, Machine(8, 4), num_decode=2).num_decode == 2
+    assert make_plan({"tp": 2}, {}, Machine(8, 4)).num_decode == 2
+    assert make_plan({"device": "cuda:1"}, {}, Machine(8, 4)).worker_names == ("decode-0",)
+
+
+def test_pd_on_several_gpus_does_what_it_says() -> None:
+    plan = make_plan({}, {}, Machine(8, 4), topology="pd")
+    assert plan.worker_names == ("prefill-0", "decode-0")
+    plan = make_plan({}, {}, Machine(8, 4), topology="pd", num_prefill=3)
+    assert plan.num_prefill == 3
+
+
 def test_start_line_without_a_reason_has_none() -> None:
     plan = replace(make_plan({"threads": 1}, {}, CPU, topology="pd"), why="")
     assert plan.summary == "pd: 1 prefill, 1 decode; 1 thread each"
@@ -45,9 +72,9 @@ def test_agg_starts_decode_workers_only() -> None:
     assert plan.settings.threads == 2
 
 
-@pytest.mark.parametrize("machine", [CPU, Machine(8, 1)])
+@pytest.mark.parametrize("machine", [CPU, Machine(8, 1), Machine(8, 2)])
 def test_prefill_with_agg_is_refused(machine: Machine) -> None:
-    with pytest.raises(SettingsError, match="--prefill"):
+    with pytest.raises(SettingsError, match=r"--prefill has no meaning.*take --topology pd"):
         make_plan({}, {}, machine, topology=None if machine.num_gpus else "agg", num_prefill=1)
 
 
@@ -104,12 +131,13 @@ def test_secrets_are_in_the_environment_only() -> None:
 
 
 def test_workers_are_spread_over_gpus() -> None:
-    plan = make_plan({"kv_blocks": 100}, {}, Machine(8, 2), num_prefill=2, num_decode=1)
+    counts = {"num_prefill": 2, "num_decode": 1}
+    plan = make_plan({"kv_blocks": 100}, {}, Machine(8, 2), topology="pd", **counts)
     devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
     assert devices == ["cuda:0", "cuda:1", "cuda:0"]
 
 
-@pytest.mark.parametrize(("num_gpus", "topology"), [(2, None), (1, "pd")])
+@pytest.mark.parametrize(("num_gpus", "topology"), [(2, "pd"), (1, "pd")])
 def test_workers_that_share_a_gpu_say_how_much_of_it(
     num_gpus: int, topology: Topology | None
 ) -> None:
