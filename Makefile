@@ -18,11 +18,14 @@ URL ?= http://127.0.0.1:8000
 USERS ?= 16
 TIME ?= 60s
 
+# How long a campaign lasts, and what it draws.
+CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test clients load chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test clients load slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## install everything into .venv (TORCH_INDEX=<url> for another torch build)
 
@@ -80,6 +83,15 @@ load: install ## load a running gateway as its users would (URL= USERS= TIME=); 
 		echo "$$said" | sed 's/--url or BATON_URL/URL=.../' >&2; exit $$code; }
 	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
+
+slow-link: install ## hand-overs over a tenth of the link they need, 1P1D and 2P2D (SECONDS= SEED=)
+	$(BIN)/python -m tests.campaigns.slow_link $(CAMPAIGN)
+
+kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECONDS= SEED= BUSY=1)
+	$(BIN)/python -m tests.campaigns.kill_campaign $(CAMPAIGN) $(if $(BUSY),--busy)
+
+stopped-worker: install ## one of two decode workers stands still for 8 s under 16 streams
+	$(BIN)/python -m tests.campaigns.stopped_worker $(CAMPAIGN)
 
 chart: install ## lint, render and check the Helm chart in helm/
 	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) tests/chart

@@ -81,9 +81,13 @@ class Cluster:
 
     def metric(self, name: str) -> float:
         """Sum of all samples of a metric; 0 when it has none."""
+        return sum(self.samples(name).values())
+
+    def samples(self, name: str) -> dict[str, float]:
+        """labels, as /metrics writes them -> value, of all samples of a metric."""
         text = self.client.get("/metrics").text
-        pattern = rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$"
-        return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
+        pattern = rf"^{re.escape(name)}(?:{{([^}}]*)}})? (\S+)$"
+        return {labels: float(value) for labels, value in re.findall(pattern, text, re.MULTILINE)}
 
     def wait(self, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
         """Poll until true; AssertionError with the log's end otherwise."""

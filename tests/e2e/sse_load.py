@@ -27,7 +27,10 @@ class LoadedStream:
     end_s: float = 0.0
     """after it was sent"""
     tail: bytes = b""
-    """the last TAIL_BYTES of the body"""
+    """the last `keep_bytes` of the body"""
+    keep_bytes: int = TAIL_BYTES
+    times_s: list[float] = field(default_factory=list)
+    """when events arrived, after it was sent"""
     retry_after_s: int = 0
     """what the header says, if it is there"""
 
@@ -56,8 +59,13 @@ class LoadedStream:
     @property
     def text(self) -> str:
         """Of an answer that is shorter than its tail."""
-        assert len(self.tail) < TAIL_BYTES
+        assert len(self.tail) < self.keep_bytes
         return "".join(choice["text"] for event in self._events() for choice in event["choices"])
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """What its last event says of its way, if it was asked for."""
+        return dict(self._events()[-1]["baton"])
 
     def _events(self) -> list[dict[str, Any]]:
         lines = (line for line in self.tail.split(b"\n") if line.startswith(b"data: {"))
@@ -97,15 +105,18 @@ class LoadReport:
         )
 
 
-async def stream_completion(url: str, body: bytes) -> LoadedStream:
-    """One POST /v1/completions, read to the end of the connection."""
+async def stream_completion(
+    url: str, body: bytes, keep_bytes: int = TAIL_BYTES, headers: str = ""
+) -> LoadedStream:
+    """One POST /v1/completions, read to the end of the connection. `headers`: more lines of the
+    head, each with its line end."""
     address = urlsplit(url)
-    stream = LoadedStream(time.monotonic())
+    stream = LoadedStream(time.monotonic(), keep_bytes=keep_bytes)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
         head = (
             f"POST /v1/completions HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
         )
         writer.write(head.encode() + body)
         async with asyncio.timeout(LIMIT_S):
@@ -156,7 +167,8 @@ async def _read(reader: asyncio.StreamReader, stream: LoadedStream) -> None:
             stream.retry_after_s = int(line.partition(b":")[2])
     while received := await reader.read(READ_BYTES):
         num_events = received.count(b'"finish_reason"')
-        if num_events and not stream.first_s:
-            stream.first_s = time.monotonic() - stream.sent_s
+        if num_events:
+            stream.times_s.append(time.monotonic() - stream.sent_s)
+            stream.first_s = stream.times_s[0]
         stream.num_events += num_events
-        stream.tail = (stream.tail + received)[-TAIL_BYTES:]
+        stream.tail = (stream.tail + received)[-stream.keep_bytes :]

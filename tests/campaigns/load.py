@@ -1,0 +1,162 @@
+"""The load of a campaign: greedy streams, each with an answer that is known or asked for again.
+
+A request that was refused with 429 comes back at the time it was told. Whatever else is not a
+whole answer has failed; a 503 is counted apart, because its request was not accepted.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tests.e2e.sse_load import LoadedStream, stream_completion
+
+WHOLE_BYTES = 2**22
+"""more than any answer here"""
+RECEIPT = "x-baton-receipt: 1\r\n"
+MAX_RETRIES = 5
+"""of one client that is told to come back"""
+
+Answer = tuple[str, int]
+"""text and number of tokens"""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prompt of token ids and how many tokens are wanted."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+
+    def body(self, model: str) -> bytes:
+        body = {
+            "model": model,
+            "prompt": self.prompt,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": self.max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        return json.dumps(body).encode()
+
+
+def random_ask(numbers: random.Random, prompt_tokens: tuple[int, int], max_tokens: int) -> Ask:
+    """No two share a block."""
+    length = numbers.randint(*prompt_tokens)
+    return Ask(tuple(numbers.randrange(100, 4000) for _ in range(length)), max_tokens)
+
+
+@dataclass
+class Asked:
+    """What became of one request: its streams, the refused ones first."""
+
+    ask: Ask
+    streams: list[LoadedStream] = field(default_factory=list)
+
+    @property
+    def last(self) -> LoadedStream:
+        return self.streams[-1]
+
+    @property
+    def accepted(self) -> bool:
+        return self.last.status not in (429, 503)
+
+    @property
+    def lost(self) -> bool:
+        return self.accepted and not self.last.complete
+
+    @property
+    def answer(self) -> Answer:
+        return self.last.text, self.last.completion_tokens
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        return list(self.last.receipt["attempts"])
+
+    @property
+    def longest_wait_s(self) -> float:
+        """For the first token or between two."""
+        times_s = [0.0, *self.last.times_s]
+        return max((later - earlier for earlier, later in pairwise(times_s)), default=0.0)
+
+
+class Load:
+    """Sends requests and keeps what became of them."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self._url = url
+        self._model = model
+        self.asked: list[Asked] = []
+
+    async def send(self, ask: Ask, *, retries: int = MAX_RETRIES) -> Asked:
+        """To the end of its stream, retries included."""
+        asked = Asked(ask)
+        self.asked.append(asked)
+        for _ in range(1 + retries):
+            asked.streams.append(await _stream(self._url, ask.body(self._model)))
+            if asked.last.status not in (429, 503):
+                break
+            await asyncio.sleep(asked.last.retry_after_s)
+        return asked
+
+    async def poisson(self, asks: Iterator[Ask], per_s: float, seconds: float, seed: int) -> None:
+        """An open loop: nobody waits for anybody. Ends when the last answer has."""
+        numbers = random.Random(seed)  # noqa: S311
+        begin_s = time.monotonic()
+        due_s = numbers.expovariate(per_s)
+        async with asyncio.TaskGroup() as tasks:
+            while due_s < seconds:
+                await asyncio.sleep(begin_s + due_s - time.monotonic())
+                tasks.create_task(self.send(next(asks)))
+                due_s += numbers.expovariate(per_s)
+
+    async def keep_open(
+        self, asks: Iterable[Ask], num_streams: int, going: Callable[[], bool] = lambda: True
+    ) -> None:
+        """A closed loop: so many streams at every moment, until the asks or `going` end."""
+        left = iter(asks)
+
+        async def slot() -> None:
+            for ask in left:
+                if not going():
+                    return
+                await self.send(ask)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(num_streams):
+                tasks.create_task(slot())
+
+
+async def _stream(url: str, body: bytes) -> LoadedStream:
+    """A connection that breaks is an answer that is not complete."""
+    begin_s = time.monotonic()
+    try:
+        return await stream_completion(url, body, WHOLE_BYTES, RECEIPT)
+    except (OSError, EOFError) as error:
+        return LoadedStream(begin_s, tail=repr(error).encode())
+
+
+async def known_answers(
+    url: str, model: str, asks: Sequence[Ask], num_streams: int
+) -> dict[Ask, Answer]:
+    """Of a cell in which nothing is wrong."""
+    load = Load(url, model)
+    await load.keep_open(asks, num_streams)
+    assert not any(asked.lost or not asked.accepted for asked in load.asked), "a calm cell failed"
+    return {asked.ask: asked.answer for asked in load.asked}
+
+
+def num_wrong(asked: Iterable[Asked], answers: dict[Ask, Answer]) -> int:
+    """Whole answers that are not the known ones."""
+    whole = (item for item in asked if item.last.complete)
+    return sum(item.answer != answers[item.ask] for item in whole)
+
+
+def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
+    lost = [item.last for item in asked if item.lost]
+    return "\n".join(f"lost: {stream.status} {stream.error[-300:]}" for stream in lost[:at_most])

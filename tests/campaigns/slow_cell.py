@@ -1,0 +1,86 @@
+"""A cell as pods run it, with a throttle on the KV port of each prefill worker."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from shared.state.embedded import EmbeddedRedis
+from tests.campaigns.throttle import Throttle
+from tests.e2e.cluster import BATON, Cluster
+from tests.e2e.wire import free_port
+
+READY_S = 90.0
+STOP_S = 20.0
+DRAIN = ("--drain-s", "1")
+
+
+@dataclass(frozen=True)
+class SlowCell:
+    cluster: Cluster
+    links: list[Throttle]
+
+    def set_rate(self, bytes_per_s: float) -> None:
+        """Of all links together; 0 lifts it."""
+        for link in self.links:
+            link.set_rate(bytes_per_s / len(self.links))
+
+    @property
+    def num_passed(self) -> int:
+        """Bytes that prefill workers have sent to decode workers so far."""
+        return sum(link.num_passed for link in self.links)
+
+
+@contextmanager
+def slow_cell(folder: Path, num_prefill: int, num_decode: int) -> Iterator[SlowCell]:
+    """Ready, and not throttled yet."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        redis = stack.enter_context(EmbeddedRedis())
+        stack.callback(_stop, processes)
+        links = []
+
+        def serve(role: str, name: str, *flags: str) -> Path:
+            command = [*BATON, "serve", role, "--redis", redis.url, *DRAIN, *flags]
+            command += ["--parent-pid", str(os.getpid())]
+            log = folder / f"{name}.log"
+            with log.open("wb") as sink:
+                processes.append(subprocess.Popen(command, stdout=sink, stderr=sink))  # noqa: S603
+            return log
+
+        port = stack.enter_context(free_port())
+        log = serve("gateway", "gateway", "--port", str(port), "--topology", "pd")
+        cluster = Cluster(f"http://127.0.0.1:{port}", processes[0], log)
+        stack.enter_context(cluster.client)
+        for number in range(num_prefill):
+            kv_port = stack.enter_context(free_port())
+            links.append(stack.enter_context(Throttle(f"127.0.0.1:{kv_port}")))
+            flags = ("--transfer-port", str(kv_port), "--transfer-advertise", links[-1].address)
+            serve("prefill", f"prefill-{number}", "--worker-id", f"prefill-{number}", *flags)
+        for number in range(num_decode):
+            serve("decode", f"decode-{number}", "--worker-id", f"decode-{number}")
+        cluster.wait(lambda: _is_ready(cluster, num_prefill + num_decode), READY_S)
+        yield SlowCell(cluster, links)
+
+
+def _is_ready(cluster: Cluster, num_workers: int) -> bool:
+    try:
+        states = [worker["state"] for worker in cluster.workers()]
+        return bool(cluster.client.get("/ready").is_success and states == ["ready"] * num_workers)
+    except (httpx.TransportError, KeyError):
+        return False
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
