@@ -74,6 +74,15 @@ class TokenLogprobs(NamedTuple):
     top_logprobs: tuple[float, ...] = ()
 
 
+class Incoming(NamedTuple):
+    """What a decode worker has still to pull from one prefill worker."""
+
+    p_inc: str
+    num_tokens: int
+    tokens_s: float
+    """measured while reads were unanswered; 0 until something was"""
+
+
 @dataclass(frozen=True)
 class Load:
     """What a worker says of itself on every frame; a hint, the worker stays the judge."""
@@ -91,9 +100,9 @@ class Load:
     """blocks: free + cached + held == total"""
     state: Literal["starting", "ready", "draining"] = "ready"
     unpulled_tokens: int = 0
-    """prompt tokens whose KV is still to be handed over, from here or to here"""
-    pull_tokens_s: float = 0.0
-    """measured rate of hand-overs, in prompt tokens per second; 0 until one was measured"""
+    """prompt tokens whose KV nobody pulls yet; prefill workers only"""
+    incoming: tuple[Incoming, ...] = ()
+    """what this worker pulls, by prefill worker; decode workers only"""
 
 
 class SpanEvent(NamedTuple):

@@ -210,7 +210,7 @@ class DecodeService:
         if held is not None:
             held.reserved_ns = self._clock.wall_ns()
         num_absent_blocks = len(reserved.block_ids) - reserved.num_present_blocks
-        self._state.expect_hand_over(reserved.attempt, num_absent_blocks)
+        self._state.expect_hand_over(reserved.attempt, num_absent_blocks, message.p_inc)
         self._pulls.start(
             message,
             reserved,

@@ -51,8 +51,8 @@ class Open:
     ticket: str
     source_inc: str
     fingerprint: str
-    num_present_blocks: int = 0
-    """leading blocks that decode has and will not read"""
+    keeps: bool = False
+    """only keeps the lease: the blocks to read into are not there yet"""
 
 
 @dataclass(frozen=True)

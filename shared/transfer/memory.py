@@ -140,6 +140,7 @@ class _MemoryPull:
 
     async def run(self, slots: asyncio.Semaphore) -> Pulled:
         offer = await self._open()
+        self._source.traffic.forget(self._request.attempt)
         offer.watchers.add(self._changed)
         try:
             async with asyncio.TaskGroup() as group:
@@ -167,8 +168,6 @@ class _MemoryPull:
         )
         if not isinstance(admitted, LiveOffer):
             raise_refusal(admitted)
-        num_present_bytes = request.num_present_blocks * self._ours.memory.layout.block_bytes
-        self._source.traffic.skip(request.attempt, num_present_bytes)
         return admitted
 
     async def _read_all(self, offer: LiveOffer) -> Pulled:
@@ -210,14 +209,11 @@ class _MemoryPull:
         return num_told
 
     async def _copy(self, offer: LiveOffer, blocks: BlockRange) -> None:
-        sides = (self._ours.traffic, self._source.traffic)
-        for traffic in sides:
-            traffic.activate(self._request.attempt)
+        self._ours.traffic.activate(self._request.attempt)
         try:
             await self._copy_block(offer, blocks)
         finally:
-            for traffic in sides:
-                traffic.rest(self._request.attempt)
+            self._ours.traffic.rest(self._request.attempt)
 
     async def _copy_block(self, offer: LiveOffer, blocks: BlockRange) -> None:
         await self._ours.reach("read")

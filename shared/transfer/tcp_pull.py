@@ -100,7 +100,7 @@ class TcpPull:
     async def keep(self) -> None:
         """Renew the lease and read nothing, until cancelled or the source has no more to say."""
         try:
-            renew_every_s = await self._open()
+            renew_every_s = await self._open(keeps=True)
             async with asyncio.TaskGroup() as group:
                 renewing = group.create_task(self._renew(renew_every_s))
                 while not isinstance((await self._stream.receive())[0], Refused | End):
@@ -138,7 +138,7 @@ class TcpPull:
             num_reread=ledger.num_reread,
         )
 
-    async def _open(self) -> float:
+    async def _open(self, *, keeps: bool = False) -> float:
         """Show the ticket; returns how often to renew, in seconds."""
         request = self._request
         await self._stream.send(
@@ -148,7 +148,7 @@ class TcpPull:
                 request.ticket,
                 request.source_inc,
                 self._memory.layout.fingerprint(),
-                request.num_present_blocks,
+                keeps,
             )
         )
         frame, _ = await self._stream.receive()

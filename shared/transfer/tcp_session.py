@@ -107,8 +107,8 @@ class TcpSession:
         if not isinstance(admitted, LiveOffer):
             await self._hang_up(admitted)
             return None
-        num_bytes = frame.num_present_blocks * self._memory.layout.block_bytes
-        self._traffic.skip(admitted.attempt, num_bytes)
+        if not frame.keeps:
+            self._traffic.forget(admitted.attempt)
         await self._stream.send(Opened(round(self._limits.renew_every_s * 1000)))
         return admitted
 
@@ -169,13 +169,8 @@ class TcpSession:
             raise ProtocolError("a reader asks for blocks that are not published")
         block_ids, generations = _columns(tags)
         payload = block_views(self._memory, [tag.block_id for tag in tags])
-        self._traffic.activate(offer.attempt)
-        try:
-            head = Blocks(first_block, block_ids, generations)
-            moved = partial(self._traffic.move, offer.attempt)
-            await self._stream.send(head, payload, moved)
-        finally:
-            self._traffic.rest(offer.attempt)
+        moved = partial(self._traffic.move, offer.attempt)
+        await self._stream.send(Blocks(first_block, block_ids, generations), payload, moved)
 
     async def _hang_up(self, reason: Refusal) -> None:
         with contextlib.suppress(PeerLostError):

@@ -1,98 +1,105 @@
-"""What a transport has to move, has moved, and how fast: progress for those who wait, and the
-measured rate that admission divides by.
+"""The account of a worker's hand-overs: what is left to move, whose turn it is, how fast it goes.
 
-The rate counts only time in which something could move: at prefill while blocks are being sent, at
-decode while a read is unanswered. Waiting for a prompt to be computed is not the link's.
+Whoever calls `offer` or `pull` says what to expect and when it is over; the transport says what
+moves. Prefill expects what it offers until somebody pulls it; from then on the decode worker does,
+because it alone knows what it has already, and what has really arrived.
 """
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.clock import Clock
 from shared.protocol import Attempt
+from shared.transfer.rate_meter import RateMeter
 
-WINDOW_S = 0.1
-"""busy time of one measurement"""
-_WEIGHT = 0.3
+MAX_SOURCES = 256
+"""whose rates are remembered; the one longest unused is forgotten first"""
+
+
+class Backlog(NamedTuple):
+    """What is still to come from one source."""
+
+    source: str
+    num_bytes: int
+    bytes_s: float
+    """measured; 0 until something was"""
+
+
+@dataclass
+class _Account:
+    source: str
+    left_bytes: int
+    waits: bool = True
 
 
 class Traffic:
-    """The accounts of all attempts that this worker hands over or takes over, in bytes."""
+    """All attempts that this worker hands over or takes over, in bytes."""
 
     def __init__(self, clock: Clock) -> None:
         self.moved_bytes = 0
         """since the start, for all attempts; never falls"""
         self._clock = clock
-        self._left: dict[Attempt, int] = {}
-        self._waiting: set[Attempt] = set()
-        self._active: set[Attempt] = set()
-        self._rate_bytes_s = 0.0
-        self._since_s = 0.0
-        self._busy_s = 0.0
-        self._window_bytes = 0
+        self._accounts: dict[Attempt, _Account] = {}
+        self._meters: dict[str, RateMeter] = {}
 
-    def expect(self, attempt: Attempt, num_bytes: int) -> None:
-        """So many bytes are to be moved for it; a later call replaces the number."""
-        if attempt not in self._left:
-            self._waiting.add(attempt)
-        self._left[attempt] = num_bytes
+    def expect(self, attempt: Attempt, num_bytes: int, source: str = "") -> None:
+        """So many bytes are to be moved for it. `source`: incarnation they come from."""
+        self._accounts[attempt] = _Account(source, num_bytes)
 
     def begin(self, attempt: Attempt) -> None:
         """Its turn has come."""
-        self._waiting.discard(attempt)
+        if attempt in self._accounts:
+            self._accounts[attempt].waits = False
 
     def activate(self, attempt: Attempt) -> None:
-        """From now on its bytes could move."""
-        self._measure()
-        self._active.add(attempt)
+        """A read of it is unanswered: from now on its bytes could move."""
+        if attempt in self._accounts:
+            self._meter(attempt).activate(attempt)
 
     def rest(self, attempt: Attempt) -> None:
-        """Nothing of it can move just now."""
-        self._measure()
-        self._active.discard(attempt)
+        """No read of it is unanswered."""
+        if attempt in self._accounts:
+            self._meter(attempt).rest(attempt)
 
     def move(self, attempt: Attempt, num_bytes: int) -> None:
         """These bytes have gone, or have come."""
         self.moved_bytes += num_bytes
-        self._window_bytes += num_bytes
-        self.skip(attempt, num_bytes)
-        self._measure()
-
-    def skip(self, attempt: Attempt, num_bytes: int) -> None:
-        """These bytes need not move: the other side has them."""
-        if attempt in self._left:
-            self._left[attempt] = max(0, self._left[attempt] - num_bytes)
+        account = self._accounts.get(attempt)
+        if account is not None:
+            account.left_bytes = max(0, account.left_bytes - num_bytes)
+            self._meter(attempt).move(num_bytes)
 
     def forget(self, attempt: Attempt) -> None:
-        """It is over, whichever way. Safe to call twice."""
+        """It is over, whichever way, or somebody else's account. Safe to call twice."""
         self.rest(attempt)
-        self._waiting.discard(attempt)
-        self._left.pop(attempt, None)
+        self._accounts.pop(attempt, None)
 
-    def left(self, attempt: Attempt) -> int | None:
-        """Bytes of it that have not moved; None if none are expected."""
-        return self._left.get(attempt)
+    def left(self, attempt: Attempt) -> int:
+        """Bytes of it that have not moved; 0 if none are expected."""
+        account = self._accounts.get(attempt)
+        return account.left_bytes if account is not None else 0
 
     def waits(self, attempt: Attempt) -> bool:
-        """Its turn has not come yet."""
-        return attempt in self._waiting
+        """It is expected, and its turn has not come."""
+        account = self._accounts.get(attempt)
+        return account is not None and account.waits
 
-    @property
-    def left_bytes(self) -> int:
-        """Bytes that have not moved, of all attempts."""
-        return sum(self._left.values())
+    def backlogs(self) -> list[Backlog]:
+        """What is still to come, by source; sources with nothing left are not named."""
+        left: dict[str, int] = {}
+        for account in self._accounts.values():
+            if account.left_bytes:
+                left[account.source] = left.get(account.source, 0) + account.left_bytes
+        return [
+            Backlog(source, num_bytes, meter.bytes_s if meter else 0.0)
+            for source, num_bytes in left.items()
+            for meter in [self._meters.get(source)]
+        ]
 
-    @property
-    def rate_bytes_s(self) -> float:
-        """Measured bytes per second, a moving average; 0 until something was measured."""
-        self._measure()
-        return self._rate_bytes_s
-
-    def _measure(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._active:
-            self._busy_s += now_s - self._since_s
-        self._since_s = now_s
-        if self._busy_s < WINDOW_S:
-            return
-        seen = max(self._window_bytes, 1) / self._busy_s
-        known = self._rate_bytes_s
-        self._rate_bytes_s = known + _WEIGHT * (seen - known) if known else seen
-        self._busy_s, self._window_bytes = 0.0, 0
+    def _meter(self, attempt: Attempt) -> RateMeter:
+        source = self._accounts[attempt].source
+        meter = self._meters.pop(source, None) or RateMeter(self._clock)
+        self._meters[source] = meter
+        if len(self._meters) > MAX_SOURCES:
+            del self._meters[next(iter(self._meters))]
+        return meter

@@ -34,7 +34,7 @@ def _mark(held: HeldAttempt, state: WorkerState) -> Mark:
         return num_steps, traffic.moved_bytes
     if stage == "transfer":
         before = traffic.moved_bytes if traffic.waits(held.attempt) else 0
-        return traffic.left(held.attempt) or 0, before
+        return traffic.left(held.attempt), before
     if stage == "prefill" or (stage == "decode" and state.queues):
         return (num_steps,)
     return ()

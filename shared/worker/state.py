@@ -5,7 +5,7 @@ from typing import Literal
 
 from shared.clock import SystemClock
 from shared.kv_layout import KVLayout, num_blocks_for
-from shared.protocol import Attempt, Load
+from shared.protocol import Attempt, Incoming, Load
 from shared.transfer.traffic import Traffic
 from shared.worker.attempts import AttemptTable
 
@@ -34,9 +34,9 @@ class WorkerState:
     def count(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount
 
-    def expect_hand_over(self, attempt: Attempt, num_blocks: int) -> None:
-        """The KV of so many blocks is to be handed over."""
-        self.traffic.expect(attempt, num_blocks * self._layout.block_bytes)
+    def expect_hand_over(self, attempt: Attempt, num_blocks: int, source: str = "") -> None:
+        """The KV of so many blocks is to be handed over, to here if there is a source."""
+        self.traffic.expect(attempt, num_blocks * self._layout.block_bytes, source)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return num_blocks_for(num_tokens, self._layout.block_size)
@@ -49,13 +49,20 @@ class WorkerState:
     def load(self) -> Load:
         """The engine's last numbers, with the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
+        backlogs = self.traffic.backlogs()
         return replace(
             self._engine_load,
             room_tokens=max(0, self._room_limit_tokens - self.attempts.num_unstarted_tokens),
             queued_tokens=self.attempts.num_uncomputed_tokens,
             state="draining" if self.draining else "ready",
-            unpulled_tokens=-(-self.traffic.left_bytes // token_bytes),
-            pull_tokens_s=self.traffic.rate_bytes_s / token_bytes,
+            unpulled_tokens=sum(
+                left.num_bytes // token_bytes for left in backlogs if not left.source
+            ),
+            incoming=tuple(
+                Incoming(left.source, left.num_bytes // token_bytes, left.bytes_s / token_bytes)
+                for left in backlogs
+                if left.source
+            ),
         )
 
     def refusal(self, inc: str, num_tokens: int) -> Refusal | None:

@@ -1,8 +1,9 @@
 """Whether a prompt may start now: only if what it leads to will be taken in time.
 
 Pure. A hand-over that is the bottleneck must show here and not as requests that die waiting for
-it: the KV a worker has still to hand over, divided by the rate measured there, is how long a new
-prompt's KV would wait. A link with nothing to carry always takes one, so it is tried again.
+it: the KV that a prefill worker has still to hand over, divided by the rate at which decode workers
+were measured to pull it, is how long a new prompt's KV would wait. A link with nothing to carry
+always takes one, so a slow one is tried again.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,25 @@ HAND_OVER_LIMIT_S = 0.5
 first two tokens; half a second keeps a link busy between two arrivals"""
 
 
-def hand_over_s(worker: WorkerView) -> float:
-    """Seconds until the KV that is on its way from or to this worker has travelled; 0 as long as
-    no rate was measured."""
-    if not worker.unpulled_tokens or not worker.pull_tokens_s:
-        return 0.0
-    return worker.unpulled_tokens / worker.pull_tokens_s
+def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -> list[WorkerView]:
+    """The prefill workers whose links take one more prompt. A rate never measured is no limit."""
+    left_tokens = {worker.inc: worker.unpulled_tokens for worker in prefill}
+    tokens_s = dict.fromkeys(left_tokens, 0.0)
+    for worker in decode:
+        for p_inc, incoming in worker.incoming.items():
+            if p_inc in left_tokens:
+                left_tokens[p_inc] += incoming.num_tokens
+                tokens_s[p_inc] += incoming.tokens_s
+    return [
+        worker
+        for worker in prefill
+        if left_tokens[worker.inc] <= HAND_OVER_LIMIT_S * tokens_s[worker.inc]
+        or not tokens_s[worker.inc]
+    ]
 
 
-def in_time(workers: Sequence[WorkerView]) -> list[WorkerView]:
-    """Those whose link takes one more prompt."""
-    return [worker for worker in workers if hand_over_s(worker) <= HAND_OVER_LIMIT_S]
+def is_behind(decode: WorkerView) -> bool:
+    """Whether this decode worker has more to pull than it can in time."""
+    measured = [incoming for incoming in decode.incoming.values() if incoming.tokens_s]
+    pull_s = sum(incoming.num_tokens / incoming.tokens_s for incoming in measured)
+    return pull_s > HAND_OVER_LIMIT_S

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from services.gateway.owner.admission import HAND_OVER_LIMIT_S, hand_over_s, in_time
+from services.gateway.owner.admission import is_behind, taken_in_time
 from services.gateway.owner.effects import LocalReason, Mode
 from services.gateway.owner.worker_view import WorkerView
 
@@ -97,8 +97,8 @@ def choose_placement(
 
 def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement:
     """To the prefill workers whose KV is taken in time, else past them."""
-    open_links = in_time(prefill)
-    if open_links and in_time(decode):
+    open_links = taken_in_time(prefill, decode)
+    if open_links:
         return Placement("prefill", "", open_links)
     return Placement("local", "slow_link", decode)
 
@@ -141,7 +141,7 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt) -> str | None:
         ready,
         key=lambda w: (
             w.spare_blocks < needed,
-            hand_over_s(w) > HAND_OVER_LIMIT_S,
+            is_behind(w),
             w.num_sequences,
             -holders.get(w.inc, 0),
             -w.spare_blocks,

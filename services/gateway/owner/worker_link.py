@@ -61,6 +61,7 @@ class WorkerLink:
     def note_load(self, load: Load) -> None:
         """What the worker says of itself; it includes all but the latest assignments."""
         self.load = load
+        self._note_incoming(load)
         if not load.queued_tokens:
             self._room_limit = load.room_tokens
         sent_before_s = self._clock.monotonic_s() - _ON_THE_WAY_S
@@ -69,6 +70,17 @@ class WorkerLink:
                 break
             del self._charges[rid]
         self._refresh()
+
+    def _note_incoming(self, load: Load) -> None:
+        incoming = self.view.incoming
+        for p_inc, known in incoming.items():
+            if known.num_tokens:
+                incoming[p_inc] = known._replace(num_tokens=0)
+        incoming.update((item.p_inc, item) for item in load.incoming)
+
+    def forget_source(self, p_inc: str) -> None:
+        """This prefill worker is gone."""
+        self.view.incoming.pop(p_inc, None)
 
     def charge(self, rid: str, num_tokens: int) -> None:
         """A sequence with this many prompt tokens to compute is on its way."""
@@ -98,7 +110,6 @@ class WorkerLink:
         view.num_sequences = load.running + load.waiting + len(self._charges)
         view.spare_blocks = load.free + load.cached
         view.unpulled_tokens = load.unpulled_tokens + on_the_way
-        view.pull_tokens_s = load.pull_tokens_s
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:
         """Its entry in `status --json`."""

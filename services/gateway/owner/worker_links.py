@@ -199,6 +199,8 @@ class WorkerLinks:
             if gone or worker.worker_id in replaced:
                 del self._suspects[inc]
                 self._cost.forget(inc)
+                for other in self._workers.values():
+                    other.forget_source(inc)
 
     # Links
 

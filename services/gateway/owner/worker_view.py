@@ -1,7 +1,9 @@
 """What the gateway knows of a worker when it decides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from shared.protocol import Incoming
 
 
 @dataclass(slots=True)
@@ -25,6 +27,6 @@ class WorkerView:
     token_s: float
     """fitted seconds per prompt token"""
     unpulled_tokens: int = 0
-    """prompt tokens whose KV is still to be handed over, on the way included"""
-    pull_tokens_s: float = 0.0
-    """measured rate of hand-overs; 0 until there was one"""
+    """prompt tokens, on the way here too, whose KV nobody pulls yet; prefill workers only"""
+    incoming: dict[str, Incoming] = field(default_factory=dict)
+    """what it pulls, by prefill worker; one that it pulls nothing from keeps its last rate"""

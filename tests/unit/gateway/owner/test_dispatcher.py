@@ -12,6 +12,7 @@ from shared.protocol import (
     Cancel,
     Fail,
     Handback,
+    Incoming,
     Pong,
     Receive,
     Refuse,
@@ -282,13 +283,16 @@ async def test_what_the_link_cannot_carry_is_computed_on_decode_with_its_reason(
     p, d = pair()
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        p.say(Pong(0, replace(p.load, unpulled_tokens=4000, pull_tokens_s=1000.0)))
+        d.say(Pong(0, replace(d.load, incoming=(Incoming(p.inc, 4000, 1000.0),))))
         bench.dispatcher.submit(bench.request())
         assign = d.last(Assign)
         assert (assign.mode, assign.reason) == ("local", "slow_link")
-        p.say(Pong(1, replace(p.load, unpulled_tokens=400, pull_tokens_s=1000.0)))
+        d.say(Pong(1, d.load))
         bench.dispatcher.submit(bench.request("r2"))
         assert p.last(Assign).rid == "r2"
+        p.say(Pong(1, replace(p.load, unpulled_tokens=4000)))
+        bench.dispatcher.submit(bench.request("r3"))
+        assert d.last(Assign).rid == "r3"
 
 
 async def test_a_pause_of_the_gateway_itself_is_no_stall() -> None:

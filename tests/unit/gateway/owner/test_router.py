@@ -2,6 +2,7 @@
 
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from services.gateway.owner.router import (
     choose_worker,
 )
 from services.gateway.owner.worker_view import WorkerView
+from shared.protocol import Incoming
 
 
-def view(inc: str, queued: int = 0, **facts: float | bool) -> WorkerView:
+def view(inc: str, queued: int = 0, **facts: Any) -> WorkerView:
     worker = WorkerView(
         inc=inc,
         role="prefill" if inc.startswith("p") else "decode",
@@ -122,45 +124,51 @@ def test_who_prefills(
     assert (placement and (placement.mode, placement.reason)) == expected
 
 
-def behind(inc: str, hand_over_s: float) -> WorkerView:
-    """A worker whose KV takes so long to travel."""
-    return view(inc, unpulled_tokens=round(1000 * hand_over_s), pull_tokens_s=1000.0)
+RATE = 1000.0
+SOON, LATE = round(0.5 * HAND_OVER_LIMIT_S * RATE), round(2 * HAND_OVER_LIMIT_S * RATE)
+"""tokens that are handed over in time, and that are not"""
 
 
-SLOW = 2 * HAND_OVER_LIMIT_S
+def pulling(inc: str, **num_tokens: int) -> WorkerView:
+    """A decode worker, and what it has still to pull from which prefill worker."""
+    incoming = {p_inc: Incoming(p_inc, num, RATE) for p_inc, num in num_tokens.items()}
+    return view(inc, incoming=incoming)
 
 
 @pytest.mark.parametrize(
-    ("p_waits_s", "d_waits_s", "expected"),
+    ("workers", "expected"),
     [
-        ((0.0, 0.0), (0.0, 0.0), ("prefill", "", ["p0", "p1"])),
-        ((SLOW, 0.0), (0.0, 0.0), ("prefill", "", ["p1"])),
-        ((SLOW, SLOW), (0.0, 0.0), ("local", "slow_link", ["d0", "d1"])),
-        ((0.0, 0.0), (SLOW, 0.0), ("prefill", "", ["p0", "p1"])),
-        ((0.0, 0.0), (SLOW, SLOW), ("local", "slow_link", ["d0", "d1"])),
+        ([pulling("d0", p0=0, p1=0)], ["p0", "p1"]),
+        ([pulling("d0", p0=SOON)], ["p0", "p1"]),
+        ([pulling("d0", p0=LATE)], ["p1"]),
+        ([pulling("d0", p0=LATE, p1=LATE)], []),
+        ([pulling("d0", p0=LATE, p1=LATE), pulling("d1", p0=0, p1=0)], ["p0", "p1"]),
+        ([pulling("d0", p0=LATE), pulling("d1", p0=LATE)], ["p1"]),
+        ([view("p2", unpulled_tokens=LATE), pulling("d0", p2=0)], ["p0", "p1"]),
+        ([view("p2", unpulled_tokens=LATE), view("d0")], ["p0", "p1", "p2"]),
+        ([pulling("d0", gone=LATE)], ["p0", "p1"]),
     ],
 )
-def test_a_prompt_goes_past_a_link_that_will_not_take_its_kv_in_time(
-    p_waits_s: tuple[float, float],
-    d_waits_s: tuple[float, float],
-    expected: tuple[str, str, list[str]],
+def test_a_prompt_goes_past_links_that_will_not_take_its_kv_in_time(
+    workers: list[WorkerView], expected: list[str]
 ) -> None:
-    workers = [behind(f"p{at}", wait_s) for at, wait_s in enumerate(p_waits_s)]
-    workers += [behind(f"d{at}", wait_s) for at, wait_s in enumerate(d_waits_s)]
-    placement = choose_placement(workers, "auto", True)
+    placement = choose_placement([view("p0"), view("p1"), *workers], "auto", True)
     assert placement is not None
     incs = [worker.inc for worker in placement.workers]
-    assert (placement.mode, placement.reason, incs) == expected
+    if expected:
+        assert (placement.mode, placement.reason, incs) == ("prefill", "", expected)
+    else:
+        assert (placement.mode, placement.reason, incs) == ("local", "slow_link", ["d0"])
 
 
 def test_without_a_decode_worker_nothing_goes_past_the_link() -> None:
-    placement = choose_placement([behind("p0", SLOW)], "auto", True)
+    placement = choose_placement([view("p0", unpulled_tokens=LATE)], "auto", True)
     assert placement is not None
     assert placement.mode == "prefill"
 
 
 def test_decode_is_not_the_worker_whose_link_is_behind() -> None:
-    workers = [behind("d0", SLOW), view("d1", num_sequences=5)]
+    workers = [pulling("d0", p0=SOON, p1=LATE), view("d1", num_sequences=5)]
     assert choose_decode(workers, Prompt(512, 16, {})) == "d1"
 
 

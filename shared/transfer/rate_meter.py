@@ -1,0 +1,55 @@
+"""How fast a link carries KV, counting only time in which something could move.
+
+That is while a read is unanswered: waiting for a prompt to be computed is not the link's.
+"""
+
+from shared.clock import Clock
+from shared.protocol import Attempt
+
+WINDOW_S = 0.1
+"""busy time of one measurement"""
+_WEIGHT = 0.3
+
+
+class RateMeter:
+    """Bytes per busy second: a moving average over windows."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._active: set[Attempt] = set()
+        self._since_s = 0.0
+        self._busy_s = 0.0
+        self._window_bytes = 0
+        self._bytes_s = 0.0
+
+    def activate(self, attempt: Attempt) -> None:
+        """From now on its bytes could move."""
+        self._measure()
+        self._active.add(attempt)
+
+    def rest(self, attempt: Attempt) -> None:
+        """Nothing of it can move just now."""
+        self._measure()
+        self._active.discard(attempt)
+
+    def move(self, num_bytes: int) -> None:
+        self._window_bytes += num_bytes
+        self._measure()
+
+    @property
+    def bytes_s(self) -> float:
+        """0 until something was measured; afterwards above 0, also of a link that stands still."""
+        self._measure()
+        return self._bytes_s
+
+    def _measure(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._active:
+            self._busy_s += now_s - self._since_s
+        self._since_s = now_s
+        if self._busy_s < WINDOW_S:
+            return
+        seen = max(self._window_bytes, 1) / self._busy_s
+        known = self._bytes_s
+        self._bytes_s = known + _WEIGHT * (seen - known) if known else seen
+        self._busy_s, self._window_bytes = 0.0, 0

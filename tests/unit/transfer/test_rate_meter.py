@@ -1,0 +1,51 @@
+"""The rate of a link: of busy time only, and quick to follow."""
+
+import pytest
+
+from shared.clock import ManualClock
+from shared.protocol import Attempt
+from shared.transfer.rate_meter import WINDOW_S, RateMeter
+
+ONE, TWO = Attempt("one", 0), Attempt("two", 3)
+
+
+def test_the_rate_is_of_the_time_in_which_something_could_move() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    assert meter.bytes_s == 0.0
+    for _ in range(3):
+        meter.activate(ONE)
+        clock.advance(WINDOW_S)
+        meter.move(50)
+        meter.rest(ONE)
+        clock.advance(100.0)
+    assert meter.bytes_s == pytest.approx(50 / WINDOW_S)
+
+
+def test_two_hand_overs_at_once_share_one_clock() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    meter.activate(ONE)
+    meter.activate(TWO)
+    clock.advance(0.6 * WINDOW_S)
+    meter.move(40)
+    meter.rest(TWO)
+    clock.advance(0.6 * WINDOW_S)
+    meter.move(20)
+    meter.rest(ONE)
+    assert meter.bytes_s == pytest.approx(60 / (1.2 * WINDOW_S))
+
+
+def test_a_link_that_slows_down_is_noticed_within_seconds_and_one_that_stands_still_too() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    meter.activate(ONE)
+    for rate in (1e6, 1e4):
+        for _ in range(60):
+            clock.advance(WINDOW_S)
+            meter.move(round(rate * WINDOW_S))
+        assert meter.bytes_s == pytest.approx(rate, rel=0.01)
+    for _ in range(60):
+        clock.advance(WINDOW_S)
+        assert 0.0 < meter.bytes_s <= 1e4
+    assert meter.bytes_s < 100
