@@ -1,19 +1,14 @@
 """The gateway's core on fake links: one request from submit to its end, in every weather."""
 
-from dataclasses import replace
-
 import pytest
 
 from services.gateway.owner.generation import Generation
 from shared.errors import AttemptError, OverloadedError
 from shared.protocol import (
     Assign,
-    Attempt,
     Cancel,
     Fail,
     Handback,
-    Incoming,
-    Pong,
     Receive,
     Refuse,
     Span,
@@ -244,55 +239,6 @@ async def test_attempts_run_out_in_one_error() -> None:
         assert spent.value.code == "attempts_exhausted"
         record = await bench.records.read("r1")
         assert record is not None and record.state is RequestState.FAILED
-
-
-async def test_slow_is_not_dead_as_long_as_a_worker_names_progress() -> None:
-    p, d = pair()
-    q = FakeWorker("prefill", "p1")
-    async with started(Bench()) as bench:
-        await bench.add(p, q, d)
-        bench.dispatcher.submit(bench.request())
-        p.start()
-        for _ in range(10):
-            bench.clock.advance(4.0)
-            d.say(Pong(0, d.load, advanced=(Attempt("r1", 0),)))
-            bench.dispatcher.tick()
-        assert not q.all(Assign)
-        for late in (Attempt("r1", 7), Attempt("other", 0)):
-            bench.clock.advance(4.0)
-            d.say(Pong(0, d.load, advanced=(late,)))
-        bench.dispatcher.tick()
-        assert q.last(Assign).epoch == 1
-        assert [cancel.reason for cancel in p.all(Cancel)] == ["stalled"]
-
-
-async def test_a_worker_that_lost_the_request_cannot_keep_it_alive() -> None:
-    p, d = pair()
-    q = FakeWorker("prefill", "p1")
-    async with started(Bench()) as bench:
-        await bench.add(p, q, d)
-        bench.dispatcher.submit(bench.request())
-        for _ in range(2):
-            bench.clock.advance(4.0)
-            q.say(Pong(0, q.load, advanced=(Attempt("r1", 0),)))
-        bench.dispatcher.tick()
-        assert q.last(Assign).epoch == 1
-
-
-async def test_what_the_link_cannot_carry_is_computed_on_decode_with_its_reason() -> None:
-    p, d = pair()
-    async with started(Bench()) as bench:
-        await bench.add(p, d)
-        d.say(Pong(0, replace(d.load, incoming=(Incoming(p.inc, 4000, 1000.0),))))
-        bench.dispatcher.submit(bench.request())
-        assign = d.last(Assign)
-        assert (assign.mode, assign.reason) == ("local", "slow_link")
-        d.say(Pong(1, d.load))
-        bench.dispatcher.submit(bench.request("r2"))
-        assert p.last(Assign).rid == "r2"
-        p.say(Pong(1, replace(p.load, unpulled_tokens=4000)))
-        bench.dispatcher.submit(bench.request("r3"))
-        assert d.last(Assign).rid == "r3"
 
 
 async def test_a_pause_of_the_gateway_itself_is_no_stall() -> None:
