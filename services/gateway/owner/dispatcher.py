@@ -109,12 +109,15 @@ class Dispatcher:
         """Accept a request and send it on its way; OverloadedError if that is impossible now."""
         requests = self._requests
         placement = requests.placement()
-        self._check_capacity(placement, request)
+        returned = requests.returns(request)
+        num_kept = 0 if returned or request.follows else requests.num_kept_places()
+        self._check_capacity(placement, request, num_kept)
         live = self._open(request)
+        live.returned = returned
         route = requests.route(live, placement)
-        full = len(requests.line) >= self._settings.max_backlog
-        if route is None and full and not request.follows:
-            raise self._overloaded("no worker has room and the backlog is full", len(requests.line))
+        full = len(requests.line) + num_kept >= self._settings.max_backlog
+        if route is None and full and not (request.follows or returned):
+            raise self._overloaded(request, "no worker has room and the backlog is full")
         requests.accept(live, route, placement)
         return live.generation
 
@@ -248,15 +251,17 @@ class Dispatcher:
             view.ready and view.role == "decode" for view in self._links.views
         )
 
-    def _check_capacity(self, placement: Placement | None, request: GenerateRequest) -> None:
+    def _check_capacity(
+        self, placement: Placement | None, request: GenerateRequest, num_kept: int
+    ) -> None:
         """A choice that follows may wait for a worker, also in a full line, and finish while we
         drain, as the choice before it does."""
         num_live = len(self._requests.live)
         if self._draining and not request.follows:
             text = "this gateway is shutting down"
             raise OverloadedError(text, retry_after_s=MIN_RETRY_S, status=503)
-        if num_live >= self._settings.max_live_requests:
-            raise self._overloaded("this gateway has as many requests as it may", num_live)
+        if num_live + num_kept >= self._settings.max_live_requests:
+            raise self._overloaded(request, "this gateway has as many requests as it may")
         if not (request.follows or self._can_serve(placement)):
             away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
             raise OverloadedError(
@@ -265,8 +270,8 @@ class Dispatcher:
                 status=503,
             )
 
-    def _overloaded(self, message: str, num_ahead: int) -> OverloadedError:
-        return OverloadedError(message, retry_after_s=self._requests.retry_after_s(num_ahead))
+    def _overloaded(self, request: GenerateRequest, message: str) -> OverloadedError:
+        return OverloadedError(message, retry_after_s=self._requests.promise_return(request))
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -48,6 +48,8 @@ class LiveRequest:
         self.route: Route | None = None
         self.prefer_inc = request.prefer_inc
         self.avoid_inc: str | None = None
+        self.returned = False
+        """its client was refused before and told to come now"""
         self.cause = "first"
         """why the epoch exists: first, or what ended the one before"""
         self.progress_s = accepted_s

@@ -24,10 +24,11 @@ from services.gateway.owner.effects import (
     SendReceive,
     WriteFinish,
 )
-from services.gateway.owner.generation import Delta
+from services.gateway.owner.generation import Delta, GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.observer import Observer
+from services.gateway.owner.promises import Promises, prompt_key
 from services.gateway.owner.receipts import Receipts
 from services.gateway.owner.record_writer import RecordWriter
 from services.gateway.owner.router import (
@@ -76,6 +77,7 @@ class OwnedRequests:
         self.counters = DispatchCounters()
         self.writer = RecordWriter(records)
         self.throughput = Throughput(clock.monotonic_s())
+        self.promises = Promises()
         self.line = WaitingLine(backlog, self.counters, clock, self._backlog_full, links.ping_all)
         self._observer = observer
         self._identity = identity
@@ -286,7 +288,7 @@ class OwnedRequests:
         self.execute(live, live.machine.refused(failure, maybe_recorded=answer is None))
 
     def _refusal(self, answer: Admission | None) -> Failure:
-        retry_after_s = self.retry_after_s(1)
+        retry_after_s = self.throughput.per_end_s(self._clock.monotonic_s())
         if answer is None:
             text = "the state store does not answer"
             return Failure("state_unavailable", text, 503, retry_after_s)
@@ -295,14 +297,27 @@ class OwnedRequests:
             return Failure("over_quota", text, 429, retry_after_s)
         return Failure("request_id_taken", "the request id is in use", 409)
 
-    def _backlog_full(self, live: LiveRequest, num_ahead: int) -> None:
+    def _backlog_full(self, live: LiveRequest) -> None:
         text = "no worker has room and the backlog is full"
-        failure = Failure("overloaded", text, 429, self.retry_after_s(num_ahead))
+        failure = Failure("overloaded", text, 429, self.promise_return(live.request))
         self.execute(live, live.machine.abandon(failure))
 
-    def retry_after_s(self, num_ahead: int) -> float:
-        """When a refused client may come back, from the rate at which requests end."""
-        return self.throughput.retry_after_s(self._clock.monotonic_s(), num_ahead)
+    def promise_return(self, request: GenerateRequest) -> float:
+        """Seconds until this refused client may come back and finds a place."""
+        now_s = self._clock.monotonic_s()
+        key = prompt_key(request.tenant, request.prompt_ids)
+        return self.promises.make(key, now_s, self.throughput.per_end_s(now_s))
+
+    def returns(self, request: GenerateRequest) -> bool:
+        """Whether this client was refused before and told to come now."""
+        if not len(self.promises):
+            return False
+        key = prompt_key(request.tenant, request.prompt_ids)
+        return self.promises.claim(key, self._clock.monotonic_s())
+
+    def num_kept_places(self) -> int:
+        """Places kept for clients that were told to come now."""
+        return self.promises.num_kept(self._clock.monotonic_s())
 
 
 def _error(failure: Failure) -> BatonError:

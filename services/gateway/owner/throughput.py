@@ -1,10 +1,9 @@
-"""How fast requests end here, to tell a refused client when to come back."""
+"""How often requests end here, to tell a refused client when to come back."""
 
 from collections import deque
 
 WINDOW_S = 30.0
-MAX_RETRY_AFTER_S = 60.0
-MIN_RETRY_AFTER_S = 0.1
+MIN_WATCHED_S = 0.1
 
 
 class Throughput:
@@ -18,14 +17,13 @@ class Throughput:
         self._ends.append(now_s)
         self._forget(now_s)
 
-    def retry_after_s(self, now_s: float, num_ahead: int) -> float:
-        """Seconds until `num_ahead` requests have ended at the measured rate.
+    def per_end_s(self, now_s: float) -> float:
+        """Seconds from one end to the next.
 
         While none has ended yet, the time watched so far stands for the first one."""
         self._forget(now_s)
-        watched_s = max(min(now_s - self._start_s, WINDOW_S), MIN_RETRY_AFTER_S)
-        per_end_s = watched_s / max(len(self._ends), 1)
-        return min(max(num_ahead * per_end_s, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
+        watched_s = max(min(now_s - self._start_s, WINDOW_S), MIN_WATCHED_S)
+        return watched_s / max(len(self._ends), 1)
 
     def _forget(self, now_s: float) -> None:
         while self._ends and self._ends[0] < now_s - WINDOW_S:

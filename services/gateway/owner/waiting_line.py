@@ -28,22 +28,22 @@ class _Place:
         """its turn has come: a worker took it from the backlog for us to place, or it was on a
         worker before, which had less room than we knew of; at the backlog's end it would wait for
         all that came after it"""
-        self.accepted = self.popped or live.request.follows
-        """it, or the choice it follows, was in the backlog or on a worker before: a full backlog
-        ends it no more, then it waits here alone"""
+        self.accepted = self.popped or live.request.follows or live.returned
+        """it, or the choice it follows, was in the backlog or on a worker before, or its client was
+        told to come now: a full backlog ends it no more, then it waits here alone"""
         self.queued = False
         """in the backlog, as far as we know"""
 
 
 class WaitingLine:
-    """Waiting requests in order of arrival. `refused(live, num_ahead)`: the backlog is full."""
+    """Waiting requests in order of arrival. `refused(live)`: the backlog is full."""
 
     def __init__(
         self,
         backlog: Backlog,
         counters: DispatchCounters,
         clock: Clock,
-        refused: Callable[[LiveRequest, int], None],
+        refused: Callable[[LiveRequest], None],
         grew: Callable[[], None],
     ) -> None:
         self._backlog = backlog
@@ -131,7 +131,7 @@ class WaitingLine:
             live.note_placed()
             self._grew()
         elif not place.accepted:
-            self._refused(live, placement.num_ahead)
+            self._refused(live)
 
     async def _cancel(self, rid: str) -> None:
         try:

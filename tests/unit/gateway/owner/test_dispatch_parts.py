@@ -9,27 +9,27 @@ from services.gateway.owner.generation import Delta, Generation
 from services.gateway.owner.live_request import PATIENCE_S
 from services.gateway.owner.prefill_cost import FIRST_GUESS_S, PrefillCost
 from services.gateway.owner.receipts import Receipt, Receipts
-from services.gateway.owner.throughput import MAX_RETRY_AFTER_S, Throughput
+from services.gateway.owner.throughput import WINDOW_S, Throughput
 from shared.errors import AttemptError
 from shared.protocol import FinishReason
 from shared.settings import Settings
 from shared.worker.engine_client import LISTEN_S
 
 
-def test_retry_after_follows_the_measured_rate() -> None:
+def test_time_per_end_follows_the_measured_rate() -> None:
     throughput = Throughput(0.0)
     for second in range(1, 11):
         throughput.note_end(float(second))
-    assert throughput.retry_after_s(10.0, 20) == 20.0
+    assert throughput.per_end_s(10.0) == 1.0
     for tenth in range(100):
         throughput.note_end(10.0 + tenth / 10)
-    assert throughput.retry_after_s(20.0, 11) == pytest.approx(2.0)
+    assert throughput.per_end_s(20.0) == pytest.approx(2.0 / 11)
 
 
-def test_retry_after_without_any_end_grows_with_the_wait_and_is_bounded() -> None:
+def test_time_per_end_without_any_end_grows_with_the_wait_and_is_bounded() -> None:
     throughput = Throughput(0.0)
-    assert throughput.retry_after_s(2.0, 3) < throughput.retry_after_s(9.0, 3)
-    assert throughput.retry_after_s(1000.0, 300) == MAX_RETRY_AFTER_S
+    assert throughput.per_end_s(2.0) < throughput.per_end_s(9.0)
+    assert throughput.per_end_s(1000.0) == WINDOW_S
 
 
 def test_cost_is_fitted_by_worker_and_new_ones_take_the_pool_s() -> None:

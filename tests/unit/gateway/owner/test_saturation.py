@@ -31,6 +31,13 @@ async def pop(bench: Bench, worker: FakeWorker) -> str:
     return entry.rid
 
 
+def refused(bench: Bench, rid: str, num_prompt: int) -> float:
+    """Seconds after which the client of this prompt is told to come back."""
+    with pytest.raises(OverloadedError) as error:
+        bench.dispatcher.submit(bench.request(rid, num_prompt=num_prompt))
+    return error.value.retry_after_s
+
+
 async def test_a_waiting_request_is_pulled_by_the_worker_that_has_room() -> None:
     p, d = workers()
     async with started(Bench()) as bench:
@@ -108,8 +115,46 @@ async def test_a_full_backlog_is_429() -> None:
         bench.clock.advance(3.0)
         with pytest.raises(OverloadedError) as refused:
             bench.dispatcher.submit(bench.request("r3"))
-        assert (refused.value.status, refused.value.retry_after_s) == (429, 6.0)
+        assert (refused.value.status, refused.value.retry_after_s) == (429, 3.0)
         assert bench.dispatcher.status()["requests"] == {"live": 2}
+
+
+async def test_a_refused_client_finds_a_place_when_it_was_told_to_come() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        bench.clock.advance(3.0)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        told_s = [refused(bench, "early", num_prompt=41), refused(bench, "late", num_prompt=42)]
+        assert told_s == [3.0, 6.0]
+        await settle()
+        bench.clock.advance(3.0)
+        has_room(p, 40)
+        await pop(bench, p)
+        assert len(p.all(Assign)) == 1
+        assert refused(bench, "new", num_prompt=43) > 3.0
+        assert refused(bench, "too-soon", num_prompt=42) > 3.0
+        generation = bench.dispatcher.submit(bench.request("again", num_prompt=41))
+        await settle()
+        assert generation.accepted
+
+
+async def test_a_promise_holds_though_the_line_did_not_move() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        bench.clock.advance(3.0)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        bench.clock.advance(refused(bench, "r3", num_prompt=41))
+        bench.dispatcher.submit(bench.request("r3", num_prompt=41))
+        await settle()
+        assert bench.dispatcher.status()["requests"] == {"live": 3}
+        has_room(p, 1000)
+        bench.clock.advance(2.0)
+        bench.dispatcher.tick()
+        assert [assign.rid for assign in p.all(Assign)] == ["r1", "r2", "r3"]
 
 
 async def test_a_backlog_that_others_filled_ends_the_request_with_429() -> None:

@@ -1,0 +1,54 @@
+"""Retry-After as a promise: times in a row, a place at that time, and none for who hammers."""
+
+import pytest
+
+from services.gateway.owner.promises import (
+    KEPT_S,
+    MAX_OF_ONE_PROMPT,
+    MAX_PROMISES,
+    Promises,
+    prompt_key,
+)
+
+ONE, TWO = prompt_key("t", (1, 2)), prompt_key("t", (1, 3))
+
+
+def test_refused_clients_are_told_times_in_a_row() -> None:
+    promises = Promises()
+    assert [promises.make(ONE, 10.0, 0.5), promises.make(TWO, 10.0, 0.5)] == [0.5, 1.0]
+    assert promises.make(ONE, 10.25, 0.5) == pytest.approx(1.25)
+    assert promises.make(ONE, 100.0, 0.5) == 0.5
+
+
+def test_a_promise_is_kept_from_its_time_on_once_and_to_its_prompt_only() -> None:
+    promises = Promises()
+    promises.make(ONE, 0.0, 2.0)
+    assert not promises.claim(ONE, 1.9)
+    assert (promises.num_kept(1.9), promises.num_kept(2.0)) == (0, 1)
+    assert not promises.claim(TWO, 2.0)
+    assert promises.claim(ONE, 2.0)
+    assert not promises.claim(ONE, 2.0)
+    assert promises.num_kept(2.0) == 0
+
+
+def test_a_place_is_not_kept_for_ever() -> None:
+    promises = Promises()
+    promises.make(ONE, 0.0, 2.0)
+    assert promises.num_kept(2.0 + KEPT_S) == 1
+    assert promises.num_kept(2.1 + KEPT_S) == 0
+    assert not promises.claim(ONE, 2.1 + KEPT_S)
+
+
+def test_who_hammers_takes_a_bounded_share_and_there_is_a_bound_for_all() -> None:
+    promises = Promises()
+    for _ in range(2 * MAX_OF_ONE_PROMPT):
+        promises.make(ONE, 0.0, 1e-6)
+    assert len(promises) == MAX_OF_ONE_PROMPT
+    for number in range(2 * MAX_PROMISES):
+        promises.make(prompt_key("t", (number,)), 0.0, 1e-6)
+    assert len(promises) == MAX_PROMISES
+
+
+def test_a_prompt_of_another_tenant_is_another_request() -> None:
+    assert prompt_key("a", (1, 2)) != prompt_key("b", (1, 2))
+    assert prompt_key("a", (1, 23)) != prompt_key("a", (12, 3))
