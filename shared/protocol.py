@@ -201,7 +201,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Ping:
-    """Gateway -> worker, every second and whenever the backlog grows."""
+    """Gateway -> worker, twice a second and whenever the backlog grows."""
 
     seq: int
     num_backlogged: int = 0

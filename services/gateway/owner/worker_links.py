@@ -1,7 +1,7 @@
 """Keeps a link to every worker the registry lists, and notices when one is gone.
 
 The registry is polled; while Redis is away its last answer stands, so links and the streams on
-them go on. A link that closes, or answers no PING for five seconds, is suspicion at once: the
+them go on. A link that closes, or answers no PING for three seconds, is suspicion at once: the
 requests there are told, and the worker is dialled again as long as it is listed. What a worker
 says on its link counts for more than what the registry says of it.
 """
@@ -26,8 +26,8 @@ from shared.telemetry.worker_metrics import WorkerSample
 
 logger = logging.getLogger(__name__)
 
-PING_INTERVAL_S = 1.0
-MAX_UNANSWERED_PINGS = 5
+PING_INTERVAL_S = 0.5
+MAX_UNANSWERED_PINGS = 6
 REDIAL_INTERVAL_S = 0.25
 SUSPECT_S = 2.5
 """how long a lost worker is still shown, as suspect"""
