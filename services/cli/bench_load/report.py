@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.cli.bench_load.quantiles import QUANTILES, Distribution, quantile_name
-from services.cli.bench_load.summary import RunSummary
+from services.cli.bench_load.summary import REFUSED, RunSummary
 
 NOTHING = "-"
 _LABEL_WIDTH = 26
@@ -54,11 +54,14 @@ def render_sweep(summaries: Sequence[RunSummary]) -> str:
 def _headline(summary: RunSummary) -> str:
     run = summary.run
     kind = "CLOSED loop" if summary.closed else "open loop"
-    errors = ", ".join(f"{kind} {num}" for kind, num in summary.errors.most_common())
-    failed = f", {sum(summary.errors.values())} failed ({errors})" if errors else ""
+    rate = summary.offered_per_s
+    offered = "" if rate is None else f", {rate:.3g}/s offered"
+    refused = f", {summary.num_refused} refused ({REFUSED})" if summary.num_refused else ""
+    kinds = ", ".join(f"{kind} {num}" for kind, num in summary.failures.most_common())
+    failed = f", {summary.failures.total()} failed ({kinds})" if kinds else ""
     return (
-        f"{kind}, {summary.label}: {run.num_sent} requests in {run.seconds:.1f} s, "
-        f"{len(summary.good)} answered{failed}"
+        f"{kind}, {summary.label}: {run.num_sent} requests in {run.seconds:.1f} s{offered}, "
+        f"{len(summary.good)} answered{refused}{failed}"
     )
 
 

@@ -227,7 +227,7 @@ def test_figures_of_a_run() -> None:
     }
     assert record["output_tokens_per_s"] == pytest.approx(0.8)
     text = render_run(summary)
-    assert "http_429 1" in text
+    assert "4 answered, 1 refused (http_429)\n" in text
     assert "1.50x" in text
     assert "poisson" in render_sweep([summary, summary])
 
