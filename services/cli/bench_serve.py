@@ -24,8 +24,8 @@ from shared.errors import BatonError, SettingsError
 from shared.event_loop import run_main
 
 EXIT_CODES = (
-    "exit code: 0 every request was answered; 1 a request was refused or failed, or a load point "
-    "is INVALID (everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
+    "exit code: 0 every request was answered; 1 one was refused or failed, or a load point is "
+    "INVALID (everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
 )
 
 
