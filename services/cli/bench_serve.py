@@ -18,8 +18,9 @@ from services.cli.bench_load.environment import allow_many_sockets, environment_
 from services.cli.bench_load.load_points import check_load
 from services.cli.bench_load.plot import render_plot
 from services.cli.bench_load.report import render_run, render_sweep
+from services.cli.bench_load.sample import REFUSED
 from services.cli.bench_load.session import LoadSession
-from services.cli.bench_load.summary import REFUSED, RunSummary
+from services.cli.bench_load.summary import RunSummary
 from shared.errors import BatonError, SettingsError
 from shared.event_loop import run_main
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from services.cli.bench_load.quantiles import QUANTILES, Distribution, quantile_name
-from services.cli.bench_load.summary import REFUSED, RunSummary
+from services.cli.bench_load.sample import REFUSED
+from services.cli.bench_load.summary import RunSummary
 
 NOTHING = "-"
 _LABEL_WIDTH = 26

@@ -10,10 +10,9 @@ from services.cli.bench_load.goodput import ServiceLimits
 from services.cli.bench_load.ideal_replay import PrefillTime, ReplayedRequest, replay
 from services.cli.bench_load.load_loop import LoadRun
 from services.cli.bench_load.quantiles import Distribution
-from services.cli.bench_load.sample import RequestSample
+from services.cli.bench_load.sample import REFUSED, RequestSample
 
 MAX_CLIENT_CPU_SHARE = 0.9
-REFUSED = "http_429"
 MAX_FIT_ERROR = 0.3
 """of the idle prefill times: a ratio to a fit further off says nothing"""
 SEVERAL_TOKENS = 1.02
@@ -64,8 +63,7 @@ class RunSummary:
 
     @property
     def num_refused(self) -> int:
-        """Those that were told to come later."""
-        return self.errors[REFUSED]
+        return sum(sample.refused for sample in self.run.samples)
 
     @property
     def failures(self) -> Counter[str]:
