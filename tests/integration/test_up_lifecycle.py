@@ -97,7 +97,7 @@ def test_worker_that_cannot_start_ends_up_with_its_own_error(fake: FakeBaton) ->
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--detach", "--model", "/nope"), "'/nope' is neither a directory nor a hub id"),
+        (("--model", "/nope"), "'/nope' is neither a directory nor a hub id"),
         (("--model", "tiny"), "add --random-weights"),
         (("--model", "demo", "--random-weights"), "not a shape; shapes are llama-3.1-8b"),
         (("--max-model-len", "99999"), "--max-model-len 99999 is above the model's 4096"),
