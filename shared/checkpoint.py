@@ -82,7 +82,10 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
             "or name a checkpoint directory"
         )
     if path.exists() or not HUB_ID.fullmatch(model):
-        raise ModelError(f"model {model!r} is neither a directory nor a hub id (owner/name)")
+        raise ModelError(
+            f"model {model!r} is neither a directory nor a hub id (owner/name) here; name a "
+            "checkpoint's directory, a hub id, or demo"
+        )
     return _download(model)
 
 
@@ -181,7 +184,11 @@ def _download(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{hub_id}: cannot fetch it from the hub: {reason[0]}") from error
+        raise ModelError(
+            f"{hub_id}: cannot fetch it from the hub: {reason[0]}; if this machine reaches no "
+            f"hub, run `hf download {hub_id}` on one that does and give --model the directory, or "
+            "copy that machine's HF_HOME"
+        ) from error
 
 
 def _eos_token_ids(path: Path, raw: dict[str, Any]) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ import argparse
 import importlib
 import sys
 
+from shared.errors import SettingsError
+
 BENCHMARKS = {
     "serve": "load any OpenAI endpoint; time to first token, token gaps, goodput, ideal replay",
     "gateway": "measure Baton's gateway over mock workers against its goals",
@@ -18,13 +20,18 @@ BENCHMARKS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = "; ".join(f"{name}: {text}" for name, text in BENCHMARKS.items())
-    parser.add_argument("benchmark", choices=BENCHMARKS, help=names)
+    parser.add_argument("benchmark", nargs="?", choices=BENCHMARKS, help=names)
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="`baton bench NAME --help`")
     parser.set_defaults(parser_kind=type(parser))
 
 
 def run(arguments: argparse.Namespace) -> int:
     name = arguments.benchmark
+    if name is None:
+        if arguments.flags:
+            raise SettingsError(f"name a benchmark before its flags: {', '.join(BENCHMARKS)}")
+        sys.stdout.write(_overview())
+        return 0
     benchmark = importlib.import_module(f"services.cli.bench_{name}")
     parser = arguments.parser_kind(prog=f"baton bench {name}", description=BENCHMARKS[name])
     benchmark.add_arguments(parser)
@@ -33,3 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     own.command_line = sys.argv[1:]
     code: int = benchmark.run(own)
     return code
+
+
+def _overview() -> str:
+    lines = [f"  {name:9}{text}" for name, text in BENCHMARKS.items()]
+    return "usage: baton bench NAME [flags]\n\n" + "\n".join(lines) + "\n"

@@ -18,14 +18,15 @@ from services.cli.bench_load.environment import allow_many_sockets, environment_
 from services.cli.bench_load.load_points import check_load
 from services.cli.bench_load.plot import render_plot
 from services.cli.bench_load.report import render_run, render_sweep
+from services.cli.bench_load.sample import REFUSED
 from services.cli.bench_load.session import LoadSession
 from services.cli.bench_load.summary import RunSummary
 from shared.errors import BatonError, SettingsError
 from shared.event_loop import run_main
 
 EXIT_CODES = (
-    "exit code: 0 every request was answered; 1 a request failed or a load point is INVALID "
-    "(everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
+    "exit code: 0 every request was answered; 1 one was refused or failed, or a load point is "
+    "INVALID (everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
 )
 
 
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _judge(summaries: list[RunSummary]) -> None:
     """Everything was shown: now whether it may be relied on. BatonError names each point that
-    has a failed request, or whose figures are the client's."""
+    has a refused or failed request, or whose figures are the client's."""
     faults = [fault for summary in summaries for fault in _faults(summary)]
     if faults:
         raise BatonError("; ".join(faults))
@@ -75,12 +76,14 @@ def _judge(summaries: list[RunSummary]) -> None:
 
 def _faults(summary: RunSummary) -> list[str]:
     faults = []
-    if summary.errors:
-        (kind, num), *_ = summary.errors.most_common(1)
-        text = next(s.error_text for s in summary.run.samples if s.error == kind)
-        num_failed = summary.errors.total()
+    if summary.num_refused:
+        what = f"{summary.num_refused} of {summary.run.num_sent} were refused"
+        faults.append(f"{summary.label}: {what} ({REFUSED}: {_text_of(summary, REFUSED)})")
+    if summary.failures:
+        (kind, num), *_ = summary.failures.most_common(1)
+        num_failed = summary.failures.total()
         what = f"{num_failed} of {summary.run.num_sent} failed" if summary.good else "no answer"
-        faults.append(f"{summary.label}: {what} ({num} times {kind}: {text})")
+        faults.append(f"{summary.label}: {what} ({num} times {kind}: {_text_of(summary, kind)})")
     if summary.client_fault:
         faults.append(
             f"{summary.label}: INVALID, the client was the bottleneck ({summary.client_fault}): "
@@ -88,6 +91,11 @@ def _faults(summary: RunSummary) -> list[str]:
             "--max-lag-ms"
         )
     return faults
+
+
+def _text_of(summary: RunSummary, kind: str) -> str:
+    """In the endpoint's words."""
+    return next(s.error_text for s in summary.run.samples if s.error == kind)
 
 
 def _check_files(arguments: argparse.Namespace) -> None:

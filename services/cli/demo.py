@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from services.cli.gateway_client import GatewayClient
-from services.cli.local_cell import finished, running, stop_signals, this_machine
+from services.cli.local_cell import check_model, finished, running, stop_signals, this_machine
 from services.cli.output import Output
-from services.cli.plan import Topology, make_plan
+from services.cli.plan import Plan, Topology, make_plan
+from services.cli.terminal import terminal_width
 from services.cli.waterfall import ASCII, Ink, render_waterfall
 from shared.demo_model.knowledge import DEMO_QUESTION
 
@@ -29,10 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_demo(arguments))
-
-
-async def _demo(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     flags: dict[str, Any] = {"port": 0}
     if arguments.model:
@@ -41,6 +38,11 @@ async def _demo(arguments: argparse.Namespace) -> int:
     plan = make_plan(flags, os.environ, this_machine(), topology=topology, num_decode=1)
     if arguments.topology is None:
         plan = replace(plan, why="")
+    check_model(plan.settings)
+    return asyncio.run(_demo(plan, arguments.prompt, started_s))
+
+
+async def _demo(plan: Plan, prompt: str, started_s: float) -> int:
     output = Output(quiet=True)
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")
@@ -48,7 +50,7 @@ async def _demo(arguments: argparse.Namespace) -> int:
             if await finished(cell.supervisor.wait_ready(cell.url), stop):
                 output.ready(cell.url)
                 client = GatewayClient(cell.url)
-                asking = asyncio.to_thread(_ask, client, arguments.prompt, started_s)
+                asking = asyncio.to_thread(_ask, client, prompt, started_s)
                 await finished(asking, stop)
             output.say("stopping")
     output.say(f"done after {time.monotonic() - started_s:.1f} s")
@@ -72,7 +74,8 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
         after_s = (first_s - asked_s, first_s - started_s)
         sys.stdout.write(_speed(receipt, *after_s, time.monotonic() - first_s))
     ink = Ink() if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
-    sys.stdout.write(f"\nrequest {answer.request_id}\n{render_waterfall(receipt, ink)}\n")
+    sys.stdout.write(f"\nrequest {answer.request_id}\n")
+    sys.stdout.write(f"{render_waterfall(receipt, ink, terminal_width())}\n")
 
 
 def _speed(receipt: dict[str, Any], asked_s: float, started_s: float, rest_s: float) -> str:

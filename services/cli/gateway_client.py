@@ -115,7 +115,8 @@ class GatewayClient:
             except (OSError, http.client.HTTPException) as error:
                 text = f"no gateway answers at {self.url} ({error}); {_advice()}"
                 raise NoGatewayError(text) from error
-            yield response
+            with response:  # it holds the socket open after the connection is closed
+                yield response
         finally:
             connection.close()
 

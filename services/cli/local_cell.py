@@ -17,6 +17,8 @@ from services.cli.ports import local_url, reserve_port
 from services.cli.redis_check import check_redis
 from services.cli.run_file import remove_record, runtime_folder, write_record
 from services.cli.supervisor import Supervisor
+from shared.checkpoint import load_checkpoint, max_model_len
+from shared.settings import Settings
 from shared.state.embedded import EmbeddedRedis
 
 
@@ -26,6 +28,13 @@ class LocalCell:
 
     supervisor: Supervisor
     url: str
+
+
+def check_model(settings: Settings) -> None:
+    """ModelError, MissingError or SettingsError for a model that no process could serve, before
+    any is started. A hub id is fetched here, once for all of them."""
+    checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
+    max_model_len(checkpoint.config, settings.max_model_len)
 
 
 def this_machine() -> Machine:

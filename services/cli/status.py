@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.cli.gateway_client import GatewayClient, gateway_url
+from services.cli.terminal import terminal_width, wrapped
 
 COLUMNS = (
     "ID",
@@ -34,22 +35,36 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
     else:
-        sys.stdout.write(render_status(answer))
+        sys.stdout.write(render_status(answer, terminal_width()))
     return 0
 
 
-def render_status(answer: Mapping[str, Any]) -> str:
-    """One line on the gateway, then a table with a line per worker."""
+def render_status(answer: Mapping[str, Any], width: int | None = None) -> str:
+    """One line on the gateway, then a table with a line per worker; where the terminal's `width`
+    is too small for it, a sentence per worker."""
     live = answer.get("requests", {}).get("live", 0)
     head = (
         f"baton {answer.get('version', '?')} at {answer.get('url', '?')}: "
         f"{answer.get('model', '?')}, {answer.get('max_model_len', '?')} tokens, "
-        f"{live} live request(s)\n"
+        f"{live} live request(s)"
     )
-    workers = answer.get("workers", [])
-    if not workers:
+    head = wrapped(head, width) + "\n"
+    rows = [_row(worker) for worker in answer.get("workers", [])]
+    if not rows:
         return head + "no workers\n"
-    return head + _table([COLUMNS, *(_row(worker) for worker in workers)])
+    table = _table([COLUMNS, *rows])
+    if width is None or max(map(len, table.splitlines())) <= width:
+        return head + table
+    return head + "".join(f"{wrapped(_sentence(row), width)}\n" for row in rows)
+
+
+def _sentence(row: Sequence[str]) -> str:
+    """What the table says of one worker."""
+    name, role, state, pid, host, running, waiting, free, cached, held, total, beat = row
+    return (
+        f"{name}: {role}, {state}, pid {pid} on {host}; {running} running, {waiting} waiting; "
+        f"{free} free, {cached} cached, {held} held of {total} blocks; last beat {beat} ago"
+    )
 
 
 def _row(worker: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from services.cli.detach import start_detached
 from services.cli.flags import add_settings, given_settings, refuse_settings
-from services.cli.local_cell import finished, running, stop_signals, this_machine
+from services.cli.local_cell import check_model, finished, running, stop_signals, this_machine
 from services.cli.output import Output
 from services.cli.plan import Plan, make_plan
 from shared.errors import BatonError
@@ -26,11 +26,15 @@ SETTINGS = (
     "max_model_len",
     "dtype",
     "gpu_memory_utilization",
+    "max_num_seqs",
+    "eager",
+    "device",
     "tp",
     "threads",
 )
-"""the settings `up` has flags for; every other one is read from the environment. `--threads`
-defaults to max(1, cores // workers) here: torch's own default makes workers fight for cores"""
+"""the settings `up` has flags for: what the model and the machine ask for. Every other one is read
+from the environment, so that the help stays short. `--threads` defaults to
+max(1, cores // workers) here: torch's own default makes workers fight for cores"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         num_prefill=arguments.prefill,
         num_decode=arguments.decode,
     )
+    check_model(plan.settings)
     if arguments.detach:
         return start_detached(arguments.command_line, arguments.log_dir)
     output = Output(log_folder=arguments.log_dir, notify_fd=arguments.notify_fd)

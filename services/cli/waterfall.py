@@ -8,8 +8,10 @@ out. When decode is most of the request the axis ends early, so that the rest ca
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
+from services.cli.terminal import wrapped
 from services.cli.waterfall_stages import Stage, number, numbers, read_stages
 
 BAR_WIDTH = 40
@@ -25,7 +27,14 @@ CRITICAL_PATH = {
 }
 """keys of the critical path in their order, and how they read"""
 CAPTION = "ms: how long it ran there; adds: its share of the time the client waited"
-NUMBER_COLUMNS = (1, 3, 4, 5)
+HEAD = ("stage", "pid", "process", "start", "ms", "adds")
+NUMBERS = ("pid", "start", "ms", "adds")
+LEFT_OUT_FIRST = ("process", "pid", "start", "adds", "ms")
+"""where the terminal is too narrow for all columns"""
+MIN_BAR_WIDTH = 14
+"""what a bar needs to be worth a column"""
+GAP = "  "
+LEGEND_INDENT = 11
 
 
 @dataclass(frozen=True)
@@ -40,33 +49,52 @@ class Ink:
 ASCII = Ink("#", "-", ">")
 
 
-def render_waterfall(receipt: Mapping[str, Any], ink: Ink = ASCII) -> str:
-    """The picture as text; '' when the receipt has no measured stage."""
+@dataclass(frozen=True)
+class Axis:
+    """The time axis of the bars, from 0 ms on."""
+
+    end_ms: float
+    num_cells: int
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], num_cells: int) -> "Axis":
+        """Ends with the last stage, or some way into a long decode."""
+        end_ms = max(stage.end_ms for stage in stages)
+        decode_ms = next((stage.start_ms for stage in stages if stage.span == "decode"), 0.0)
+        if decode_ms:
+            end_ms = min(end_ms, decode_ms / (1 - MAX_DECODE_SHARE))
+        return cls(max(end_ms, 1e-6), num_cells)
+
+    @property
+    def scale(self) -> str:
+        begin, end = "0 ms", f"{self.end_ms:.0f} ms"
+        if len(begin) + len(end) < self.num_cells:
+            return begin + end.rjust(self.num_cells - len(begin))
+        return end.rjust(self.num_cells)
+
+    def cell(self, time_ms: float) -> int:
+        return int(time_ms / self.end_ms * self.num_cells)
+
+
+def render_waterfall(receipt: Mapping[str, Any], ink: Ink = ASCII, width: int | None = None) -> str:
+    """The picture as text, in lines of at most `width` characters; '' when the receipt has no
+    measured stage."""
     stages = read_stages(receipt)
     if not stages:
         return ""
     overlapped_ms = number(receipt.get("handover_overlapped_ms")) or 0.0
-    axis_ms = _axis_ms(stages)
-    rows = [("stage", "pid", "process", "start", "ms", "adds", _scale(axis_ms))]
-    for stage in stages:
-        bar = _bar(stage, axis_ms, overlapped_ms, ink)
-        rows.append((stage.name, stage.pid, stage.process, *_times(stage), bar))
     path = numbers(receipt.get("critical_path_ms"))
+    rows = [HEAD, *((stage.name, stage.pid, stage.process, *_times(stage)) for stage in stages)]
     if "total" in path:
-        rows.append(("total", "", "", "", "", f"{path['total']:.1f}", ""))
-    legend = _legend(stages, receipt, ink)
-    return "\n".join([*_aligned(rows), CAPTION, "", *legend, *_critical_path(path)]) + "\n"
-
-
-def _axis_ms(stages: Sequence[Stage]) -> float:
-    """Where the axis ends: with the last stage, or some way into a long decode."""
-    end_ms = max(stage.end_ms for stage in stages)
-    decode_ms = next((stage.start_ms for stage in stages if stage.span == "decode"), end_ms)
-    return max(min(end_ms, decode_ms / (1 - MAX_DECODE_SHARE)) if decode_ms else end_ms, 1e-6)
-
-
-def _scale(axis_ms: float) -> str:
-    return "0 ms" + f"{axis_ms:.0f} ms".rjust(BAR_WIDTH - 4)
+        rows.append(("total", "", "", "", "", f"{path['total']:.1f}"))
+    left = _aligned(rows, width)
+    num_cells = BAR_WIDTH if width is None else min(BAR_WIDTH, width - len(left[0]) - len(GAP))
+    axis = Axis.of(stages, num_cells)
+    bars = [axis.scale, *(_bar(stage, axis, overlapped_ms, ink) for stage in stages)]
+    table = [GAP.join(line).rstrip() for line in zip_longest(left, bars, fillvalue="")]
+    legend = [wrapped(line, width, LEGEND_INDENT) for line in _legend(stages, receipt, ink)]
+    rest = [wrapped(line, width) for line in _critical_path(path)]
+    return "\n".join([*table, wrapped(CAPTION, width), "", *legend, *rest]) + "\n"
 
 
 def _times(stage: Stage) -> tuple[str, str, str]:
@@ -74,21 +102,18 @@ def _times(stage: Stage) -> tuple[str, str, str]:
     return f"{stage.start_ms:.1f}", f"{stage.end_ms - stage.start_ms:.1f}", adds
 
 
-def _bar(stage: Stage, axis_ms: float, overlapped_ms: float, ink: Ink) -> str:
+def _bar(stage: Stage, axis: Axis, overlapped_ms: float, ink: Ink) -> str:
     """The bar at its place; never empty, never beyond the axis."""
-    first = min(_cell(stage.start_ms, axis_ms), BAR_WIDTH - 1)
-    last = min(max(round(stage.end_ms / axis_ms * BAR_WIDTH), first + 1), BAR_WIDTH)
+    first = min(axis.cell(stage.start_ms), axis.num_cells - 1)
+    last = round(stage.end_ms / axis.end_ms * axis.num_cells)
+    last = min(max(last, first + 1), axis.num_cells)
     light = 0
     if stage.span == "kv_transfer":
-        light = min(max(_cell(stage.start_ms + overlapped_ms, axis_ms) - first, 0), last - first)
+        light = min(max(axis.cell(stage.start_ms + overlapped_ms) - first, 0), last - first)
     bar = " " * first + ink.overlapped * light + ink.full * (last - first - light)
-    if stage.end_ms > axis_ms * (1 + 1 / BAR_WIDTH):
+    if stage.end_ms > axis.end_ms * (1 + 1 / axis.num_cells):
         bar = bar[:-1] + ink.goes_on
-    return bar.ljust(BAR_WIDTH)
-
-
-def _cell(time_ms: float, axis_ms: float) -> int:
-    return int(time_ms / axis_ms * BAR_WIDTH)
+    return bar
 
 
 def _legend(stages: Iterable[Stage], receipt: Mapping[str, Any], ink: Ink) -> Iterable[str]:
@@ -151,14 +176,21 @@ def _critical_path(path: Mapping[str, float]) -> list[str]:
     return ["", f"critical path: {terms} = {sum(part_ms for _, part_ms in known):.1f} ms"]
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Numbers to the right, words to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if index in NUMBER_COLUMNS else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def _aligned(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
+    """Numbers to the right, words to the left; columns are left out, the least telling first,
+    until a bar has room beside them."""
+    columns = {
+        name: _column(cells, number=name in NUMBERS)
+        for name, cells in zip(HEAD, zip(*rows, strict=True), strict=True)
+    }
+    for name in LEFT_OUT_FIRST:
+        length = sum(len(cells[0]) + len(GAP) for cells in columns.values())
+        if width is None or length + MIN_BAR_WIDTH <= width:
+            break
+        del columns[name]
+    return [GAP.join(row) for row in zip(*columns.values(), strict=True)]
+
+
+def _column(cells: Sequence[str], *, number: bool) -> list[str]:
+    width = max(map(len, cells))
+    return [cell.rjust(width) if number else cell.ljust(width) for cell in cells]

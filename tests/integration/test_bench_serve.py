@@ -232,8 +232,11 @@ def test_a_sweep_errors_and_kept_connections_that_close(
     assert (refused["status"], refused["error_text"]) == (429, "full")
     output = capsys.readouterr()
     assert "out tok/s" in output.out
-    assert output.err.count("4 of 20 failed (4 times http_429: full)") == 2
-    progress = [line for line in output.err.splitlines() if "sent 20 of 20" in line]
+    assert output.err.count("4 of 20 were refused (http_429: full)") == 2
+    assert "16 answered, 4 refused (http_429)\n" in output.out
+    assert [(one["num_refused"], one["num_failed"]) for one in summaries] == [(4, 0)] * 2
+    ended = "answered 16, refused 4, failed 0"
+    progress = [line for line in output.err.splitlines() if line.endswith(ended)]
     assert [line.partition(":")[0] for line in progress] == [
         "poisson arrivals 50/s",
         "poisson arrivals 100/s",

@@ -157,6 +157,26 @@ def test_status_as_table(script: Script, capsys: pytest.CaptureFixture[str]) -> 
     assert " ".join(row.split()) == "decode-0 decode ready 12 h 1 0 4 3 2 9 0.2 s"
 
 
+@pytest.mark.parametrize("columns", [20, 60, 200])
+def test_status_fits_the_terminal_and_leaves_nothing_out(
+    script: Script,
+    columns: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["status", "--url", script.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(" ".join(lines).split())
+    assert all(word in words for word in ("decode-0", "ready", "12", "0.2 s"))
+    sentence = (
+        "decode-0: decode, ready, pid 12 on h; 1 running, 0 waiting; 4 free, 3 cached, "
+        "2 held of 9 blocks; last beat 0.2 s ago"
+    )
+    assert (sentence in words) == (columns < 100)
+
+
 @pytest.mark.parametrize("command", [["status"], ["chat", "hello"], ["chat"]])
 def test_nobody_there_is_exit_4(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:

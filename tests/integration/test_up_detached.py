@@ -47,6 +47,13 @@ def test_detached_up_that_fails_says_why(fake: FakeBaton) -> None:
     assert live_records(folder_of(fake)) == []
 
 
+def test_detached_up_says_at_once_that_there_is_no_model(fake: FakeBaton) -> None:
+    up = fake.run("up", "--detach", "--port", "0", "--model", "/nope")
+    assert (up.returncode, up.stdout) == (2, "")
+    assert "'/nope' is neither a directory nor a hub id" in up.stderr
+    assert list(folder_of(fake).glob("log-*")) == []
+
+
 def test_down_must_know_which(fake: FakeBaton) -> None:
     for _ in range(2):
         assert fake.run("up", "--detach", "--port", "0", "--topology", "agg").returncode == 0

@@ -94,6 +94,26 @@ def test_worker_that_cannot_start_ends_up_with_its_own_error(fake: FakeBaton) ->
     assert "baton: error: no such model: /nowhere\n" in errors
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--model", "/nope"), "'/nope' is neither a directory nor a hub id"),
+        (("--model", "tiny"), "add --random-weights"),
+        (("--model", "demo", "--random-weights"), "not a shape; shapes are llama-3.1-8b"),
+        (("--max-model-len", "99999"), "--max-model-len 99999 is above the model's 4096"),
+        (("--model", "owner/name"), "`hf download owner/name`"),
+    ],
+)
+def test_a_model_nobody_could_serve_is_said_before_anything_starts(
+    fake: FakeBaton, flags: tuple[str, ...], says: str
+) -> None:
+    cache = {"HF_HOME": str(fake.folder), "HF_HUB_OFFLINE": "1"}
+    result = fake.run("up", *flags, "--port", "0", **cache)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("baton: error: ")
+    assert says in result.stderr
+
+
 def test_worker_that_crashes_while_starting_shows_its_log(fake: FakeBaton) -> None:
     failures = json.dumps({"decode-0": [1, "Traceback: something broke"]})
     with fake.up(FAKE_FAILURES=failures) as up:

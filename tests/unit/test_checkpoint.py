@@ -68,13 +68,23 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
 
 def test_a_name_that_is_nothing_is_refused(tmp_path: Path) -> None:
     for name in ("no-such-model", str(tmp_path / "absent"), "a/b/c"):
-        with pytest.raises(ModelError, match="neither a directory nor a hub id"):
+        with pytest.raises(ModelError, match=r"neither a directory nor a hub id.* name a check"):
             resolve_model(name)
 
 
 def test_a_hub_id_without_the_hub_package_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingError, match="pip install huggingface_hub"):
+        resolve_model("owner/name")
+
+
+def test_a_hub_that_is_out_of_reach_names_the_cures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_: object, **__: object) -> str:
+        raise OSError("connection refused\nand more")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    says = "refused; if .* `hf download owner/name` .* --model the directory, or .* HF_HOME"
+    with pytest.raises(ModelError, match=says):
         resolve_model("owner/name")
 
 

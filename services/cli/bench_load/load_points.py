@@ -12,7 +12,7 @@ from services.cli.bench_load.load_flags import (
     read_list,
 )
 from services.cli.bench_load.trace_file import TraceLine, read_trace, spread_equal_times
-from services.cli.bench_load.workload import Lengths, PlannedRequest, Planner, fitting
+from services.cli.bench_load.workload import Lengths, OpenLoop, Planner, fitting
 from shared.errors import SettingsError
 
 
@@ -21,12 +21,8 @@ class LoadPoint:
     """One run: a plan for an open loop, or a number of slots for a closed one."""
 
     label: str
-    plan: Sequence[PlannedRequest] = ()
+    plan: OpenLoop | None = None
     slots: int = 0
-
-    @property
-    def closed(self) -> bool:
-        return self.slots > 0
 
 
 @dataclass(frozen=True)
@@ -114,4 +110,5 @@ def _numbers(arguments: argparse.Namespace) -> Sequence[float]:
 
 def input_lengths(points: Sequence[LoadPoint]) -> list[int]:
     """Of all planned prompts; empty for closed loops."""
-    return [planned.num_input for point in points for planned in point.plan]
+    plans = [point.plan.requests for point in points if point.plan is not None]
+    return [planned.num_input for plan in plans for planned in plan]

@@ -57,10 +57,12 @@ async def _show(label: str, run: LoadRun, client: LoadClient) -> None:
 
 
 def _state(label: str, run: LoadRun, client: LoadClient) -> str:
-    num_failed = sum(not sample.ok for sample in run.samples)
+    num_refused = sum(sample.refused for sample in run.samples)
+    num_failed = sum(not sample.ok for sample in run.samples) - num_refused
     of = f" of {run.num_planned}" if run.num_planned else ""
     return (
         f"{label}: {time.monotonic() - run.start_s:.0f} s, sent {run.num_sent}{of}, "
-        f"running {client.num_running}, answered {len(run.samples) - num_failed}, "
+        f"running {client.num_running}, "
+        f"answered {len(run.samples) - num_refused - num_failed}, refused {num_refused}, "
         f"failed {num_failed}"
     )

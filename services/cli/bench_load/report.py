@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from services.cli.bench_load.quantiles import QUANTILES, Distribution, quantile_name
+from services.cli.bench_load.sample import REFUSED
 from services.cli.bench_load.summary import RunSummary
 
 NOTHING = "-"
@@ -30,11 +31,15 @@ def render_sweep(summaries: Sequence[RunSummary]) -> str:
     header = (
         "load",
         "ok/sent",
+        "429",
+        "failed",
         "req/s",
         "out tok/s",
         "TTFT p50",
         "p99",
         "ideal x p50",
+        "p99",
+        "TPOT p50",
         "p99",
         "gap p50",
         "p99",
@@ -54,11 +59,14 @@ def render_sweep(summaries: Sequence[RunSummary]) -> str:
 def _headline(summary: RunSummary) -> str:
     run = summary.run
     kind = "CLOSED loop" if summary.closed else "open loop"
-    errors = ", ".join(f"{kind} {num}" for kind, num in summary.errors.most_common())
-    failed = f", {sum(summary.errors.values())} failed ({errors})" if errors else ""
+    rate = summary.offered_per_s
+    offered = "" if rate is None else f", {rate:.3g}/s offered"
+    refused = f", {summary.num_refused} refused ({REFUSED})" if summary.num_refused else ""
+    kinds = ", ".join(f"{kind} {num}" for kind, num in summary.failures.most_common())
+    failed = f", {summary.failures.total()} failed ({kinds})" if kinds else ""
     return (
-        f"{kind}, {summary.label}: {run.num_sent} requests in {run.seconds:.1f} s, "
-        f"{len(summary.good)} answered{failed}"
+        f"{kind}, {summary.label}: {run.num_sent} requests in {run.seconds:.1f} s{offered}, "
+        f"{len(summary.good)} answered{refused}{failed}"
     )
 
 
@@ -132,12 +140,16 @@ def _sweep_row(summary: RunSummary) -> tuple[str, ...]:
     return (
         summary.label,
         f"{len(summary.good)}/{summary.run.num_sent}",
+        str(summary.num_refused),
+        str(summary.failures.total()),
         f"{summary.per_second(len(summary.good)):.3g}",
         f"{summary.per_second(num_out):.0f}",
         _ms(summary.ttft.at(0.5)),
         _ms(summary.ttft.at(0.99)),
         _ratio(summary.ideal_ratio(0.5)),
         _ratio(summary.ideal_ratio(0.99)),
+        _ms(summary.tpot.at(0.5)),
+        _ms(summary.tpot.at(0.99)),
         _ms(summary.gap.at(0.5)),
         _ms(summary.gap.at(0.99)),
         _ms(summary.gap.at(0.999)),

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 CountedFrom = Literal["continuous", "total", "chunks"]
 """how tokens are known: from the usage of every chunk, of the last one, or by counting chunks"""
+REFUSED = "http_429"
+"""the kind of error that is a refusal"""
 
 
 @dataclass
@@ -43,6 +45,11 @@ class RequestSample:
     @property
     def ok(self) -> bool:
         return not self.error
+
+    @property
+    def refused(self) -> bool:
+        """It was told to come later; that is no failure."""
+        return self.error == REFUSED
 
     @property
     def num_tokens(self) -> int:

@@ -143,18 +143,19 @@ class LoadSession:
     ) -> RunSummary:
         arguments, run = self._arguments, LoadRun()
         async with progress.shown(point.label, run, client):
-            if point.closed:
+            if point.plan is None:
                 limits = read_limits(arguments)
                 await run_closed(client, planner.endless(), point.slots, limits, run)
             else:
-                await run_open(client, point.plan, run)
+                await run_open(client, point.plan.requests, run)
         return RunSummary(
             label=point.label,
             run=run,
             limits=read_service_limits(arguments),
             max_lag_ms=arguments.max_lag_ms,
             ideal=ideal,
-            closed=point.closed,
+            closed=point.plan is None,
+            offered_per_s=None if point.plan is None else point.plan.offered_per_s,
         )
 
 

@@ -10,7 +10,7 @@ from services.cli.bench_load.goodput import ServiceLimits
 from services.cli.bench_load.ideal_replay import PrefillTime, ReplayedRequest, replay
 from services.cli.bench_load.load_loop import LoadRun
 from services.cli.bench_load.quantiles import Distribution
-from services.cli.bench_load.sample import RequestSample
+from services.cli.bench_load.sample import REFUSED, RequestSample
 
 MAX_CLIENT_CPU_SHARE = 0.9
 MAX_FIT_ERROR = 0.3
@@ -48,6 +48,8 @@ class RunSummary:
     max_lag_ms: float
     ideal: Ideal | None = None
     closed: bool = False
+    offered_per_s: float | None = None
+    """requests that were sent, whatever came of them, over the time of sending; open loop only"""
 
     @cached_property
     def good(self) -> list[RequestSample]:
@@ -56,7 +58,17 @@ class RunSummary:
 
     @cached_property
     def errors(self) -> Counter[str]:
+        """By kind: refusals and failures."""
         return Counter(sample.error for sample in self.run.samples if not sample.ok)
+
+    @property
+    def num_refused(self) -> int:
+        return sum(sample.refused for sample in self.run.samples)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """By kind, without the refusals."""
+        return Counter({kind: num for kind, num in self.errors.items() if kind != REFUSED})
 
     @cached_property
     def ttft(self) -> Distribution:
@@ -162,7 +174,10 @@ class RunSummary:
             "loop": "closed" if self.closed else "open",
             "seconds": round(self.run.seconds, 3),
             "num_sent": self.run.num_sent,
+            "offered_per_s": _rounded(self.offered_per_s),
             "num_ok": len(self.good),
+            "num_refused": self.num_refused,
+            "num_failed": self.failures.total(),
             "num_without_text": self.num_without_text,
             "errors": dict(self.errors),
             "ttft_ms": self.ttft.summary(ms),

@@ -50,6 +50,19 @@ class PlannedRequest:
 
 
 @dataclass(frozen=True)
+class OpenLoop:
+    """Requests in the order of their times."""
+
+    requests: tuple[PlannedRequest, ...]
+    span_s: float
+    """how long they are sent for"""
+
+    @property
+    def offered_per_s(self) -> float | None:
+        return len(self.requests) / self.span_s if self.span_s else None
+
+
+@dataclass(frozen=True)
 class Asking:
     """What all requests of a run have in common."""
 
@@ -73,6 +86,15 @@ class Limits:
     num_requests: int | None
     duration_s: float | None
 
+    def run_at(self, rate: float) -> tuple[int, float]:
+        """The number of requests at this rate, and the seconds they are sent for."""
+        if self.duration_s is not None:
+            num = round(rate * self.duration_s)
+            if self.num_requests is None or num <= self.num_requests:
+                return num, self.duration_s
+        assert self.num_requests is not None
+        return self.num_requests, self.num_requests / rate
+
     def cut(self, times_s: Iterable[float]) -> Iterator[float]:
         for number, at_s in enumerate(times_s):
             if self.num_requests is not None and number >= self.num_requests:
@@ -95,13 +117,14 @@ class Planner:
         self._rng = random.Random(f"{seed} lengths")  # noqa: S311 a workload, no secret
         self._seed = seed
 
-    def open_loop(self, arrivals: Arrivals, rate: float, limits: Limits) -> list[PlannedRequest]:
+    def open_loop(self, arrivals: Arrivals, rate: float, limits: Limits) -> OpenLoop:
         rng = random.Random(f"{self._seed} arrivals {rate}")  # noqa: S311
-        times_s = limits.cut(arrivals.times(rate, rng))
-        plan = [self._drawn(index, at_s) for index, at_s in enumerate(times_s)]
-        if not plan:
+        num, span_s = limits.run_at(rate)
+        if not num:
             raise SettingsError("no request falls into the run: a longer --duration or more --rate")
-        return plan
+        times_s = arrivals.times(num, span_s, rng)
+        plan = [self._drawn(index, at_s) for index, at_s in enumerate(times_s)]
+        return OpenLoop(tuple(plan), span_s)
 
     def endless(self) -> Iterator[PlannedRequest]:
         """For a closed loop: made when they are asked for."""
@@ -110,8 +133,8 @@ class Planner:
     def warm(self, num_requests: int) -> list[PlannedRequest]:
         return [self._drawn(index, 0.0) for index in range(num_requests)]
 
-    def of_trace(self, lines: Sequence[TraceLine], speed: float) -> list[PlannedRequest]:
-        return [
+    def of_trace(self, lines: Sequence[TraceLine], speed: float) -> OpenLoop:
+        plan = [
             self._request(
                 index,
                 line.at_s / speed,
@@ -120,6 +143,7 @@ class Planner:
             )
             for index, line in enumerate(lines)
         ]
+        return OpenLoop(tuple(plan), plan[-1].at_s)
 
     def _drawn(self, index: int, at_s: float) -> PlannedRequest:
         line = TraceLine(at_s, self._input.draw(self._rng), self._output.draw(self._rng), ())

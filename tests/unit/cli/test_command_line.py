@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.cli import __main__ as command_line
+from services.cli.bench import BENCHMARKS
 from shared.errors import BatonError, MissingError, ModelError, NoGatewayError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,6 +75,15 @@ def test_help_lists_only_commands_that_exist(capsys: pytest.CaptureFixture[str])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     files = {path.stem for path in (ROOT / "services/cli").glob("*.py")}
     assert set(listed) == files & set(command_line.COMMANDS)
+
+
+def test_bench_alone_lists_its_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["bench"]) == 0
+    output = capsys.readouterr().out
+    assert [line.split()[0] for line in output.splitlines()[2:]] == list(BENCHMARKS)
+    assert command_line.main(["bench", "nothing"]) == 2
+    assert "'serve', 'gateway', 'engine', 'kernels'" in capsys.readouterr().err
+    assert command_line.main(["bench", "--rate", "1"]) == 2
 
 
 @pytest.mark.parametrize("command", [[], ["up", "--help"], ["serve", "--help"]])

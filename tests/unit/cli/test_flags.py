@@ -30,12 +30,20 @@ def test_every_setting_has_a_flag_and_none_is_set_by_default() -> None:
 def test_settings_without_a_flag_of_up_are_refused_with_their_variable() -> None:
     parser = Parser(prog="baton up")
     up.add_arguments(parser)
-    text = "--max-num-seqs is not a flag of up; set BATON_MAX_NUM_SEQS"
-    for argv in (["--max-num-seqs", "4"], ["--max-num-seqs=4"], ["--detach", "--max-num-seqs"]):
+    text = "--max-backlog is not a flag of up; set BATON_MAX_BACKLOG"
+    for argv in (["--max-backlog", "4"], ["--max-backlog=4"], ["--detach", "--max-backlog"]):
         with pytest.raises(SettingsError, match=text):
             parser.parse_args(argv)
-    assert "--max-num-seqs" not in parser.format_help()
+    assert "--max-backlog" not in parser.format_help()
     assert given_settings(parser.parse_args(["--topology", "pd", "--port", "1"]))["port"] == 1
+
+
+def test_up_takes_what_model_and_machine_ask_for() -> None:
+    parser = Parser(prog="baton up")
+    up.add_arguments(parser)
+    argv = ["--device", "cuda:1", "--max-num-seqs", "8", "--eager", "--random-weights"]
+    wanted = {"device": "cuda:1", "max_num_seqs": 8, "eager": True, "random_weights": True}
+    assert given_settings(parser.parse_args(argv)) == wanted
 
 
 def test_up_shows_its_own_default_of_threads() -> None:

@@ -128,6 +128,28 @@ def test_receipt_without_measured_stages_is_no_picture(receipt: dict[str, object
 
 
 @given(
+    width=st.integers(20, 120),
+    start_ns=st.floats(0, 1e12),
+    worker=st.sampled_from(["decode-0", "prefill-of-a-long-name-12"]),
+)
+def test_no_line_is_wider_than_the_terminal(width: int, start_ns: float, worker: str) -> None:
+    span = {"pid": 4194304, "worker": worker, "start_ns": start_ns, "end_ns": start_ns + 5e8}
+    names = ("read", "queue", "prefill", "kv_transfer", "decode")
+    receipt = {**RECEIPT, "stages": [{"name": name, **span} for name in names]}
+    rows = render_waterfall(receipt, width=width).splitlines()
+    assert max(map(len, rows)) <= width
+    assert all(rows[place].startswith(name) for place, name in enumerate(names[:3], 1))
+    assert "#" in rows[3]
+
+
+def test_at_60_columns_the_times_stay_and_the_processes_go() -> None:
+    head, *rows = render_waterfall(RECEIPT, width=60).splitlines()
+    assert head.split() == ["stage", "pid", "start", "ms", "adds", "0", "ms", "100", "ms"]
+    assert rows[1].split() == ["prefill", "20", "10.0", "45.0", "45.0", "#" * 11]
+    assert "prefill    computed 17 tokens in 2 chunks; gave token 1" in rows
+
+
+@given(
     spans=st.lists(
         st.tuples(st.floats(0, 1e7), st.floats(0, 1e7)).map(sorted), min_size=1, max_size=6
     ),

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -28,7 +28,7 @@ NUM = 20_000
 
 
 def gaps_of(arrivals: Arrivals, seed: int = 1) -> list[float]:
-    times_s = list(islice(arrivals.times(RATE, random.Random(seed)), NUM))  # noqa: S311
+    times_s = arrivals.times(NUM, NUM / RATE, random.Random(seed))  # noqa: S311
     return [times_s[0], *(after - before for before, after in pairwise(times_s))]
 
 
@@ -47,7 +47,7 @@ def test_mean_rate_and_variation_of_the_gaps(
 
 def test_on_off_keeps_its_rate_and_its_silence() -> None:
     arrivals = Arrivals("onoff", on_s=1.0, off_s=4.0)
-    times_s = list(islice(arrivals.times(RATE, random.Random(3)), NUM))  # noqa: S311
+    times_s = arrivals.times(NUM, NUM / RATE, random.Random(3))  # noqa: S311
     assert NUM / times_s[-1] == pytest.approx(RATE, rel=0.05)
     assert all(at_s % 5.0 <= 1.0 for at_s in times_s)
     assert times_s == sorted(times_s)
@@ -57,6 +57,32 @@ def test_same_seed_same_times_other_seed_others() -> None:
     arrivals = Arrivals("poisson")
     assert gaps_of(arrivals, 7) == gaps_of(arrivals, 7)
     assert gaps_of(arrivals, 7) != gaps_of(arrivals, 8)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "gamma", "onoff", "constant"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_short_run_has_its_rate_whatever_the_seed(kind: ArrivalKind, seed: int) -> None:
+    """A draw of 30 Poisson arrivals is off by 18 % on average, 10 s at 1.4/s by up to 50 %."""
+    arrivals = Arrivals(kind, burstiness=0.5, on_s=1.0, off_s=1.5)
+    times_s = arrivals.times(14, 10.0, random.Random(seed))  # noqa: S311
+    assert len(times_s) == 14
+    assert times_s == sorted(times_s)
+    assert times_s[0] >= 0.0
+    assert times_s[-1] < 10.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "run"),
+    [
+        (Limits(None, 10.0), (14, 10.0)),
+        (Limits(7, None), (7, 5.0)),
+        (Limits(7, 10.0), (7, 5.0)),
+        (Limits(100, 10.0), (14, 10.0)),
+        (Limits(None, 0.1), (0, 0.1)),
+    ],
+)
+def test_number_and_duration_of_a_run_at_a_rate(limits: Limits, run: tuple[int, float]) -> None:
+    assert limits.run_at(1.4) == pytest.approx(run)
 
 
 def test_impossible_arrivals_are_refused() -> None:
@@ -158,7 +184,9 @@ def test_a_plan_follows_from_its_seed_and_says_what_was_asked() -> None:
     def plan(seed: int) -> list[bytes]:
         prompts = TokenPrompts(range(1000, 9000), seed)
         planner = Planner(asking, prompts, (Lengths(10, 20), Lengths(5, 5)), seed)
-        requests = planner.open_loop(Arrivals(), RATE, Limits(50, None))
+        plan = planner.open_loop(Arrivals(), RATE, Limits(50, None))
+        assert plan.offered_per_s == RATE
+        requests = plan.requests
         assert all(10 <= request.num_input <= 20 for request in requests)
         return [request.wire for request in requests]
 

@@ -227,9 +227,12 @@ def test_figures_of_a_run() -> None:
     }
     assert record["output_tokens_per_s"] == pytest.approx(0.8)
     text = render_run(summary)
-    assert "http_429 1" in text
+    assert "4 answered, 1 refused (http_429)\n" in text
     assert "1.50x" in text
-    assert "poisson" in render_sweep([summary, summary])
+    header, row, _ = render_sweep([summary, summary]).splitlines()
+    assert "poisson" in row
+    assert header.split()[:4] == ["load", "ok/sent", "429", "failed"]
+    assert row.split()[3:6] == ["4/5", "1", "0"]
 
 
 def test_a_closed_loop_says_so_and_has_no_ideal() -> None:
