@@ -115,8 +115,8 @@ class Dispatcher:
         live = self._open(request)
         live.returned = returned
         route = requests.route(live, placement)
-        full = len(requests.line) + num_kept >= self._settings.max_backlog
-        if route is None and full and not (request.follows or returned):
+        limit = self._settings.max_backlog * (1 + returned)
+        if route is None and len(requests.line) + num_kept >= limit and not request.follows:
             raise self._overloaded(request, "no worker has room and the backlog is full")
         requests.accept(live, route, placement)
         return live.generation

@@ -76,7 +76,7 @@ class OwnedRequests:
         self.receipts = Receipts()
         self.counters = DispatchCounters()
         self.writer = RecordWriter(records)
-        self.throughput = Throughput(clock.monotonic_s())
+        self.throughput = Throughput()
         self.promises = Promises()
         self.line = WaitingLine(backlog, self.counters, clock, self._backlog_full, links.ping_all)
         self._observer = observer
@@ -99,6 +99,7 @@ class OwnedRequests:
     def accept(self, live: LiveRequest, route: Route | None, placement: Placement | None) -> None:
         """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
         self.live[live.rid] = live
+        self.throughput.note_work(self._clock.monotonic_s())
         self.execute(live, self._place(live, route, placement))
         self.writer.admit(live.record, partial(self._admission, live))
         self.receipts.add(live.receipt)
@@ -262,7 +263,7 @@ class OwnedRequests:
         self.counters.requests[effect.outcome] += 1
         self.counters.prompt_tokens += receipt.prompt_tokens
         self.counters.completion_tokens += receipt.completion_tokens
-        self.throughput.note_end(self._clock.monotonic_s())
+        self.throughput.note_end(self._clock.monotonic_s(), idle=not self.live)
         if effect.failure is not None:
             logger.warning("request %s failed: %s", live.rid, effect.failure.code)
             live.generation.fail(_error(effect.failure))

@@ -3,28 +3,36 @@
 from collections import deque
 
 WINDOW_S = 30.0
-MIN_WATCHED_S = 0.1
+LEAST_S = 0.1
+"""before anything was measured"""
 
 
 class Throughput:
-    """Requests ended per second over the last half minute."""
+    """The mean time from one end to the next over the last half minute. Times in which nothing
+    ran are left out: they say what was asked for, not what could have ended."""
 
-    def __init__(self, now_s: float) -> None:
-        self._ends: deque[float] = deque()
-        self._start_s = now_s
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, float]] = deque()
+        """(when a request ended, seconds since the end before it, or since there was work)"""
+        self._since_s: float | None = None
+        """the last end, or when work came after a pause; None while there is none"""
 
-    def note_end(self, now_s: float) -> None:
-        self._ends.append(now_s)
-        self._forget(now_s)
+    def note_work(self, now_s: float) -> None:
+        """A request was accepted."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def note_end(self, now_s: float, *, idle: bool) -> None:
+        """A request ended; `idle`: it was the last one."""
+        if self._since_s is not None:
+            self._gaps.append((now_s, now_s - self._since_s))
+        self._since_s = None if idle else now_s
 
     def per_end_s(self, now_s: float) -> float:
-        """Seconds from one end to the next.
-
-        While none has ended yet, the time watched so far stands for the first one."""
-        self._forget(now_s)
-        watched_s = max(min(now_s - self._start_s, WINDOW_S), MIN_WATCHED_S)
-        return watched_s / max(len(self._ends), 1)
-
-    def _forget(self, now_s: float) -> None:
-        while self._ends and self._ends[0] < now_s - WINDOW_S:
-            self._ends.popleft()
+        """Seconds from one end to the next."""
+        while self._gaps and self._gaps[0][0] < now_s - WINDOW_S:
+            self._gaps.popleft()
+        waited_s = now_s - self._since_s if self._since_s is not None else 0.0
+        gaps_s = [gap_s for _, gap_s in self._gaps]
+        mean_s = sum(gaps_s) / len(gaps_s) if gaps_s else LEAST_S
+        return max(mean_s, waited_s if waited_s > LEAST_S else 0.0)

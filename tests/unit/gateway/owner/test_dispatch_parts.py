@@ -9,27 +9,33 @@ from services.gateway.owner.generation import Delta, Generation
 from services.gateway.owner.live_request import PATIENCE_S
 from services.gateway.owner.prefill_cost import FIRST_GUESS_S, PrefillCost
 from services.gateway.owner.receipts import Receipt, Receipts
-from services.gateway.owner.throughput import WINDOW_S, Throughput
+from services.gateway.owner.throughput import LEAST_S, Throughput
 from shared.errors import AttemptError
 from shared.protocol import FinishReason
 from shared.settings import Settings
 from shared.worker.engine_client import LISTEN_S
 
 
-def test_time_per_end_follows_the_measured_rate() -> None:
-    throughput = Throughput(0.0)
-    for second in range(1, 11):
-        throughput.note_end(float(second))
-    assert throughput.per_end_s(10.0) == 1.0
-    for tenth in range(100):
-        throughput.note_end(10.0 + tenth / 10)
-    assert throughput.per_end_s(20.0) == pytest.approx(2.0 / 11)
+def test_time_per_end_is_of_the_time_in_which_there_was_work() -> None:
+    throughput = Throughput()
+    for second in (10.0, 20.0):
+        throughput.note_work(second)
+        throughput.note_end(second + 0.5, idle=False)
+        throughput.note_end(second + 2.0, idle=True)
+    assert throughput.per_end_s(25.0) == 1.0
+    assert throughput.per_end_s(60.0) == LEAST_S
 
 
-def test_time_per_end_without_any_end_grows_with_the_wait_and_is_bounded() -> None:
-    throughput = Throughput(0.0)
-    assert throughput.per_end_s(2.0) < throughput.per_end_s(9.0)
-    assert throughput.per_end_s(1000.0) == WINDOW_S
+def test_time_per_end_grows_while_nothing_ends() -> None:
+    throughput = Throughput()
+    throughput.note_work(100.0)
+    assert throughput.per_end_s(100.0) == LEAST_S
+    assert (throughput.per_end_s(102.0), throughput.per_end_s(109.0)) == (2.0, 9.0)
+    throughput.note_end(109.0, idle=False)
+    for tenth in range(1, 91):
+        throughput.note_end(109.0 + tenth / 10, idle=False)
+    assert throughput.per_end_s(118.0) == pytest.approx(18.0 / 91)
+    assert throughput.per_end_s(121.0) == pytest.approx(3.0)
 
 
 def test_cost_is_fitted_by_worker_and_new_ones_take_the_pool_s() -> None:

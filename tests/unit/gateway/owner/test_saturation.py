@@ -123,9 +123,9 @@ async def test_a_refused_client_finds_a_place_when_it_was_told_to_come() -> None
     p, d = workers()
     async with started(Bench(max_backlog=2)) as bench:
         await bench.add(p, d)
-        bench.clock.advance(3.0)
         for rid in ("r1", "r2"):
             bench.dispatcher.submit(bench.request(rid))
+        bench.clock.advance(3.0)
         told_s = [refused(bench, "early", num_prompt=41), refused(bench, "late", num_prompt=42)]
         assert told_s == [3.0, 6.0]
         await settle()
@@ -144,9 +144,9 @@ async def test_a_promise_holds_though_the_line_did_not_move() -> None:
     p, d = workers()
     async with started(Bench(max_backlog=2)) as bench:
         await bench.add(p, d)
-        bench.clock.advance(3.0)
         for rid in ("r1", "r2"):
             bench.dispatcher.submit(bench.request(rid))
+        bench.clock.advance(3.0)
         bench.clock.advance(refused(bench, "r3", num_prompt=41))
         bench.dispatcher.submit(bench.request("r3", num_prompt=41))
         await settle()
