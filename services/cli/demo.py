@@ -46,6 +46,7 @@ async def _demo(arguments: argparse.Namespace) -> int:
         async with running(plan, output, restart=False) as cell:
             if await finished(cell.supervisor.wait_ready(cell.url), stop):
                 output.ready(cell.url)
+                output.flush()
                 client = GatewayClient(cell.url)
                 asking = asyncio.to_thread(_ask, client, arguments.prompt, started_s)
                 await finished(asking, stop)
@@ -72,6 +73,7 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
         sys.stdout.write(_speed(receipt, *after_s, time.monotonic() - first_s))
     ink = Ink() if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
     sys.stdout.write(f"\nrequest {answer.request_id}\n{render_waterfall(receipt, ink)}\n")
+    sys.stdout.flush()
 
 
 def _speed(receipt: dict[str, Any], asked_s: float, started_s: float, rest_s: float) -> str:
