@@ -18,6 +18,7 @@ from services.cli.redis_check import check_redis
 from services.cli.run_file import remove_record, runtime_folder, write_record
 from services.cli.supervisor import Supervisor
 from shared.state.embedded import EmbeddedRedis
+from shared.telemetry.logs import configure_logs
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ async def running(
 ) -> AsyncIterator[LocalCell]:
     """Starts everything; the cell is not ready yet. Everything has stopped afterwards."""
     settings = plan.settings
+    configure_logs("warning")
     folder = runtime_folder()
     with reserve_port(settings.host, settings.port) as holder:
         port = holder.getsockname()[1]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shared.errors import KVTransferError, PeerLostError
+from shared.loops import Loops
 from shared.protocol import Attempt, Receive
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
 from shared.worker.channel import Reserved
@@ -27,6 +28,10 @@ class Pulls:
     @property
     def transport_name(self) -> str:
         return self._transport.name
+
+    @property
+    def loops(self) -> Loops:
+        return self._transport.loops
 
     def start(
         self,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.kv_memory import Piece
+from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 
 
@@ -112,6 +113,10 @@ class KVTransport(Protocol):
     @property
     def address(self) -> str:
         """Where peers reach this transport; empty before `start`."""
+
+    @property
+    def loops(self) -> Loops:
+        """What runs from `start` to `close`."""
 
     async def start(self) -> None:
         """Begin to serve. A worker that only pulls need not."""

@@ -24,7 +24,8 @@ class Probed:
 
     def __init__(self) -> None:
         self.is_ready = False
-        self.server = ProbeServer(lambda: self.is_ready)
+        self.trouble = ""
+        self.server = ProbeServer(lambda: self.is_ready, lambda: self.trouble)
         self.port = 0
 
     async def ask(self, line: str) -> str:

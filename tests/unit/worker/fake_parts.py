@@ -9,6 +9,7 @@ from shared.clock import ManualClock
 from shared.errors import KVTransferError
 from shared.kv_memory import Piece
 from shared.link.server import Peer
+from shared.loops import Loops
 from shared.protocol import (
     VERSION,
     Assign,
@@ -100,6 +101,7 @@ class FakeTransport:
     """a cancelled pull returns only once this is set"""
     kept: set[Attempt] = field(default_factory=set)
     """leases held for a reservation that waits"""
+    loops: Loops = field(default_factory=Loops)
 
     async def start(self) -> None:
         self.journal.note("transport", "start")
