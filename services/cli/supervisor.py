@@ -78,7 +78,7 @@ class Supervisor:
         """Until all workers are ready and the gateway serves; StartError when one cannot."""
         client = GatewayClient(url, timeout_s=PROBE_TIMEOUT_S)
         said_s = time.monotonic()
-        while True:
+        while True:  # until all are ready
             self._raise_failures()
             waiting = await asyncio.to_thread(self._not_ready, client)
             if not waiting:

@@ -121,7 +121,7 @@ class RedisClient:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         num_cancelled = task.cancelling() if task is not None else 0
         pause_s = FIRST_PAUSE_S
-        while True:
+        while True:  # until the deadline
             try:
                 async with asyncio.timeout_at(deadline):
                     answer = await self._send(words)

@@ -196,7 +196,7 @@ def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: s
         lose_redis(cell, fault)
         with cluster.streams(bodies_of(1, 2, seed=8)) as meanwhile:
             time.sleep(AWAY_S[fault])
-            bring_back_redis(cell, fault)
+            bring_back_redis(cell, cluster, fault)
             (asked,) = meanwhile.wait(10)
         assert asked.complete or asked.status == 503
         assert cluster.client.get("/health").status_code == 200
@@ -227,7 +227,7 @@ def lose_redis(cell: Cell, fault: str) -> None:
         os.kill(cell.redis.pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
 
 
-def bring_back_redis(cell: Cell, fault: str) -> None:
+def bring_back_redis(cell: Cell, cluster: Cluster, fault: str) -> None:
     if fault == "killed":
         cell.redis.restart()
     elif fault == "frozen":
@@ -236,6 +236,9 @@ def bring_back_redis(cell: Cell, fault: str) -> None:
         with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
             client.delete(registry_key(client))
     assert cell.exited() == []
+    if fault == "mistyped":
+        assert cluster.metric("baton_redis_errors_total") > 0
+        assert cluster.metric("baton_loop_failures_total") > 0
 
 
 def registry_key(client: "redis.Redis") -> bytes:

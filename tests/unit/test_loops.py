@@ -87,8 +87,9 @@ async def test_who_waits_for_redis_is_well(bench: Bench) -> None:
 
 async def test_a_loop_that_has_ended_is_trouble(bench: Bench) -> None:
     bench.turns.error = BaseExceptionGroup("", [GeneratorExit()])
-    while not bench.loops.trouble():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        while not bench.loops.trouble():  # noqa: ASYNC110
+            await asyncio.sleep(0)
     assert bench.loops.trouble() == "work has ended"
 
 

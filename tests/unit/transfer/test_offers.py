@@ -223,3 +223,18 @@ async def test_verify_compares_manifest_pool_and_state(bench: Bench) -> None:
     offer.withdraw()
     assert not bench.table.is_fresh(offer, 0, good[:1])
     assert not bench.table.is_fresh(offer, 2, [])
+
+
+async def test_an_offer_that_cannot_be_published_ends_and_the_next_is_served(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(block_ids: object) -> tuple[int, ...]:
+        raise OSError("no memory for a thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.threads, "of", broken)
+        offer = bench.table.open(Attempt("other", 1), "s")
+        offer.publish(Piece(0, (5,), (0,)))
+        await bench.until(offer, OfferState.WITHDRAWN)
+    await bench.sealed()
+    assert bench.loops.failures()["kv_offers"] == 1
