@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.up_process import FakeBaton, alive, command_line, until, workers
+from shared.state.embedded import find_server
+from tests.integration.up_process import (
+    FakeBaton,
+    UpProcess,
+    alive,
+    command_line,
+    until,
+    workers,
+)
 
 
 @pytest.fixture
@@ -172,6 +180,28 @@ def test_a_terminal_that_takes_nothing_stops_nothing(fake: FakeBaton) -> None:
         until(lambda: pid_of(url, "decode-0") not in (0, victim))
         up.signal(signal.SIGTERM)
         assert up.wait() == 0
+
+
+def test_a_redis_that_does_not_start_again_at_once_is_started_later(fake: FakeBaton) -> None:
+    folder = fake.folder / "path"
+    folder.mkdir()
+    server, moved = folder / "redis-server", folder / "moved"
+    server.symlink_to(find_server())
+    with fake.up(PATH=f"{folder}:{os.environ['PATH']}") as up:
+        up.wait_ready()
+        before = redis_pids(up)
+        server.rename(moved)
+        server.write_text("#!/bin/sh\nexit 1\n")
+        server.chmod(0o755)
+        os.kill(before[0], signal.SIGKILL)
+        for _ in range(2):
+            up.wait_line("redis ended; starting it again")
+        moved.replace(server)
+        until(lambda: redis_pids(up) not in ([], before))
+
+
+def redis_pids(up: UpProcess) -> list[int]:
+    return [pid for pid in up.descendants() if "unixsocket:" in " ".join(command_line(pid))]
 
 
 def pid_of(url: str, worker_id: str) -> int:
