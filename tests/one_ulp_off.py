@@ -15,7 +15,7 @@ class OneUlpOff:
         self._memory = memory
         self._damaged = False
         self.start, self.close, self.offer = transport.start, transport.close, transport.offer
-        self.keep = transport.keep
+        self.keep, self.loops = transport.keep, transport.loops
 
     @property
     def name(self) -> str:

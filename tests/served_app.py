@@ -36,6 +36,8 @@ class ScriptedDispatcher:
 
     script: Script
     is_ready: bool = True
+    trouble: str = ""
+    """which background loop fails"""
     refusal: BatonError | None = None
     accepts: Callable[[GenerateRequest], bool] = _always
     """whether it is recorded and placed at once; a token accepts it anyway"""
@@ -86,6 +88,7 @@ class ScriptedDispatcher:
         for task in self._playing:
             task.cancel()
         await asyncio.gather(*self._playing, return_exceptions=True)
+        self.trouble = ""
         self.is_ready, self.refusal, self.cached_tokens = True, None, 0
         self.accepts = _always
         for seen in (self.requests, self.generations, self.finished, self.cancelled):
@@ -164,7 +167,8 @@ async def serve_app(
     dispatcher = ScriptedDispatcher(script_of((), None))
     pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
     metrics = b"# TYPE baton_requests_total counter\nbaton_requests_total 0\n"
-    app = create_app(settings, model, dispatcher, pool, lambda: metrics, "1.2.3")
+    about = (lambda: metrics, "1.2.3", lambda: dispatcher.trouble)
+    app = create_app(settings, model, dispatcher, pool, *about)
     server = http_server(app, settings, limits)
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))

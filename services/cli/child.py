@@ -54,7 +54,13 @@ class Child:
     async def run(self) -> None:
         while not self._stopping.is_set():
             lines = ProcessLines(self.spec.name, self._output)
-            status = await self._run_once(lines)
+            try:
+                status = await self._run_once(lines)
+            except OSError as error:  # no memory, no process, no descriptor: there may be again
+                if not self.was_ready:
+                    raise
+                await self._wait_before_restart(f"{self.spec.name} cannot start: {error}")
+                continue
             if self._stopping.is_set():
                 return
             if not self.was_ready and status >= 0:

@@ -49,6 +49,7 @@ async def _demo(plan: Plan, prompt: str, started_s: float) -> int:
         async with running(plan, output, restart=False) as cell:
             if await finished(cell.supervisor.wait_ready(cell.url), stop):
                 output.ready(cell.url)
+                output.flush()
                 client = GatewayClient(cell.url)
                 asking = asyncio.to_thread(_ask, client, prompt, started_s)
                 await finished(asking, stop)
@@ -76,6 +77,7 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
     ink = Ink() if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
     sys.stdout.write(f"\nrequest {answer.request_id}\n")
     sys.stdout.write(f"{render_waterfall(receipt, ink, terminal_width())}\n")
+    sys.stdout.flush()
 
 
 def _speed(receipt: dict[str, Any], asked_s: float, started_s: float, rest_s: float) -> str:

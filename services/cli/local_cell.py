@@ -20,6 +20,7 @@ from services.cli.supervisor import Supervisor
 from shared.checkpoint import load_checkpoint, max_model_len
 from shared.settings import Settings
 from shared.state.embedded import EmbeddedRedis
+from shared.telemetry.logs import configure_logs
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ async def running(
 ) -> AsyncIterator[LocalCell]:
     """Starts everything; the cell is not ready yet. Everything has stopped afterwards."""
     settings = plan.settings
+    configure_logs("warning")
     folder = runtime_folder()
     with reserve_port(settings.host, settings.port) as holder:
         port = holder.getsockname()[1]

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlsplit
 
+from services.cli.log_file import LogFile
 from shared.errors import SettingsError
+from shared.line_queue import LineQueue, Write, stream_writer
 
 ERROR_MARK = "baton: error: "
 KEPT_LINES = 50
@@ -17,7 +19,8 @@ class Output:
     """Progress lines, and the lines its processes wrote.
 
     With a log folder each process has a file there. Without one, lines go to the terminal
-    behind the process's name, unless `quiet`.
+    behind the process's name, unless `quiet`. Nobody waits for a terminal, a pipe or a disk: what
+    they do not take is dropped.
     """
 
     def __init__(
@@ -31,7 +34,9 @@ class Output:
         self._log_folder = log_folder
         self._quiet = quiet
         self._notify_fd = notify_fd
-        self._stream = stream or sys.stdout
+        self._terminal = LineQueue(stream_writer(stream or sys.stdout))
+        self._lines: dict[str, LineQueue] = {}
+        """by process; "" is the terminal's error stream"""
         if log_folder is not None:
             try:
                 log_folder.mkdir(parents=True, exist_ok=True)
@@ -44,8 +49,7 @@ class Output:
 
     def say(self, text: str) -> None:
         """A line of progress for a person."""
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._terminal.put(text)
         self._notify(f"say {text}")
 
     def ready(self, url: str) -> None:
@@ -61,17 +65,31 @@ class Output:
     def process_line(self, name: str, line: str) -> None:
         """One line that the process `name` wrote."""
         if self._log_folder is not None:
-            with (self._log_folder / f"{name}.log").open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+            self._queue(name).put(line)
         elif not self._quiet and not line.startswith(ERROR_MARK):
-            sys.stderr.write(f"{name} | {line}\n")
+            self._queue("").put(f"{name} | {line}")
+
+    def flush(self) -> None:
+        """Wait until all is written, or for half a second."""
+        for lines in (self._terminal, *self._lines.values()):
+            lines.flush()
+
+    def _queue(self, name: str) -> LineQueue:
+        if name not in self._lines:
+            write: Write
+            if self._log_folder is not None:
+                write = LogFile(self._log_folder / f"{name}.log").write
+            else:
+                write = stream_writer(sys.stderr)
+            self._lines[name] = LineQueue(write)
+        return self._lines[name]
 
     def _notify(self, line: str) -> None:
         if self._notify_fd is None:
             return
         try:
             os.write(self._notify_fd, f"{line}\n".encode())
-        except BrokenPipeError:
+        except OSError:
             self._close_notify()
 
     def _close_notify(self) -> None:

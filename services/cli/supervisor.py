@@ -13,6 +13,7 @@ Must run on the main thread: the kernel ends a child when the thread that made i
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from services.cli.gateway_client import GatewayClient
 from services.cli.output import Output
 from services.cli.plan import ProcessSpec
 from shared.errors import BatonError
+from shared.loops import Loops
 from shared.state.embedded import EmbeddedRedis
 
 POLL_S = 0.1
@@ -51,12 +53,13 @@ class Supervisor:
         self._restart = restart
         self.children = [Child(spec, command, output, restart=restart) for spec in specs]
         self._tasks: list[asyncio.Task[None]] = []
+        self._loops = Loops()
 
     async def __aenter__(self) -> Self:
         self._started_s = time.monotonic()
         self._tasks = [asyncio.create_task(child.run()) for child in self.children]
         if self._redis is not None:
-            self._tasks.append(asyncio.create_task(self._watch_redis(self._redis)))
+            self._loops.start("redis", partial(self._watch_redis, self._redis), REDIS_POLL_S)
         return self
 
     async def __aexit__(
@@ -68,15 +71,14 @@ class Supervisor:
         gateway, *workers = self.children
         await gateway.stop(GATEWAY_PATIENCE_S)
         await asyncio.gather(*(worker.stop(WORKER_PATIENCE_S) for worker in workers))
-        if self._redis is not None:
-            self._tasks[-1].cancel()
+        await self._loops.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait_ready(self, url: str) -> None:
         """Until all workers are ready and the gateway serves; StartError when one cannot."""
         client = GatewayClient(url, timeout_s=PROBE_TIMEOUT_S)
         said_s = time.monotonic()
-        while True:
+        while True:  # until all are ready
             self._raise_failures()
             waiting = await asyncio.to_thread(self._not_ready, client)
             if not waiting:
@@ -122,16 +124,14 @@ class Supervisor:
                 error = task.exception()
                 if error is not None:
                     raise error
-        for child, task in zip(self.children, self._tasks, strict=False):
+        for child, task in zip(self.children, self._tasks, strict=True):
             if task.done() and not child.was_ready:
                 raise BatonError(f"{child.spec.name} ended before it was ready")
 
     async def _watch_redis(self, redis: EmbeddedRedis) -> None:
-        while True:
-            await asyncio.sleep(REDIS_POLL_S)
-            if not redis.running:
-                self._output.say("redis ended; starting it again")
-                redis.restart()
+        if not redis.running:
+            self._output.say("redis ended; starting it again")
+            redis.restart()
 
 
 def _state_of(child: Child, workers: Sequence[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shared.errors import KVTransferError, PeerLostError
+from shared.loops import Loops
 from shared.protocol import Attempt, Receive
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
@@ -32,6 +33,10 @@ class Pulls:
     @property
     def traffic(self) -> Traffic:
         return self._transport.traffic
+
+    @property
+    def loops(self) -> Loops:
+        return self._transport.loops
 
     def start(
         self,

@@ -14,6 +14,7 @@ from services.decode.pulls import Pulls
 from shared.clock import Clock
 from shared.errors import ProtocolError
 from shared.link.server import Peer
+from shared.loops import Loops
 from shared.protocol import Assign, Attempt, Cancel, Message, Ping, Receive, TokenRun
 from shared.transfer.transport import Pulled
 from shared.worker.attempts import HeldAttempt
@@ -65,6 +66,10 @@ class DecodeService:
 
     transfer_address = ""
     """a decode worker offers nothing yet"""
+
+    @property
+    def loops(self) -> Loops:
+        return self._pulls.loops
 
     async def start(self) -> None:
         """Nothing to open: pulls dial out."""

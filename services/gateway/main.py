@@ -8,6 +8,8 @@ import asyncio
 import os
 import socket
 import time
+from collections import Counter
+from dataclasses import replace
 from typing import cast
 
 from prometheus_client import disable_created_metrics
@@ -44,7 +46,7 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.telemetry.logs import configure_logs
+from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.tracing import build_span_sink
 
@@ -105,6 +107,7 @@ class Gateway:
         self._upkeep = Upkeep(
             identity.g_inc, self._dispatcher, self._links, records, backlog, reaper, feed
         )
+        self._loops = (self._links.loops, self._dispatcher.loops, self._upkeep.loops)
         self._text = TextPool(
             checkpoint.path,
             model,
@@ -113,7 +116,13 @@ class Gateway:
             workers_limit=self._links.max_model_len,
         )
         app = create_app(
-            settings, model, self._dispatcher, self._text, metrics.text, identity.version
+            settings,
+            model,
+            self._dispatcher,
+            self._text,
+            metrics.text,
+            identity.version,
+            self._trouble,
         )
         self.server = http_server(app, settings)
 
@@ -122,7 +131,17 @@ class Gateway:
         self._upkeep.start()
 
     def _facts(self) -> GatewayFacts:
-        return self._dispatcher.facts()
+        """With what this process counts as workers do, in the same totals."""
+        facts = self._dispatcher.facts()
+        totals = Counter(facts.worker_totals)
+        totals["log_lines_dropped"] += num_dropped_lines()
+        for loops in self._loops:
+            totals.update({f"loop_failures:{name}": num for name, num in loops.failures().items()})
+        totals.update({f"redis_errors:{kind}": num for kind, num in self._redis.errors.items()})
+        return replace(facts, worker_totals=totals)
+
+    def _trouble(self) -> str:
+        return "; ".join(filter(None, (loops.trouble() for loops in self._loops)))
 
     async def drain_when_told(self, limit_s: float) -> None:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""

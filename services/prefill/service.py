@@ -11,6 +11,7 @@ CANCEL          at any time: reading is refused, then the engine forgets the att
 from shared.clock import Clock
 from shared.errors import ProtocolError
 from shared.link.server import Peer
+from shared.loops import Loops
 from shared.protocol import Assign, Attempt, Cancel, Message, Ping, TokenRun
 from shared.transfer.transport import KVTransport, Offer
 from shared.worker.attempts import HeldAttempt
@@ -47,6 +48,10 @@ class PrefillService:
     def transfer_address(self) -> str:
         """Where decode workers pull from."""
         return self._advertised_address or self._transport.address
+
+    @property
+    def loops(self) -> Loops:
+        return self._transport.loops
 
     async def start(self) -> None:
         await self._transport.start()

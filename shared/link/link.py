@@ -90,7 +90,7 @@ class Link:
             known = isinstance(error, ProtocolError)
             self._peer.set_exception(error if known and error else OSError("closed before HELLO"))
             self._peer.exception()
-        elif not self._peer.exception():
+        elif not self._peer.cancelled() and not self._peer.exception():
             self._on_closed(self)
 
     def _abandon(self) -> None:

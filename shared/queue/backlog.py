@@ -80,7 +80,8 @@ class Backlog(Protocol):
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
         """Queues a request unless the backlog is full or more than `max_tokens_ahead` prompt
-        tokens would go first: its deadline cannot be met.
+        tokens would go first: its deadline cannot be met. A full backlog first drops what
+        gateways without a beat left in it.
 
         Idempotent by rid: a request that waits already keeps its place. The owner repeats it
         now and then for what it thinks is waiting; that covers lost data, and a popper that

@@ -1,7 +1,7 @@
 """The backlog in memory: the twin that tests and one process use."""
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from shared.queue.backlog import MAX_PASSES, WINDOW, BacklogEntry, Placement, PutStatus
@@ -20,8 +20,10 @@ class _Waiting:
 class MemoryBacklog:
     """`Backlog` in one process."""
 
-    def __init__(self, max_length: int) -> None:
+    def __init__(self, max_length: int, beats: Container[str]) -> None:
+        """`beats`: the gateways that live."""
         self._max_length = max_length
+        self._beats = beats
         self._order: list[_Waiting] = []
         self._virtual_times: dict[int, int] = {}
         self._finish_tags: dict[tuple[int, str], int] = {}
@@ -32,6 +34,8 @@ class MemoryBacklog:
         for at, waiting in enumerate(self._order):
             if waiting.entry.rid == entry.rid:
                 return _placement(PutStatus.QUEUED, self._order[:at])
+        if len(self._order) >= self._max_length:
+            self._order = [item for item in self._order if item.entry.g_inc in self._beats]
         if len(self._order) >= self._max_length:
             return _placement(PutStatus.FULL, self._order)
         start = self._start_tag(entry)

@@ -3,11 +3,13 @@
 --       backlog-entries:{pool} (hash: rid -> {member, g_inc, tenant, class, tokens, heads})
 --       backlog-clock:{pool} (hash: v<class>, arrivals, passes)
 --       backlog-finish:{pool} (zset: "class:tenant" -> class * SPAN + finish tag)
+--       beats (hash: g_inc -> beats; of gateways only)
 -- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)  ttl_s
--- Returns {queued | full | too_late, requests ahead, tokens ahead}.
+-- Returns {queued | full | too_late, requests ahead, tokens ahead}. A full backlog first loses the
+-- requests of gateways that do not beat: nobody would come for them.
 -- Start-time fair queuing; shared/queue/backlog.py has the formula and its source.
 local SPAN = 2 ^ 50
-local order, entries, clock, finish = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local order, entries, clock, finish, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local rid, class, tokens = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local function exact(number)
@@ -26,6 +28,16 @@ local known = redis.call('HGET', entries, rid)
 if known then
   local rank = redis.call('ZRANK', order, cmsgpack.unpack(known)[1])
   return answer('queued', rank > 0 and redis.call('ZRANGE', order, 0, rank - 1) or {})
+end
+if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
+  local packed = redis.call('HGETALL', entries)
+  for at = 1, #packed, 2 do
+    local entry = cmsgpack.unpack(packed[at + 1])
+    if redis.call('HEXISTS', beats, entry[2]) == 0 then
+      redis.call('ZREM', order, entry[1])
+      redis.call('HDEL', entries, packed[at])
+    end
+  end
 end
 if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
   return answer('full', redis.call('ZRANGE', order, 0, -1))
@@ -53,7 +65,7 @@ redis.call('ZADD', order, exact(base + start), member)
 redis.call('ZADD', finish, exact(base + start + tokens), flow)
 redis.call('HSET', entries, rid,
   cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6] }))
-for _, key in ipairs(KEYS) do
-  redis.call('EXPIRE', key, ARGV[9])
+for at = 1, 4 do
+  redis.call('EXPIRE', KEYS[at], ARGV[9])
 end
 return placed

@@ -21,6 +21,7 @@ class RedisBacklog:
     def __init__(self, client: RedisClient, keys: Keys, pool: str, max_length: int) -> None:
         self._client = client
         self._keys = keys.backlog(pool)
+        self._beats = keys.beats
         self._max_length = max_length
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
@@ -32,7 +33,7 @@ class RedisBacklog:
             LIVE_TTL_S,
         ]
         status, num_ahead, tokens_ahead = as_list(
-            await self._client.run(PUT, self._keys, arguments)
+            await self._client.run(PUT, (*self._keys, self._beats), arguments)
         )
         return Placement(PutStatus(as_text(status)), as_int(num_ahead), as_int(tokens_ahead))
 

@@ -95,43 +95,26 @@ class EmbeddedRedis:
         binary = self._binary or find_server()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="baton-", dir=_short_folder()))
-        log_path = self._log_path or self._folder / "redis.log"
-        with log_path.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 the binary found above
-                _command(binary, self._folder),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 two system calls, no locks
-            )
         try:
-            self._await_pong(log_path)
+            self._launch(binary, self._folder)
         except BaseException:
             self.stop()
             raise
-        logger.info("embedded redis: %s pid %d", binary, self.pid)
 
     def stop(self) -> None:
         """SIGTERM, SIGKILL after STOP_TIMEOUT_S; the folder goes. Not started is fine."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        self._end_process()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def restart(self) -> None:
-        """Starts a server that died, or was killed, on the same socket; its data is gone."""
-        if self._process is not None:
-            self._process.wait(STOP_TIMEOUT_S)
-            self._process = None
-        self.start()
+        """Starts a server that died, or was killed, on the same socket; its data is gone. May be
+        called again when it failed."""
+        assert self._folder is not None, "not started"
+        self._end_process()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._launch(self._binary or find_server(), self._folder)
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,6 +127,30 @@ class EmbeddedRedis:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _launch(self, binary: Path, folder: Path) -> None:
+        log_path = self._log_path or folder / "redis.log"
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 the binary found above
+                _command(binary, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 two system calls, no locks
+            )
+        self._await_pong(log_path)
+        logger.info("embedded redis: %s pid %d", binary, self.pid)
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
 
     def _await_pong(self, log_path: Path) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -12,7 +12,7 @@ class ReapTurn:
     """Result of one turn."""
 
     reaped: tuple[str, ...]
-    """rids that are ABANDONED now; cancel them wherever they wait or run"""
+    """rids that are ABANDONED now and not settled; cancel them wherever they wait or run"""
     lost: bool
     """Redis lost data: admit every live request of this gateway again"""
 
@@ -27,14 +27,23 @@ class Reaper:
         self._liveness = liveness
         self._records = records
         self._watch = GatewayWatch(g_inc, clock)
+        self._unsettled: dict[str, None] = {}
+        """reaped, in order; kept so that a turn cut short loses none"""
+        self._lost = False
+        """seen, and not yet returned"""
 
     async def turn(self) -> ReapTurn:
         """One round trip while everybody lives. Any gateways may reap the same one at once."""
         seen = self._watch.observe(await self._liveness.beat(self._g_inc))
-        reaped: list[str] = []
+        self._lost |= seen.lost
         for g_inc, beat in seen.dead.items():
             for rid in sorted(await self._liveness.live_requests(g_inc)):
                 if await self._records.reap(rid, g_inc, beat) is ReapVerdict.REAPED:
-                    reaped.append(rid)
+                    self._unsettled[rid] = None
             await self._liveness.forget(g_inc, beat)
-        return ReapTurn(tuple(reaped), seen.lost)
+        lost, self._lost = self._lost, False
+        return ReapTurn(tuple(self._unsettled), lost)
+
+    def settle(self, rid: str) -> None:
+        """Reaped, and cancelled everywhere: do not name it again."""
+        self._unsettled.pop(rid, None)

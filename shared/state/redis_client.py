@@ -4,14 +4,18 @@ Policy: a command is tried until it answers or `timeout_s` has passed, over as m
 as that takes, with pauses of 10, 20, ... 200 ms; then StateUnavailableError. So a restart of
 Redis shorter than that is invisible and a longer one never hangs a caller. A command whose
 answer was lost may therefore run twice: every script of ours allows it, and says how.
-A server that answers but refuses writes (out of memory, disk full, replica) is unavailable too.
+A server that answers anything but what was asked for (out of memory, a replica, a key of another
+type, a proxy's own words) is unavailable too, counted by kind and logged: no caller can do more
+about it than wait until somebody has repaired it.
 """
 
 import asyncio
 import hashlib
+import logging
 import math
 import re
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,18 +27,14 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import DataError, NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import SettingsError, StateUnavailableError
+from shared.repeats import Repeats
 from shared.state.reply import Reply
+
+logger = logging.getLogger(__name__)
 
 Argument = str | bytes | int
 
@@ -46,8 +46,12 @@ LONGEST_PAUSE_S = 0.2
 MAX_CONNECTIONS = 16
 
 _LOST = (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError)
-_REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
-_REFUSED = re.compile(r"\b(OOM|MISCONF|READONLY|NOPERM|MASTERDOWN|NOREPLICAS|BUSY)\b")
+_UNKNOWN = (RedisError, ValueError, IndexError, TypeError)
+"""an error that Redis answers, and what redis-py raises on an answer that is no Redis protocol"""
+_CODE = re.compile(
+    r"\b(WRONGTYPE|OOM|MISCONF|READONLY|NOPERM|MASTERDOWN|NOREPLICAS|BUSY|LOADING|NOAUTH"
+    r"|MOVED|ASK|CROSSSLOT|CLUSTERDOWN|TRYAGAIN|EXECABORT)\b"
+)
 """error codes in the text: Redis 6.2 wraps an error inside a script in one of the script's own"""
 
 
@@ -81,6 +85,9 @@ class RedisClient:
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._failed_s = -math.inf
         """when a command last had no answer in time"""
+        self.errors: Counter[str] = Counter()
+        """answers that were not what was asked for, by kind"""
+        self._repeats = Repeats()
         self.num_round_trips = 0
         """commands sent since the start, repeats included"""
 
@@ -114,7 +121,7 @@ class RedisClient:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         num_cancelled = task.cancelling() if task is not None else 0
         pause_s = FIRST_PAUSE_S
-        while True:
+        while True:  # until the deadline
             try:
                 async with asyncio.timeout_at(deadline):
                     answer = await self._send(words)
@@ -148,13 +155,19 @@ class RedisClient:
         self.num_round_trips += 1
         try:
             reply: Reply = await self._redis.execute_command(*words)
-        except NoScriptError:
+        except (NoScriptError, DataError, *_LOST):
             raise
-        except ResponseError as error:
-            if not isinstance(error, _REFUSALS) and not _REFUSED.search(str(error)):
-                raise
-            raise StateUnavailableError(f"Redis refuses work: {error}") from error
+        except _UNKNOWN as error:
+            raise self._refused(error) from error
         return reply
+
+    def _refused(self, error: Exception) -> StateUnavailableError:
+        code = _CODE.search(str(error))
+        kind = code[0] if code else type(error).__name__
+        self.errors[kind] += 1
+        if count := self._repeats.due(kind):
+            logger.warning("redis refuses work (%s, time %d): %s", kind, count, error)
+        return StateUnavailableError(f"Redis refuses work: {error}")
 
 
 def _connect(url: str, attempt_timeout_s: float) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shared.errors import ProtocolError
+from shared.errors import StateUnavailableError
 from shared.state.keys import ENDED_TTL_S, LIVE_TTL_S, Keys
 from shared.state.records import (
     Admission,
@@ -112,5 +112,5 @@ def _fields(request: AdmittedRequest) -> list[Argument]:
 def _final(text: str) -> FinalState:
     state = RequestState(text)
     if state is RequestState.LIVE or state is RequestState.ABANDONED:
-        raise ProtocolError(f"redis: FINISH left a record {state}")
+        raise StateUnavailableError(f"redis: FINISH left a record {state}")
     return state

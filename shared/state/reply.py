@@ -1,8 +1,12 @@
-"""Redis replies as types: what RESP2 can carry, and checked ways to narrow it."""
+"""Redis replies as types: what RESP2 can carry, and checked ways to narrow it.
+
+A reply that is something else is StateUnavailableError: somebody else wrote there, or it is not
+our Redis that answers; it may be put right.
+"""
 
 from typing import TypeAlias
 
-from shared.errors import ProtocolError
+from shared.errors import StateUnavailableError
 
 Reply: TypeAlias = int | bytes | list["Reply"] | None
 """an integer, a string, nil or an array of these; errors are raised"""
@@ -15,26 +19,31 @@ def as_int(reply: Reply) -> int:
     try:
         return int(as_bytes(reply))
     except ValueError:
-        raise ProtocolError(f"redis: expected an integer, got {reply!r:.60}") from None
+        raise StateUnavailableError(f"redis: expected an integer, got {reply!r:.60}") from None
 
 
 def as_bytes(reply: Reply) -> bytes:
     if not isinstance(reply, bytes):
-        raise ProtocolError(f"redis: expected a string, got {type(reply).__name__}")
+        raise StateUnavailableError(f"redis: expected a string, got {type(reply).__name__}")
     return reply
 
 
 def as_text(reply: Reply) -> str:
-    return as_bytes(reply).decode()
+    try:
+        return as_bytes(reply).decode()
+    except UnicodeDecodeError:
+        raise StateUnavailableError(f"redis: expected text, got {reply!r:.60}") from None
 
 
 def as_list(reply: Reply) -> list[Reply]:
     if not isinstance(reply, list):
-        raise ProtocolError(f"redis: expected an array, got {type(reply).__name__}")
+        raise StateUnavailableError(f"redis: expected an array, got {type(reply).__name__}")
     return reply
 
 
 def as_fields(reply: Reply) -> dict[str, Reply]:
     """A flat [name, value, name, value, ...] array, as HGETALL and streams answer."""
     items = as_list(reply)
+    if len(items) % 2:
+        raise StateUnavailableError("redis: a field without a value")
     return {as_text(name): value for name, value in zip(items[::2], items[1::2], strict=True)}

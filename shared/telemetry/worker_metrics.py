@@ -28,6 +28,9 @@ COUNTERS = {
     "refusals": ("reason", "attempts refused, nothing kept"),
     "handed_back": ("", "attempts given back cleanly, under pressure or while draining"),
     "failed_attempts": ("", "attempts lost at a worker"),
+    "loop_failures": ("loop", "failed turns of background loops; this gateway's too"),
+    "redis_errors": ("kind", "answers of Redis that were no answer; this gateway's too"),
+    "log_lines_dropped": ("", "log lines that could not be written; this gateway's too"),
 }
 """name in the worker's counters -> label its `name:value` form has, and its meaning"""
 STAGES = {

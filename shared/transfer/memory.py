@@ -10,6 +10,7 @@ import contextlib
 from shared.clock import Clock, SystemClock
 from shared.errors import KVTransferError, PeerLostError
 from shared.kv_memory import KVMemory
+from shared.loops import Loops
 from shared.protocol import Attempt
 from shared.transfer.digest import BlockDigests, DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
@@ -71,6 +72,7 @@ class MemoryTransport:
         self.table = OfferTable(memory, self.limits.lease_s, on_release, self._clock, self._threads)
         self._slots = asyncio.Semaphore(self.limits.max_pulls)
         self._tasks = OwnedTasks()
+        self.loops = Loops(self._clock)
         self._address = ""
 
     @property
@@ -79,8 +81,7 @@ class MemoryTransport:
 
     async def start(self) -> None:
         self._address = self._network.join(self)
-        self._tasks.start(self.table.publish_forever())
-        self._tasks.start(self.table.expire_forever())
+        self.table.start(self.loops)
 
     def offer(self, attempt: Attempt, ticket: str) -> Offer:
         return self.table.open(attempt, ticket)
@@ -93,6 +94,7 @@ class MemoryTransport:
 
     async def close(self) -> None:
         self._network.leave(self._address)
+        await self.loops.close()
         await self._tasks.close()
         self.table.close()
         self._threads.close()

@@ -21,6 +21,7 @@ from enum import Enum
 
 from shared.clock import Clock
 from shared.kv_memory import KVMemory, Piece
+from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.digest import DigestThreads
 from shared.transfer.frames import Open, Refusal
@@ -182,25 +183,29 @@ class OfferTable:
             raise ValueError(f"{offer.attempt} published blocks that this pool does not have")
         self._queue.put_nowait((offer, piece, run))
 
-    async def publish_forever(self) -> None:
-        """Work through what was submitted, in order, until cancelled."""
-        while True:
-            offer, piece, run = await self._queue.get()
-            if offer.state is not OfferState.WRITING:
-                continue
+    def start(self, loops: Loops) -> None:
+        """Work through what is submitted, in order; free what ran out within a tenth of a
+        lease."""
+        loops.start("kv_offers", self._work_off_next)
+        loops.start("kv_leases", self._expire, min(1.0, self._lease_s / 10))
+
+    async def _work_off_next(self) -> None:
+        offer, piece, run = await self._queue.get()
+        if offer.state is not OfferState.WRITING:
+            return
+        try:
             if piece is not None:
                 await self._publish(offer, piece)
             elif run is not None:
                 self._seal(offer, run)
             else:
                 self._end(offer)
+        except Exception:
+            offer.withdraw()  # its readers must not wait for what will not come
+            raise
 
-    async def expire_forever(self) -> None:
-        """Free what ran out, within a tenth of a lease, until cancelled."""
-        tick_s = min(1.0, self._lease_s / 10)
-        while True:
-            await asyncio.sleep(tick_s)
-            self.expire()
+    async def _expire(self) -> None:
+        self.expire()
 
     def expire(self) -> None:
         for attempt in self._leases.pop_expired(self._clock.monotonic_s()):

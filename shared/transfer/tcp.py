@@ -8,11 +8,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
 from shared.kv_memory import KVMemory
+from shared.loops import Loops
 from shared.protocol import Attempt
 from shared.transfer.digest import DigestThreads
 from shared.transfer.frame_stream import FrameStream
@@ -60,6 +62,7 @@ class TcpTransport:
         self._listener: socket.socket | None = None
         self._sessions: set[asyncio.Task[None]] = set()
         self._tasks = OwnedTasks()
+        self.loops = Loops(self._clock)
 
     @property
     def address(self) -> str:
@@ -75,9 +78,8 @@ class TcpTransport:
         self._listener = socket.create_server((self._host, self._port), family=family)
         self._listener.setblocking(False)
         self._port = self._listener.getsockname()[1]
-        self._tasks.start(self._accept(self._listener))
-        self._tasks.start(self._table.publish_forever())
-        self._tasks.start(self._table.expire_forever())
+        self.loops.start("kv_accept", partial(self._accept, self._listener))
+        self._table.start(self.loops)
 
     def offer(self, attempt: Attempt, ticket: str) -> Offer:
         return self._table.open(attempt, ticket)
@@ -91,6 +93,7 @@ class TcpTransport:
 
     async def close(self) -> None:
         try:
+            await self.loops.close()
             await self._tasks.close()
         finally:
             self._table.close()
@@ -154,21 +157,16 @@ class TcpTransport:
     async def _accept(self, listener: socket.socket) -> None:
         """Nothing is awaited between a socket and its session. The loop's `sock_accept` loses
         the accepted socket when it is cancelled in the turn after the accept."""
-        while True:
-            await _readable(listener)
-            try:
-                sock, _ = listener.accept()
-            except (BlockingIOError, InterruptedError):
-                continue
-            except OSError as error:
-                logger.warning("cannot accept a reader: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._sessions) >= MAX_SESSIONS:
-                logger.warning("a reader is hung up on: %d are served already", MAX_SESSIONS)
-                sock.close()
-                continue
-            self._serve(sock)
+        await _readable(listener)
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        if len(self._sessions) >= MAX_SESSIONS:
+            logger.warning("a reader is hung up on: %d are served already", MAX_SESSIONS)
+            sock.close()
+            return
+        self._serve(sock)
 
     def _serve(self, sock: socket.socket) -> None:
         stream = self._stream(sock)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.kv_memory import Piece
+from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.traffic import Traffic
 
@@ -117,6 +118,10 @@ class KVTransport(Protocol):
     @property
     def traffic(self) -> Traffic:
         """What moves, and how fast. Who calls `offer` and `pull` says there what to expect."""
+
+    @property
+    def loops(self) -> Loops:
+        """What runs from `start` to `close`."""
 
     async def start(self) -> None:
         """Begin to serve. A worker that only pulls need not."""

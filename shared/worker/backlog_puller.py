@@ -7,8 +7,8 @@ the worker ask Redis.
 import asyncio
 from collections.abc import Callable
 
-from shared.errors import StateUnavailableError
 from shared.link.server import Peer
+from shared.loops import Loops
 from shared.protocol import Pull
 from shared.queue.backlog import Backlog
 from shared.state.kv_feed import KVPublisher
@@ -44,24 +44,20 @@ class BacklogPuller:
     def forget(self, peer: Peer) -> None:
         self._waiting.pop(peer.inc, None)
 
-    async def run(self) -> None:
-        """For ever; run it as a task."""
-        while True:
-            await self._wake.wait()
-            if self._state.draining or not any(self._waiting.values()):
-                self._wake.clear()
-                continue
-            if self._state.load().room_tokens > 0 and not await self._pop():
-                self._waiting.clear()
-            await asyncio.sleep(PAUSE_S)
+    def start(self, loops: Loops) -> None:
+        loops.start("backlog", self._look, PAUSE_S)
+
+    async def _look(self) -> None:
+        await self._wake.wait()
+        if self._state.draining or not any(self._waiting.values()):
+            self._wake.clear()
+        elif self._state.load().room_tokens > 0 and not await self._pop():
+            self._waiting.clear()
 
     async def _pop(self) -> bool:
         """False when nothing waits, as far as Redis knows."""
         self._state.count("backlog_pops")
-        try:
-            entry = await self._backlog.pop(self._cache.held)
-        except StateUnavailableError:
-            return True
+        entry = await self._backlog.pop(self._cache.held)
         if entry is None:
             return False
         for peer in self._peers():

@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from shared.clock import Clock, SystemClock
 from shared.kv_layout import pool_name
 from shared.kv_memory import KVMemory
 from shared.link.server import LinkServer, Peer
+from shared.loops import Loops
 from shared.protocol import Cancel, Hello, Message, Ping
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings import Settings
@@ -18,6 +19,7 @@ from shared.state.kv_feed import KVPublisher
 from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.telemetry.logs import num_dropped_lines
 from shared.telemetry.tracing import build_span_sink
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.channel import Event, Ready, StepReport
@@ -41,6 +43,10 @@ class Service(Protocol):
     @property
     def transfer_address(self) -> str:
         """Where decode workers pull from; empty when nothing is offered."""
+
+    @property
+    def loops(self) -> Loops:
+        """What runs in its background."""
 
     async def start(self) -> None: ...
     def on_message(self, peer: Peer, message: Message) -> None: ...
@@ -108,11 +114,13 @@ class Node:
             )
         )
         self._registration: Registration | None = None
-        self._probes = ProbeServer(self._is_ready)
+        self._loops = Loops()
+        self._probes = ProbeServer(self._is_ready, self._trouble)
         engine.on_event = self._on_event
 
     async def open(self) -> None:
-        """Listen for decode workers and gateways; OSError when a port is taken."""
+        """Listen for decode workers and gateways, and be registered from now on; OSError when a
+        port is taken."""
         await self._service.start()
         port = await self._links.start(self._settings.host, self._settings.worker_port)
         entry = self._identity.entry(self._ready, self._pool, port)
@@ -120,11 +128,8 @@ class Node:
         self._registration = Registration(registry, entry, self._publisher)
         if self._settings.probe_port:
             await self._probes.start(self._settings.host, self._settings.probe_port)
-
-    def background(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs as tasks while the node serves: it is registered from now on."""
-        assert self._registration is not None, "open() comes first"
-        return [self._registration.keep(), self._registration.publish(), self._puller.run()]
+        self._registration.start(self._loops)
+        self._puller.start(self._loops)
 
     async def leave(self, drain_limit_s: float) -> None:
         """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
@@ -141,6 +146,7 @@ class Node:
     async def close(self) -> None:
         """Hang up first: gateways retry elsewhere what still runs here."""
         await self._probes.close()
+        await self._loops.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANG_UP_LIMIT_S):
                 await self._links.close()
@@ -154,6 +160,18 @@ class Node:
         listed = self._registration is not None and self._registration.is_listed
         return listed and not self._state.draining
 
+    def _trouble(self) -> str:
+        return "; ".join(filter(None, (self._loops.trouble(), self._service.loops.trouble())))
+
+    def _count_own(self) -> None:
+        """Bring what this process counts elsewhere up to date."""
+        counters = self._state.counters
+        for name, count in {**self._loops.failures(), **self._service.loops.failures()}.items():
+            counters[f"loop_failures:{name}"] = count
+        for kind, count in self._redis.errors.items():
+            counters[f"redis_errors:{kind}"] = count
+        counters["log_lines_dropped"] = num_dropped_lines()
+
     def _hello(self) -> Hello:
         address = self._service.transfer_address
         token_s = self._ready.prefill_token_s
@@ -166,6 +184,7 @@ class Node:
 
     def _on_message(self, peer: Peer, message: Message) -> None:
         if isinstance(message, Ping):
+            self._count_own()
             self._puller.note(peer, message.num_backlogged)
         self._service.on_message(peer, message)
 

@@ -1,7 +1,8 @@
 """`GET /health` and `GET /ready` of a worker, for whoever starts and restarts it.
 
-It answers these two and nothing else: no keep-alive, no body, no word about the work. /health
-says that the event loop turns; a worker whose engine ends ends itself. /ready says that the model
+It answers these two and nothing else: no keep-alive, no word about the work. /health says that
+the event loop turns and every background loop does, or which one does not; a worker whose engine
+ends ends itself. /ready says that the model
 is loaded, gateways can find this worker, and it is not draining.
 """
 
@@ -18,8 +19,10 @@ REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavai
 class ProbeServer:
     """Listens between `start` and `close`."""
 
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, is_ready: Callable[[], bool], trouble: Callable[[], str]) -> None:
+        """`trouble`: which background loop fails, empty when none does."""
         self._is_ready = is_ready
+        self._trouble = trouble
         self._server: asyncio.Server | None = None
         self._num_callers = 0
 
@@ -39,7 +42,7 @@ class ProbeServer:
             if self._num_callers <= MAX_CALLERS:
                 async with asyncio.timeout(LIMIT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_answer(self._status(head)))
+                    writer.write(_answer(*self._status(head)))
                     await writer.drain()
         except (OSError, EOFError, asyncio.LimitOverrunError):
             pass
@@ -47,19 +50,21 @@ class ProbeServer:
             self._num_callers -= 1
             writer.close()
 
-    def _status(self, head: bytes) -> int:
+    def _status(self, head: bytes) -> tuple[int, str]:
+        """Status and body."""
         method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
         path = rest.partition(b" ")[0]
         if method != b"GET":
-            return 400
+            return 400, ""
         if path == b"/health":
-            return 200
+            trouble = self._trouble()
+            return (503, trouble) if trouble else (200, "")
         if path == b"/ready":
-            return 200 if self._is_ready() else 503
-        return 404
+            return (200 if self._is_ready() else 503), ""
+        return 404, ""
 
 
-def _answer(status: int) -> bytes:
-    return (
-        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-    ).encode()
+def _answer(status: int, text: str) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"connection: close\r\n\r\n" + body

@@ -9,6 +9,7 @@ import logging
 import time
 
 from shared.errors import StateUnavailableError
+from shared.loops import Loops
 from shared.state.kv_feed import KEEPALIVE_S, KVPublisher
 from shared.state.registry import REFRESH_INTERVAL_S, WorkerEntry, WorkerRegistry
 
@@ -26,8 +27,8 @@ class Registration:
         self._registry = registry
         self._entry = entry
         self._publisher = publisher
-        self._reachable = True
         self._listed = False
+        self._flushed_s = 0.0
         self._withdrawn = False
         self._writing = asyncio.Lock()
         """a refresh that is on its way must not overtake the withdrawal"""
@@ -37,24 +38,10 @@ class Registration:
         """Whether gateways can find this worker, as far as the last refresh knows."""
         return self._listed and not self._withdrawn
 
-    async def keep(self) -> None:
-        """Refresh until `withdraw`; run it as a task."""
-        while not self._withdrawn:
-            async with self._writing:
-                await self._attempt_register()
-            await asyncio.sleep(REFRESH_INTERVAL_S)
-
-    async def publish(self) -> None:
-        """Tell what the prefix cache gained and lost, for ever; run it as a task."""
-        flushed_s = 0.0
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            if self._publisher.has_changes or time.monotonic() - flushed_s > KEEPALIVE_S:
-                try:
-                    await self._publisher.flush()
-                except StateUnavailableError:
-                    continue
-                flushed_s = time.monotonic()
+    def start(self, loops: Loops) -> None:
+        """Refresh until `withdraw`; tell what the prefix cache gained and lost."""
+        loops.start("registration", self._refresh, REFRESH_INTERVAL_S)
+        loops.start("kv_events", self._publish, FLUSH_INTERVAL_S)
 
     async def withdraw(self) -> None:
         """Leave the registry for good; a gateway's link says the rest. Safe to call twice."""
@@ -67,16 +54,20 @@ class Registration:
             except StateUnavailableError:
                 logger.info("redis is away; the registry entry will expire by itself")
 
-    async def _attempt_register(self) -> None:
-        if self._withdrawn:
-            return
-        try:
-            await self._registry.register(self._entry)
-        except StateUnavailableError as error:
-            if self._reachable:
-                logger.warning("redis does not answer, serving goes on: %s", error)
-            self._reachable = self._listed = False
-            return
-        if not self._reachable:
-            logger.info("redis answers again")
-        self._reachable = self._listed = True
+    async def _refresh(self) -> None:
+        async with self._writing:
+            if self._withdrawn:
+                return
+            try:
+                await self._registry.register(self._entry)
+            except Exception:
+                self._listed = False
+                raise
+        if not self._listed:
+            logger.info("registered in redis")
+        self._listed = True
+
+    async def _publish(self) -> None:
+        if self._publisher.has_changes or time.monotonic() - self._flushed_s > KEEPALIVE_S:
+            await self._publisher.flush()
+            self._flushed_s = time.monotonic()

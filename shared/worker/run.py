@@ -78,15 +78,12 @@ async def _run_node(
     """Until asked to stop and drained, or until the engine fails, also while draining."""
     try:
         await node.open()
-        async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(job) for job in node.background()]
-            await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-            if not failing.done():
+        await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if not failing.done():
+            async with asyncio.TaskGroup() as tasks:
                 leaving = tasks.create_task(node.leave(drain_s))
-                background.append(leaving)
                 await asyncio.wait({leaving, failing}, return_when=asyncio.FIRST_COMPLETED)
-            for task in background:
-                task.cancel()
+                leaving.cancel()
     finally:
         await node.close()
     if failing.done():

@@ -30,7 +30,7 @@ TIMEOUT_S = 3.0
 MAX_GAP_S = 1.0
 """between two frames of a stream, whatever happens to Redis; a busy machine included"""
 BACK_S = 2.0
-AWAY_S = {"killed": 2.0, "frozen": 3.0, "emptied": 0.5}
+AWAY_S = {"killed": 2.0, "frozen": 3.0, "emptied": 0.5, "mistyped": 3.0}
 
 
 class Cell:
@@ -57,6 +57,9 @@ class Cell:
 
     def serve_again(self, role: str) -> None:
         self.serve(role, *self._flags[role])
+
+    def exited(self) -> list[str]:
+        return [name for name, process in self._processes.items() if process.poll() is not None]
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -193,9 +196,10 @@ def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: s
         lose_redis(cell, fault)
         with cluster.streams(bodies_of(1, 2, seed=8)) as meanwhile:
             time.sleep(AWAY_S[fault])
-            bring_back_redis(cell, fault)
+            bring_back_redis(cell, cluster, fault)
             (asked,) = meanwhile.wait(10)
         assert asked.complete or asked.status == 503
+        assert cluster.client.get("/health").status_code == 200
         num_after = [len(seen.tokens) for seen in streams.seen]
         assert all(after > before for before, after in zip(num_before, num_after, strict=True))
         back_s = time.monotonic()
@@ -212,19 +216,35 @@ def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: s
 
 
 def lose_redis(cell: Cell, fault: str) -> None:
-    """Dead, frozen, or there and empty."""
-    if fault == "emptied":
+    """Dead, frozen, there and empty, or with a string for its registry."""
+    if fault in ("emptied", "mistyped"):
         with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
-            client.flushall()
+            if fault == "emptied":
+                client.flushall()
+            else:
+                client.set(registry_key(client), "somebody's")
     else:
         os.kill(cell.redis.pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
 
 
-def bring_back_redis(cell: Cell, fault: str) -> None:
+def bring_back_redis(cell: Cell, cluster: Cluster, fault: str) -> None:
     if fault == "killed":
         cell.redis.restart()
     elif fault == "frozen":
         os.kill(cell.redis.pid, signal.SIGCONT)
+    elif fault == "mistyped":
+        with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
+            client.delete(registry_key(client))
+    assert cell.exited() == []
+    if fault == "mistyped":
+        assert cluster.metric("baton_redis_errors_total") > 0
+        assert cluster.metric("baton_loop_failures_total") > 0
+
+
+def registry_key(client: "redis.Redis") -> bytes:
+    (key,) = client.scan_iter("baton:1:workers:*")
+    assert isinstance(key, bytes)
+    return key
 
 
 def test_no_worker_until_the_deadline_is_one_clean_error(cell: Cell, cluster: Cluster) -> None:

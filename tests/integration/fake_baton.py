@@ -2,7 +2,8 @@
 
 The stand-in workers write a file when they are "loaded"; the stand-in gateway's status lists
 them. `FAKE_FOLDER` is where; `FAKE_FAILURES` = {worker id: [exit code, message]} makes one fail
-while starting; `FAKE_SLOW` names one that never becomes ready.
+while starting; `FAKE_SLOW` names one that never becomes ready; `FAKE_LINES` is how many lines
+each worker logs before it is "loaded", and again for each SIGUSR1.
 """
 
 import http.server
@@ -82,6 +83,8 @@ def _work(settings: Settings, role: str) -> int:
         code, message = failures[settings.worker_id]
         sys.stderr.write(f"a line of log\n{message}\n")
         return int(code)
+    signal.signal(signal.SIGUSR1, lambda number, frame: _log())
+    _log()
     engine = [sys.executable, "-c", "import signal; signal.pause()"]
     grandchild = subprocess.Popen(engine, preexec_fn=lambda: die_with_parent(os.getppid()))  # noqa: S603, PLW1509
     if os.environ.get("FAKE_SLOW") != settings.worker_id:
@@ -96,8 +99,13 @@ def _work(settings: Settings, role: str) -> int:
         draft = _folder() / f"{os.getpid()}.draft"
         draft.write_text(json.dumps(facts), encoding="utf-8")
         draft.rename(draft.with_suffix(".json"))
-    signal.pause()
-    return 0
+    while True:
+        signal.pause()
+
+
+def _log() -> None:
+    for number in range(int(os.environ.get("FAKE_LINES", "0"))):
+        sys.stderr.write(f"line {number} {'.' * 80}\n")
 
 
 def _serve_status(settings: Settings) -> None:

@@ -136,7 +136,7 @@ async def cell(**names: Literal["prefill", "decode"]) -> AsyncIterator[Cell]:
     dispatcher = Dispatcher(
         Settings(),
         GatewayIdentity(g_inc, POOL, "1", "", "m", 99, 16),
-        GatewayStores(records, MemoryBacklog(9), PrefixIndex()),
+        GatewayStores(records, MemoryBacklog(9, (g_inc,)), PrefixIndex()),
         links,
         cost,
         clock,

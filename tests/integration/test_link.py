@@ -1,6 +1,7 @@
 """Link and LinkServer over real TCP: HELLO, order, refusal, loss."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from shared.errors import PeerLostError, ProtocolError
+from shared.link import link as link_module
 from shared.link.link import Link
 from shared.link.server import LinkServer, Peer
 from shared.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Ping
@@ -139,3 +141,29 @@ async def test_server_death_is_noticed_at_once() -> None:
     await server.close()
     async with asyncio.timeout(1):
         await ours.closed.wait()
+
+
+async def test_a_dial_that_times_out_leaves_no_error_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frozen worker accepts and says nothing."""
+    monkeypatch.setattr(link_module, "DIAL_TIMEOUT_S", 0.05)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    hung_up = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        hung_up.set()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    inbox = Inbox()
+    with pytest.raises(PeerLostError):
+        await Link.dial("127.0.0.1", port, gateway_hello(), inbox.receive, inbox.close)
+    await asyncio.wait_for(hung_up.wait(), 5)
+    server.close()
+    assert errors == []
+    assert not inbox.closed.is_set()

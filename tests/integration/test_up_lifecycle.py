@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.up_process import FakeBaton, alive, command_line, until, workers
+from shared.state.embedded import find_server
+from tests.integration.up_process import (
+    FakeBaton,
+    UpProcess,
+    alive,
+    command_line,
+    until,
+    workers,
+)
 
 
 @pytest.fixture
@@ -160,3 +168,66 @@ def _answers(url: str) -> bool:
         return bool(workers(url))
     except OSError:
         return False
+
+
+def test_a_full_disk_under_the_logs_stops_nothing_and_is_used_again(fake: FakeBaton) -> None:
+    """More lines than a pipe holds: a child whose pipe is not drained would stand still."""
+    logs = fake.folder / "logs"
+    logs.mkdir()
+    full = [logs / f"{name}.log" for name in ("gateway", "prefill-0", "decode-0")]
+    for path in full:
+        path.symlink_to("/dev/full")
+    with fake.up("--topology", "pd", "--log-dir", str(logs), FAKE_LINES="5000") as up:
+        url = up.wait_ready()
+        victim = pid_of(url, "decode-0")
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: pid_of(url, "decode-0") not in (0, victim))
+        for path in full:
+            path.unlink()
+        os.kill(pid_of(url, "prefill-0"), signal.SIGUSR1)
+        until(lambda: "line 4999 " in read(logs / "prefill-0.log"))
+        assert "5000 lines could not be written\n" in read(logs / "prefill-0.log")
+        up.signal(signal.SIGTERM)
+        assert up.wait() == 0
+
+
+def test_a_terminal_that_takes_nothing_stops_nothing(fake: FakeBaton) -> None:
+    """Ctrl-S, or `| less`: nobody reads what `up` writes."""
+    with fake.up("--topology", "pd", FAKE_LINES="5000") as up:
+        url = up.wait_ready()
+        victim = pid_of(url, "decode-0")
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: pid_of(url, "decode-0") not in (0, victim))
+        up.signal(signal.SIGTERM)
+        assert up.wait() == 0
+
+
+def test_a_redis_that_does_not_start_again_at_once_is_started_later(fake: FakeBaton) -> None:
+    folder = fake.folder / "path"
+    folder.mkdir()
+    server, moved = folder / "redis-server", folder / "moved"
+    server.symlink_to(find_server())
+    with fake.up(PATH=f"{folder}:{os.environ['PATH']}") as up:
+        up.wait_ready()
+        before = redis_pids(up)
+        server.rename(moved)
+        server.write_text("#!/bin/sh\nexit 1\n")
+        server.chmod(0o755)
+        os.kill(before[0], signal.SIGKILL)
+        for _ in range(2):
+            up.wait_line("redis ended; starting it again")
+        moved.replace(server)
+        until(lambda: redis_pids(up) not in ([], before))
+
+
+def redis_pids(up: UpProcess) -> list[int]:
+    return [pid for pid in up.descendants() if "unixsocket:" in " ".join(command_line(pid))]
+
+
+def pid_of(url: str, worker_id: str) -> int:
+    """0 while it is not there."""
+    return next((int(one["pid"]) for one in workers(url) if one["id"] == worker_id), 0)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

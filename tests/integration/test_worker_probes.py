@@ -24,7 +24,8 @@ class Probed:
 
     def __init__(self) -> None:
         self.is_ready = False
-        self.server = ProbeServer(lambda: self.is_ready)
+        self.trouble = ""
+        self.server = ProbeServer(lambda: self.is_ready, lambda: self.trouble)
         self.port = 0
 
     async def ask(self, line: str) -> str:
@@ -57,6 +58,16 @@ async def test_health_and_ready_are_two_questions(probed: Probed) -> None:
     assert await probed.ask("GET /ready HTTP/1.1") == "HTTP/1.1 503 Service Unavailable"
     probed.is_ready = True
     assert await probed.ask("GET /ready HTTP/1.1") == "HTTP/1.1 200 OK"
+
+
+async def test_health_names_the_loop_that_fails(probed: Probed) -> None:
+    probed.trouble = "registration fails for 31 s (TypeError)"
+    reader, writer = await asyncio.open_connection(HOST, probed.port)
+    writer.write(b"GET /health HTTP/1.1\r\n\r\n")
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    assert head.startswith("HTTP/1.1 503 ")
+    assert body == probed.trouble
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from shared.kv_layout import KVLayout
+from shared.loops import Loops
 from shared.protocol import Message, Pull
 from shared.queue.backlog import BacklogEntry
 from shared.queue.redis_backlog import RedisBacklog
@@ -18,7 +19,7 @@ from shared.state.kv_feed import KVPublisher
 from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.state.registry import WorkerEntry
+from shared.state.registry import REFRESH_INTERVAL_S, WorkerEntry
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.registration import Registration
 from shared.worker.state import WorkerState
@@ -67,7 +68,7 @@ async def becomes(ask: Callable[[], Awaitable[bool]], limit_s: float) -> float:
 
 
 class Standing:
-    """A registration with its two tasks."""
+    """A registration with its two loops."""
 
     def __init__(self, client: RedisClient) -> None:
         self.events = RedisKVEvents(client, Keys())
@@ -76,14 +77,12 @@ class Standing:
         self.registration = Registration(self.registry, ENTRY, self.publisher)
 
     async def __aenter__(self) -> "Standing":
-        jobs = (self.registration.keep(), self.registration.publish())
-        self.tasks = [asyncio.create_task(job) for job in jobs]
+        self.loops = Loops()
+        self.registration.start(self.loops)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.loops.close()
 
     async def is_listed(self) -> bool:
         return [entry.inc for entry in await self.registry.list("pool")] == [INC]
@@ -105,7 +104,7 @@ async def test_a_worker_is_listed_again_soon_after_redis_comes_back(
         await asyncio.get_running_loop().run_in_executor(None, own_redis.restart)
         await becomes(standing.is_listed, BACK_WITHIN_S)
         await becomes(lambda: standing.holds(b"a" * 32, b"b" * 32), BACK_WITHIN_S)
-        assert not any(task.done() for task in standing.tasks)
+        assert standing.loops.trouble() == ""
 
 
 async def test_who_withdraws_is_not_listed_again(client: RedisClient) -> None:
@@ -113,8 +112,8 @@ async def test_who_withdraws_is_not_listed_again(client: RedisClient) -> None:
         await becomes(standing.is_listed, 1.0)
         await standing.registration.withdraw()
         await standing.registration.withdraw()
-        await asyncio.wait({standing.tasks[0]}, timeout=3)
-        assert standing.tasks[0].done() and not await standing.is_listed()
+        await asyncio.sleep(REFRESH_INTERVAL_S + 0.1)  # the next refresh does nothing
+        assert not await standing.is_listed()
 
 
 async def test_withdrawing_while_redis_is_away_is_no_failure(
@@ -137,12 +136,12 @@ class Pulling:
         self.puller = BacklogPuller(self.state, self.backlog, publisher, lambda: [self.peer])
 
     async def __aenter__(self) -> "Pulling":
-        self.task = asyncio.create_task(self.puller.run())
+        self.loops = Loops()
+        self.puller.start(self.loops)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await self.loops.close()
 
     async def wait_for(self, rid: str) -> None:
         await self.backlog.put(BacklogEntry(rid, self.peer.inc, "tenant", 5))

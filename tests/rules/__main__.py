@@ -2,11 +2,11 @@
 
 import sys
 
-from tests.rules import budgets, words
+from tests.rules import budgets, loops, words
 
 
 def main() -> int:
-    return max(budgets.main(), words.main())
+    return max(budgets.main(), words.main(), loops.main())
 
 
 if __name__ == "__main__":

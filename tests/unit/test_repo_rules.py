@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.rules import budgets, words
-from tests.rules.sources import ROOT, Source, budgets_table
+from tests.rules import budgets, loops, words
+from tests.rules.sources import ROOT, Source, budgets_table, sources
 
 LIMITS: dict[str, Any] = {
     "file_lines": 20,
@@ -143,3 +143,22 @@ def test_the_programs_read_this_repository(tmp_path: Path, monkeypatch: pytest.M
     assert budgets.main() == 0
     assert (ROOT / "pyproject.toml").is_file()
     assert budgets_table()["max_exceptions"] == 10
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "num_problems"),
+    [
+        ("services/gateway/x.py", "async def f():\n while True:\n  await g()", 1),
+        ("services/gateway/x.py", "async def f():\n while 1:\n  await g()", 1),
+        ("shared/worker/x.py", "async def f():\n while True:  # until it is read\n  g()", 0),
+        ("shared/worker/x.py", "async def f():\n while not g():\n  await h()", 0),
+        ("shared/worker/x.py", "def f():\n while True:\n  g()", 0),
+        ("services/cli/bench_x.py", "async def f():\n while True:\n  await g()", 0),
+    ],
+)
+def test_endless_loops_are_turns(path: str, text: str, num_problems: int) -> None:
+    assert len(loops.check([Source(path, text)])) == num_problems
+
+
+def test_no_service_has_an_endless_loop_of_its_own() -> None:
+    assert loops.check(sources()) == []

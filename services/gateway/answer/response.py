@@ -99,7 +99,7 @@ class AnswerResponse(Response):
         try:
             await client.run(self._run(scope, client))
         except ClientGoneError:
-            log.info("%s: the client left", self._answer.identity.rid)
+            log.debug("%s: the client left", self._answer.identity.rid)
             await drop_connection(scope)
 
     async def _run(self, scope: Scope, client: ClientConnection) -> None:

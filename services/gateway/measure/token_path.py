@@ -134,7 +134,7 @@ class Bench:
         identity = GatewayIdentity(
             g_inc, POOL, "1", "http://x", model.name, model.max_model_len, 16, "auto"
         )
-        stores = GatewayStores(records, MemoryBacklog(64), PrefixIndex())
+        stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
         observation = Observation(metrics, _NoSpans(), model.name)
         self.dispatcher = Dispatcher(settings, identity, stores, links, cost, clock, observation)
         self.text = TextPool(

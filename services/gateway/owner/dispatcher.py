@@ -13,7 +13,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.owner.background import Background
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.effects import Failure
 from services.gateway.owner.generation import GenerateRequest, Generation
@@ -30,6 +29,7 @@ from services.gateway.owner.worker_messages import WorkerMessages
 from shared.block_hash import chain_hashes, root_hash
 from shared.clock import Clock
 from shared.errors import OverloadedError
+from shared.loops import Loops
 from shared.protocol import FinishReason, Message
 from shared.queue.backlog import Backlog
 from shared.settings import Settings
@@ -78,12 +78,13 @@ class Dispatcher:
             identity, links, stores.records, stores.backlog, stores.index, clock, observer
         )
         self._messages = WorkerMessages(self._requests, cost, clock, observer)
-        self._background = Background()
+        self.loops = Loops(clock)
 
     def start(self) -> None:
         """Dial workers and begin to watch the clock."""
         self._links.start(self)
-        self._background.spawn(self._watch())
+        self.loops.start("requests", self._watch)
+        self._requests.writer.start(self.loops)
 
     async def drain(self, limit_s: float) -> None:
         """Accept nothing more; what lives has until the limit, then ends with one clean error."""
@@ -98,8 +99,8 @@ class Dispatcher:
     async def close(self) -> None:
         """End what still lives, record it, hang up."""
         await self.drain(0.0)
-        await self._background.close()
         await self._requests.writer.close()
+        await self.loops.close()
         await self._requests.line.close()
         await self._links.close()
 
@@ -187,6 +188,7 @@ class Dispatcher:
             backlog_pulls=counters.backlog_pulls,
             attempts=counters.attempts,
             worker_totals=self.worker_counters(),
+            records_dropped=self._requests.writer.num_dropped,
         )
 
     # The upkeep's side
@@ -275,10 +277,9 @@ class Dispatcher:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            due_s = loop.time() + TICK_S
-            await asyncio.sleep(TICK_S)
-            self.tick(own_pause_s=loop.time() - due_s)
+        due_s = loop.time() + TICK_S
+        await asyncio.sleep(TICK_S)
+        self.tick(own_pause_s=loop.time() - due_s)
 
     def tick(self, own_pause_s: float = 0.0) -> None:
         """Deadlines, stalls, and whoever waits although there is room.

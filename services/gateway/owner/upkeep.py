@@ -5,21 +5,14 @@ gateways, and write ours again if Redis lost them. Four times a second: read wha
 cached. All of it may fail for as long as Redis is away; nothing a client waits for is here.
 """
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-
-from services.gateway.owner.background import Background
 from services.gateway.owner.dispatcher import Dispatcher
 from services.gateway.owner.worker_links import WorkerLinks
-from shared.errors import StateUnavailableError
+from shared.loops import Loops
 from shared.queue.backlog import Backlog
 from shared.state.kv_feed import PrefixFeed
 from shared.state.liveness import BEAT_INTERVAL_S
 from shared.state.reaper import Reaper
 from shared.state.records import RequestRecords
-
-logger = logging.getLogger(__name__)
 
 PREFIX_INTERVAL_S = 0.25
 
@@ -44,14 +37,14 @@ class Upkeep:
         self._backlog = backlog
         self._reaper = reaper
         self._feed = feed
-        self._background = Background()
+        self.loops = Loops()
 
     def start(self) -> None:
-        self._background.spawn(_repeat(self.beat, BEAT_INTERVAL_S))
-        self._background.spawn(_repeat(self.follow_prefixes, PREFIX_INTERVAL_S))
+        self.loops.start("beat", self.beat, BEAT_INTERVAL_S)
+        self.loops.start("prefixes", self.follow_prefixes, PREFIX_INTERVAL_S)
 
     async def close(self) -> None:
-        await self._background.close()
+        await self.loops.close()
 
     async def beat(self) -> None:
         """One turn of liveness; StateUnavailableError while Redis is away."""
@@ -60,6 +53,7 @@ class Upkeep:
             self._dispatcher.admit_all_again()
         for rid in turn.reaped:
             await self._backlog.cancel(rid)
+            self._reaper.settle(rid)
         progress = self._dispatcher.progress()
         if progress:
             await self._records.mark(self._g_inc, progress)
@@ -67,12 +61,3 @@ class Upkeep:
     async def follow_prefixes(self) -> None:
         """One read of all workers' prefix caches."""
         await self._feed.poll([worker.inc for worker in self._links.workers()])
-
-
-async def _repeat(turn: Callable[[], Awaitable[None]], interval_s: float) -> None:
-    while True:
-        try:
-            await turn()
-        except StateUnavailableError as error:
-            logger.debug("state store away: %s", error)
-        await asyncio.sleep(interval_s)

@@ -5,6 +5,8 @@ gateways. So a request that Redis lost, or that a worker popped before it died, 
 here, and the owner places it itself.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Iterator
 
 from services.gateway.owner.background import Background
@@ -15,6 +17,9 @@ from shared.errors import StateUnavailableError
 from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, heads_of
 
 REPEAT_PUT_S = 5.0
+FULL_S = 3.0
+"""a backlog that was full is emptied by the workers for so long: nobody may own what fills it"""
+MAX_CANCELS = 10_000
 
 
 class _Place:
@@ -52,6 +57,11 @@ class WaitingLine:
         self._refused = refused
         self._grew = grew
         self._places: dict[str, _Place] = {}
+        self._cancels: dict[str, None] = {}
+        """rids that may still be in the backlog and must not; the oldest first"""
+        self._cancelling: asyncio.Task[None] | None = None
+        self._full_s = -math.inf
+        """when the backlog was last found full"""
         self._background = Background()
 
     def __len__(self) -> int:
@@ -59,8 +69,10 @@ class WaitingLine:
 
     @property
     def num_backlogged(self) -> int:
-        """Of ours, known to be in the backlog."""
-        return sum(place.queued for place in self._places.values())
+        """Of ours, known to be in the backlog; at least one while it was full of others'."""
+        num_queued = sum(place.queued for place in self._places.values())
+        was_full = self._clock.monotonic_s() - self._full_s < FULL_S
+        return max(num_queued, was_full)
 
     def join(self, live: LiveRequest, *, no_room: bool) -> None:
         """Wait; in the backlog too when workers live but have no room."""
@@ -87,7 +99,7 @@ class WaitingLine:
         if place is None:
             return None
         if place.queued:
-            self._background.spawn(self._cancel(rid))
+            self._cancel(rid)
         return place.live
 
     def waiting(self, min_age_s: float = 0.0) -> Iterator[LiveRequest]:
@@ -97,7 +109,8 @@ class WaitingLine:
         return (p.live for p in places if p.since_s <= until_s and p.live.machine.waits)
 
     def repeat_puts(self) -> None:
-        """Tell the backlog again now and then: Redis may have lost it."""
+        """Tell the backlog again now and then: Redis may have lost it, or been away."""
+        self._send_cancels()
         before_s = self._clock.monotonic_s() - REPEAT_PUT_S
         for place in self._places.values():
             if place.put_s is not None and place.put_s <= before_s and not place.popped:
@@ -125,16 +138,33 @@ class WaitingLine:
             return
         self._counters.backlog_puts += 1
         if self._places.get(live.rid) is not place:
-            await self._cancel(live.rid)
+            self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:
             place.queued = place.accepted = True
             live.note_placed()
             self._grew()
-        elif not place.accepted:
-            self._refused(live)
+        else:
+            self._full_s = self._clock.monotonic_s()
+            self._grew()
+            if not place.accepted:
+                self._refused(live)
 
-    async def _cancel(self, rid: str) -> None:
-        try:
-            await self._backlog.cancel(rid)
-        except StateUnavailableError:
-            return
+    def _cancel(self, rid: str) -> None:
+        self._cancels[rid] = None
+        if len(self._cancels) > MAX_CANCELS:
+            del self._cancels[next(iter(self._cancels))]
+        self._send_cancels()
+
+    def _send_cancels(self) -> None:
+        if self._cancels and (self._cancelling is None or self._cancelling.done()):
+            self._cancelling = self._background.spawn(self._cancel_all())
+
+    async def _cancel_all(self) -> None:
+        """Until none is left or Redis is away; then `repeat_puts` comes again."""
+        while self._cancels:
+            rid = next(iter(self._cancels))
+            try:
+                await self._backlog.cancel(rid)
+            except StateUnavailableError:
+                return
+            self._cancels.pop(rid, None)

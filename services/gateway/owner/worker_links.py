@@ -6,7 +6,6 @@ requests there are told, and the worker is dialled again as long as it is listed
 says on its link counts for more than what the registry says of it.
 """
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -17,8 +16,9 @@ from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
 from services.gateway.owner.worker_view import WorkerView
 from shared.clock import Clock
-from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
+from shared.errors import PeerLostError, ProtocolError
 from shared.link.link import Link
+from shared.loops import Loops
 from shared.process import worker_id_of
 from shared.protocol import VERSION, Hello, Message, Ping, Pong
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
@@ -91,16 +91,19 @@ class WorkerLinks:
         self._ping_seq = 0
         self._closing = False
         self._background = Background()
+        self.loops = Loops(clock)
 
     def start(self, user: LinkUser) -> None:
         """Begin to poll, dial and ping."""
         self._user = user
-        for loop in (self._poll_registry, self._redial, self._ping_always):
-            self._background.spawn(loop())
+        self.loops.start("registry", self._poll_registry, POLL_INTERVAL_S)
+        self.loops.start("dial", self._redial, REDIAL_INTERVAL_S)
+        self.loops.start("ping", self._ping_linked, PING_INTERVAL_S)
 
     async def close(self) -> None:
         """Hang up on everybody."""
         self._closing = True
+        await self.loops.close()
         await self._background.close()
         for worker in list(self._workers.values()):
             await worker.link.close()
@@ -155,34 +158,29 @@ class WorkerLinks:
             for worker in self._workers.values()
         ]
 
-    # Loops
+    # Turns of the loops
 
     async def _poll_registry(self) -> None:
-        while True:
-            try:
-                entries = await self._registry.list(self._pool)
-                self.registry_answers = True
-                self._entries = {entry.inc: entry for entry in entries}
-                self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
-                self._dial_missing()
-            except StateUnavailableError:
-                self.registry_answers = False
-            await asyncio.sleep(POLL_INTERVAL_S)
+        try:
+            entries = await self._registry.list(self._pool)
+        except Exception:
+            self.registry_answers = False
+            raise
+        self.registry_answers = True
+        self._entries = {entry.inc: entry for entry in entries}
+        self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
+        self._dial_missing()
 
     async def _redial(self) -> None:
-        while True:
-            self._dial_missing()
-            self._drop_suspects()
-            await asyncio.sleep(REDIAL_INTERVAL_S)
+        self._dial_missing()
+        self._drop_suspects()
 
-    async def _ping_always(self) -> None:
-        while True:
-            for worker in self.workers():
-                worker.num_unanswered_pings += 1
-                if worker.num_unanswered_pings > MAX_UNANSWERED_PINGS:
-                    self._give_up(worker)
-            self.ping_all()
-            await asyncio.sleep(PING_INTERVAL_S)
+    async def _ping_linked(self) -> None:
+        for worker in self.workers():
+            worker.num_unanswered_pings += 1
+            if worker.num_unanswered_pings > MAX_UNANSWERED_PINGS:
+                self._give_up(worker)
+        self.ping_all()
 
     def _dial_missing(self) -> None:
         for inc, entry in self._entries.items():

@@ -38,13 +38,15 @@ def create_app(
     text: TextPool,
     metrics: Callable[[], bytes],
     version: str,
+    trouble: Callable[[], str] = str,
 ) -> FastAPI:
-    """`metrics` returns the Prometheus text. Whoever made `text` closes it."""
+    """`metrics` returns the Prometheus text, `trouble` which background loop fails. Whoever made
+    `text` closes it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     generate = GenerateRoutes(settings, model, dispatcher, text)
     texts = TextRoutes(settings, text)
     models = ModelsRoutes(model, text)
-    status = StatusRoutes(dispatcher, metrics, version)
+    status = StatusRoutes(dispatcher, metrics, version, trouble)
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,

@@ -20,13 +20,25 @@ RETRY_AFTER_S = 1.0
 class StatusRoutes:
     """What operators and probes ask."""
 
-    def __init__(self, dispatcher: Dispatch, metrics: Callable[[], bytes], version: str) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatch,
+        metrics: Callable[[], bytes],
+        version: str,
+        trouble: Callable[[], str] = str,
+    ) -> None:
+        """`metrics` returns the Prometheus text; `trouble` which background loop fails, nothing
+        when none does."""
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._version = version
+        self._trouble = trouble
 
     async def health(self, request: Request) -> Response:
-        """The process lives and its event loop turns."""
+        """The process lives, its event loop turns and every background loop does."""
+        trouble = self._trouble()
+        if trouble:
+            return json_response(request, {"status": "failing", "reason": trouble}, 503)
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import time
 from collections.abc import Sequence
@@ -34,7 +35,14 @@ def then_wait(ids: Sequence[int], forever: asyncio.Event) -> list[Step]:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize("num_tokens", [0, 3], ids=["before-token-1", "after-token-1"])
-async def test_a_client_that_leaves_cancels(app: ServedApp, stream: bool, num_tokens: int) -> None:
+async def test_a_client_that_leaves_cancels_and_leaves_no_line_in_the_log(
+    app: ServedApp,
+    client: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+    num_tokens: int,
+) -> None:
+    caplog.set_level(logging.INFO, "services")
     forever = asyncio.Event()
     app.dispatcher.script = lambda _: then_wait([70] * num_tokens, forever)
     async with connection(app) as (reader, writer):
@@ -46,6 +54,8 @@ async def test_a_client_that_leaves_cancels(app: ServedApp, stream: bool, num_to
     async with asyncio.timeout(PROMPT_S):
         await app.dispatcher.was_cancelled.wait()
     assert app.dispatcher.cancelled == [app.dispatcher.requests[0].rid]
+    assert (await client.get("/health")).status_code == 200
+    assert [record for record in caplog.records if record.name.startswith("services")] == []
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["row-88-streaming", "row-88-whole"])

@@ -76,6 +76,15 @@ async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     assert (await client.get("/health")).status_code == 200
 
 
+async def test_health_names_the_loop_that_fails(app: ServedApp, client: httpx.AsyncClient) -> None:
+    app.dispatcher.trouble = "beat fails for 31 s (TypeError)"
+    answer = await client.get("/health")
+    assert answer.status_code == 503
+    assert answer.json()["reason"] == "beat fails for 31 s (TypeError)"
+    await app.dispatcher.reset()
+    assert (await client.get("/health")).status_code == 200
+
+
 async def test_status_version_metrics_and_receipts(
     app: ServedApp, client: httpx.AsyncClient
 ) -> None:

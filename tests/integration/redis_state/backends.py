@@ -31,7 +31,8 @@ class MemoryBackend:
         liveness = MemoryGatewayLiveness()
         self.liveness: GatewayLiveness = liveness
         self.records: RequestRecords = MemoryRequestRecords(liveness, SystemClock())
-        self.queue: Backlog = MemoryBacklog(MAX_LENGTH)
+        self._beats = liveness.beats
+        self.queue: Backlog = self.backlog()
 
     def registry(self, ttl_s: float = 60) -> WorkerRegistry:
         return MemoryWorkerRegistry(SystemClock(), ttl_s)
@@ -40,7 +41,7 @@ class MemoryBackend:
         return MemoryKVEvents(kept)
 
     def backlog(self, max_length: int = MAX_LENGTH) -> Backlog:
-        return MemoryBacklog(max_length)
+        return MemoryBacklog(max_length, self._beats)
 
 
 @dataclass

@@ -40,11 +40,12 @@ async def worker(server: EmbeddedRedis) -> AsyncIterator[RedisBackend]:
         yield RedisBackend(client, Keys())
 
 
-async def test_a_worker_can_do_its_work(worker: RedisBackend) -> None:
+async def test_a_worker_can_do_its_work(server: EmbeddedRedis, worker: RedisBackend) -> None:
     await worker.registry().register(ENTRY)
     assert await worker.registry().list(ENTRY.pool) == (ENTRY,)
     assert await worker.kv_events().publish(KVEvent("w.1", 1, stored=(b"x" * 32,)))
-    await worker.backlog().put(BacklogEntry("r1", "g.1", "acme", 10))
+    async with RedisClient(server.url) as gateway:
+        await RedisBackend(gateway, Keys()).backlog().put(BacklogEntry("r1", "g.1", "acme", 10))
     assert await worker.backlog().pop() is not None
 
 

@@ -93,12 +93,22 @@ async def test_classes_go_strictly_first(backend: Backend) -> None:
 
 
 async def test_a_full_backlog_refuses_and_says_what_waits(backend: Backend) -> None:
+    await backend.liveness.beat("g.1")
     backlog = backend.backlog(max_length=2)
     await backlog.put(entry("r0"))
     await backlog.put(entry("r1"))
     assert await backlog.put(entry("r2")) == Placement(PutStatus.FULL, 2, 20)
     assert await backlog.put(entry("r1")) == Placement(PutStatus.QUEUED, 1, 10)
     assert await backlog.length() == 2
+
+
+async def test_a_full_backlog_drops_what_nobody_owns(backend: Backend) -> None:
+    await backend.liveness.beat("g.1")
+    backlog = backend.backlog(max_length=3)
+    for rid, g_inc in (("r0", "g.dead"), ("r1", "g.1"), ("r2", "g.dead")):
+        await backlog.put(BacklogEntry(rid, g_inc, "a", 10))
+    assert await backlog.put(entry("r3")) == Placement(PutStatus.QUEUED, 1, 10)
+    assert await popped(backlog) == ["r1", "r3"]
 
 
 async def test_a_deadline_rejects_only_what_cannot_be_met(backend: Backend) -> None:

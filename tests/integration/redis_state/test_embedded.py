@@ -106,6 +106,31 @@ def test_it_restarts_on_the_same_socket() -> None:
         assert int(server_section(redis)["process_id"]) == redis.pid
 
 
+def test_a_restart_that_failed_may_be_tried_again_on_the_same_socket(tmp_path: Path) -> None:
+    binary = tmp_path / "redis-server"
+    binary.symlink_to(find_server())
+    with EmbeddedRedis(binary) as redis:
+        path = redis.socket_path
+        os.kill(redis.pid, signal.SIGKILL)
+        until(lambda: not redis.running)
+        binary.rename(tmp_path / "moved")
+        with pytest.raises(OSError):
+            redis.restart()
+        failing_server(binary)
+        with pytest.raises(BatonError, match="cannot open the moon"):
+            redis.restart()
+        binary.unlink()
+        (tmp_path / "moved").rename(binary)
+        redis.restart()
+        assert redis.socket_path == path
+        assert int(server_section(redis)["process_id"]) == redis.pid
+
+
+def failing_server(binary: Path) -> None:
+    binary.write_text("#!/bin/sh\necho cannot open the moon >&2\nexit 1\n")
+    binary.chmod(0o755)
+
+
 def test_a_long_tmpdir_does_not_make_the_socket_s_path_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +144,7 @@ def test_a_long_tmpdir_does_not_make_the_socket_s_path_too_long(
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "redis-server"
-    broken.write_text("#!/bin/sh\necho cannot open the moon >&2\nexit 1\n")
-    broken.chmod(0o755)
+    failing_server(broken)
     redis = EmbeddedRedis(broken)
     with pytest.raises(BatonError, match="cannot open the moon"):
         redis.start()

@@ -148,9 +148,41 @@ async def test_a_long_queue_ends_with_the_outage_of_its_head(
     assert all(isinstance(answer, StateUnavailableError) for answer in answers)
 
 
-async def test_our_own_mistakes_are_not_called_an_outage(client: RedisClient) -> None:
-    with pytest.raises(Exception, match="wrong number of arguments"):
-        await client.command("GET")
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (("HGETALL", "text"), "WRONGTYPE"),
+        (("GET",), "ResponseError"),
+        (("EVAL", "return redis.error_reply('ERR upstream failure')", 0), "ResponseError"),
+        (("EVAL", "return redis.error_reply('MOVED 3999 127.0.0.1:1')", 0), "MovedError"),
+        (("EVAL", "return redis.call('HGETALL', 'text')", 0), "WRONGTYPE"),
+    ],
+)
+async def test_an_answer_nobody_knows_is_unavailable_counted_and_logged_once(
+    client: RedisClient, caplog: pytest.LogCaptureFixture, words: tuple[str | int, ...], kind: str
+) -> None:
+    await client.command("SET", "text", "x")
+    for _ in range(3):
+        with pytest.raises(StateUnavailableError, match="refuses"):
+            await client.command(*words)
+    assert client.errors == {kind: 3}
+    assert len(caplog.records) == 2
+    assert await client.command("GET", "text") == b"x"
+
+
+async def test_what_is_no_redis_is_unavailable() -> None:
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with RedisClient(f"redis://127.0.0.1:{port}", timeout_s=TIMEOUT_S) as client:
+        with pytest.raises(StateUnavailableError):
+            await client.command("PING")
+        assert client.errors.total() == 1
+    server.close()
 
 
 async def test_a_url_of_another_kind_is_a_wrong_setting() -> None:

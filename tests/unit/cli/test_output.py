@@ -10,9 +10,11 @@ from services.cli.output import Output, ProcessLines
 
 
 def test_lines_go_behind_the_name_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ProcessLines("decode-0", Output())
+    output = Output()
+    lines = ProcessLines("decode-0", output)
     lines.feed(b"one\ntw")
     lines.feed(b"o\nbaton: error: no model\nbaton: error: second\n\xff\n")
+    output.flush()
     assert capsys.readouterr().err == "decode-0 | one\ndecode-0 | two\ndecode-0 | \ufffd\n"
     assert lines.first_error == "no model"
 
@@ -24,16 +26,19 @@ def test_endless_line_is_cut() -> None:
 
 
 def test_unfinished_last_line_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ProcessLines("x", Output())
+    output = Output()
+    lines = ProcessLines("x", output)
     lines.feed(b"one\ntwo")
     lines.close()
     lines.close()
+    output.flush()
     assert capsys.readouterr().err == "x | one\nx | two\n"
 
 
 def test_log_folder_gets_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(log_folder=tmp_path / "logs")
     output.process_line("gateway", "hello")
+    output.flush()
     assert (tmp_path / "logs" / "gateway.log").read_text() == "hello\n"
     assert capsys.readouterr().err == ""
 

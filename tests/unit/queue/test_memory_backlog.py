@@ -42,13 +42,13 @@ async def widest_gap(backlog: Backlog, loads: list[list[int]]) -> int:
 def test_waiting_tenants_are_served_evenly(loads: list[list[int]]) -> None:
     """Goyal et al., theorem 1, with equal weights: at most the two longest requests apart."""
     longest = sorted((max(load) for load in loads), reverse=True)
-    backlog = MemoryBacklog(1000)
+    backlog = MemoryBacklog(1000, ())
     assert asyncio.run(widest_gap(backlog, loads)) <= longest[0] + longest[1]
 
 
 def test_order_of_arrival_breaks_the_bound() -> None:
     with pytest.raises(AssertionError):
-        assert asyncio.run(widest_gap(ByArrival(1000), [[10] * 20, [10] * 20])) <= 20
+        assert asyncio.run(widest_gap(ByArrival(1000, ()), [[10] * 20, [10] * 20])) <= 20
 
 
 @pytest.mark.parametrize(

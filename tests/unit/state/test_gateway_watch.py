@@ -1,12 +1,15 @@
 """GatewayWatch: silence by the observer's clock alone, and the reaper that acts on it."""
 
+import contextlib
+
 import pytest
 
 from shared.clock import ManualClock
+from shared.errors import StateUnavailableError
 from shared.state.liveness import LONGEST_STEP_S, SILENCE_S, GatewayWatch
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.reaper import Reaper
-from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
+from shared.state.records import Admission, AdmittedRequest, Outcome, ReapVerdict, RequestState
 
 
 class Sky:
@@ -96,7 +99,9 @@ async def test_the_reaper_abandons_what_the_dead_left_and_nothing_else() -> None
     for _ in range(int(SILENCE_S) + 2):
         clock.advance(1)
         for reaper in reapers[1:]:
-            reaped += (await reaper.turn()).reaped
+            for rid in (await reaper.turn()).reaped:
+                reaped.append(rid)
+                reaper.settle(rid)
     assert reaped == ["of g.1"]
     assert set(liveness.beats) == {"g.2", "g.3"}
     back = await reapers[0].turn()
@@ -104,3 +109,35 @@ async def test_the_reaper_abandons_what_the_dead_left_and_nothing_else() -> None
     assert await records.admit(request("of g.1", "g.1")) is Admission.ADMITTED
     outcome = Outcome(RequestState.DONE, "stop", 3, 0)
     assert (await records.finish(request("of g.1", "g.1"), outcome)).written
+
+
+class AwayAfterOne(MemoryRequestRecords):
+    """Redis goes away after the first REAP, once."""
+
+    num_reaps = 0
+
+    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+        self.num_reaps += 1
+        if self.num_reaps == 2:
+            raise StateUnavailableError
+        return await super().reap(rid, g_inc, beat)
+
+
+@pytest.mark.anyio
+async def test_what_a_turn_cut_short_has_reaped_is_named_again() -> None:
+    clock, liveness = ManualClock(), MemoryGatewayLiveness()
+    records = AwayAfterOne(liveness, clock)
+    reaper = Reaper("g.1", liveness, records, clock)
+    await liveness.beat("g.2")
+    for rid in ("a", "b"):
+        await records.admit(request(rid, "g.2"))
+    turns = []
+    for _ in range(int(SILENCE_S) + 2):
+        clock.advance(1)
+        with contextlib.suppress(StateUnavailableError):
+            turns.append(await reaper.turn())
+    assert records.num_reaps == 3
+    assert turns[-1].reaped == ("a", "b")
+    for rid in turns[-1].reaped:
+        reaper.settle(rid)
+    assert (await reaper.turn()).reaped == ()

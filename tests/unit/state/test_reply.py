@@ -1,10 +1,10 @@
-"""Replies that are not what was asked for are protocol errors, never wrong values."""
+"""A reply that is not what was asked for is no answer at all, never a wrong value."""
 
 from collections.abc import Callable
 
 import pytest
 
-from shared.errors import ProtocolError
+from shared.errors import StateUnavailableError
 from shared.state.reply import Reply, as_bytes, as_fields, as_int, as_list, as_text
 
 
@@ -18,8 +18,17 @@ def test_replies_narrow_to_what_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("narrow", "reply"),
-    [(as_int, b"x"), (as_int, None), (as_int, []), (as_bytes, 1), (as_text, None), (as_list, b"")],
+    [
+        (as_int, b"x"),
+        (as_int, None),
+        (as_int, []),
+        (as_bytes, 1),
+        (as_text, None),
+        (as_text, b"\xff"),
+        (as_list, b""),
+        (as_fields, [b"a"]),
+    ],
 )
 def test_other_replies_are_refused(narrow: Callable[[Reply], object], reply: Reply) -> None:
-    with pytest.raises(ProtocolError, match="redis"):
+    with pytest.raises(StateUnavailableError, match="redis"):
         narrow(reply)

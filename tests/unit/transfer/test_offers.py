@@ -8,12 +8,12 @@ import pytest
 from shared.clock import ManualClock
 from shared.kv_layout import KVLayout
 from shared.kv_memory import KVMemory, Piece
+from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.digest import BlockDigests, DigestThreads
 from shared.transfer.frames import Open
 from shared.transfer.ledger import Tag
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
-from shared.transfer.tasks import settled
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,8 @@ class Bench:
         self.released: list[Attempt] = []
         self.threads = DigestThreads(self.memory)
         self.table = OfferTable(self.memory, 10.0, self.released.append, self.clock, self.threads)
-        self.publisher = asyncio.create_task(self.table.publish_forever())
+        self.loops = Loops(self.clock)
+        self.table.start(self.loops)
 
     async def until(self, offer: LiveOffer, state: OfferState) -> None:
         changed = asyncio.Event()
@@ -53,8 +54,7 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench()
     yield bench
-    bench.publisher.cancel()
-    await settled([bench.publisher])
+    await bench.loops.close()
     bench.threads.close()
 
 
@@ -223,3 +223,18 @@ async def test_verify_compares_manifest_pool_and_state(bench: Bench) -> None:
     offer.withdraw()
     assert not bench.table.is_fresh(offer, 0, good[:1])
     assert not bench.table.is_fresh(offer, 2, [])
+
+
+async def test_an_offer_that_cannot_be_published_ends_and_the_next_is_served(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(block_ids: object) -> tuple[int, ...]:
+        raise OSError("no memory for a thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.threads, "of", broken)
+        offer = bench.table.open(Attempt("other", 1), "s")
+        offer.publish(Piece(0, (5,), (0,)))
+        await bench.until(offer, OfferState.WITHDRAWN)
+    await bench.sealed()
+    assert bench.loops.failures()["kv_offers"] == 1

@@ -10,6 +10,7 @@ from shared.errors import KVTransferError
 from shared.kv_layout import KVLayout
 from shared.kv_memory import Piece
 from shared.link.server import Peer
+from shared.loops import Loops
 from shared.protocol import (
     VERSION,
     Assign,
@@ -104,6 +105,7 @@ class FakeTransport:
     kept: set[Attempt] = field(default_factory=set)
     """leases held for a reservation that waits"""
     traffic: Traffic = field(default_factory=lambda: Traffic(ManualClock()))
+    loops: Loops = field(default_factory=Loops)
 
     async def start(self) -> None:
         self.journal.note("transport", "start")

@@ -148,6 +148,15 @@ class FlakyRecords(MemoryRequestRecords):
         return await super().finish(request, outcome)
 
 
+class FlakyBacklog(MemoryBacklog):
+    away = False
+
+    async def cancel(self, rid: str) -> bool:
+        if self.away:
+            raise StateUnavailableError("away")
+        return await super().cancel(rid)
+
+
 class FlakyRegistry(MemoryWorkerRegistry):
     away = False
 
@@ -180,7 +189,9 @@ class Bench:
         self.settings = Settings(max_backlog=max_backlog, **settings)
         self.records = FlakyRecords(self.clock)
         self.registry = FlakyRegistry(self.clock, ttl_s=1e9)
-        self.backlog = MemoryBacklog(max_backlog)
+        self.beats = {G_INC}
+        """gateways that live"""
+        self.backlog = FlakyBacklog(max_backlog, self.beats)
         self.index = PrefixIndex()
         self.spans = SpanList()
         cost = PrefillCost()

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.waiting_line import REPEAT_PUT_S
+from services.gateway.owner.waiting_line import FULL_S, REPEAT_PUT_S
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Cancel, Handback, Load, Ping, Pong, Pull, Refuse
+from shared.queue.backlog import BacklogEntry
 from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
@@ -256,3 +257,53 @@ async def test_an_idle_worker_takes_a_prompt_longer_than_its_room() -> None:
         bench.dispatcher.submit(bench.request("r1", num_prompt=500))
         bench.dispatcher.submit(bench.request("r2", num_prompt=20))
         assert [assign.rid for assign in p.all(Assign)] == ["r1"]
+
+
+async def fill(bench: Bench, g_inc: str) -> None:
+    for number in range(bench.settings.max_backlog):
+        await bench.backlog.put(BacklogEntry(f"other{number}", g_inc, "t", 5))
+
+
+async def test_a_full_backlog_makes_the_workers_pop() -> None:
+    """Nobody may own what fills it; while nobody of ours waits, nobody would look."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        bench.beats.add("g2.other")
+        await bench.add(p, d)
+        await fill(bench, "g2.other")
+        generation = bench.dispatcher.submit(bench.request())
+        with pytest.raises(OverloadedError, match="full"):
+            await anext(aiter(generation))
+        assert p.last(Ping).num_backlogged == 1
+        bench.clock.advance(FULL_S)
+        bench.links.ping_all()
+        assert p.last(Ping).num_backlogged == 0
+
+
+async def test_what_a_dead_gateway_left_in_the_backlog_keeps_nobody_out() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        await fill(bench, "g2.dead")
+        bench.dispatcher.submit(bench.request())
+        await settle()
+        assert await bench.backlog.length() == 1
+        assert p.last(Ping).num_backlogged == 1
+
+
+async def test_a_cancel_that_redis_was_away_for_is_repeated() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        await settle()
+        bench.backlog.away = True
+        for rid in ("r1", "r2"):
+            await bench.dispatcher.cancel(rid, 0)
+        await settle()
+        assert await bench.backlog.length() == 2
+        bench.backlog.away = False
+        bench.dispatcher.tick()
+        await settle()
+        assert await bench.backlog.length() == 0
