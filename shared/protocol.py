@@ -152,7 +152,7 @@ class Assign:
     """parent of the first block: hashes of later blocks continue from here"""
     sampling: Sampling
     mode: Literal["prefill", "local"]
-    reason: Literal["", "agg", "no_prefill_worker", "retry"] = ""
+    reason: Literal["", "agg", "no_prefill_worker", "no_pair", "retry"] = ""
     ticket: str = ""
     """secret of this attempt that authorises its KV pull"""
     traceparent: str = ""

@@ -40,6 +40,7 @@ class GatewayFacts:
     direct_assigns: int = 0
     backlog_puts: int = 0
     backlog_pulls: int = 0
+    retries_held: int = 0
     attempts: Mapping[str, int] = field(default_factory=dict)
     """by reason"""
     worker_totals: Mapping[str, int] = field(default_factory=dict)
@@ -121,6 +122,7 @@ class _GatewayCollector(Collector):
             ("direct_assigns", "requests assigned without the backlog", facts.direct_assigns),
             ("backlog_puts", "requests that joined the backlog", facts.backlog_puts),
             ("backlog_pulls", "requests that a worker popped from it", facts.backlog_pulls),
+            ("retries_held", "retries that waited for the retry budget", facts.retries_held),
         ):
             yield CounterMetricFamily(f"baton_{name}", text, value=value)
         attempts = CounterMetricFamily(
