@@ -86,6 +86,8 @@ async def _run_node(
                 await asyncio.wait({leaving, failing}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 task.cancel()
+        if failing.done() and failing.result().killed:
+            node.hand_back("killed")
     finally:
         await node.close()
     if failing.done():
