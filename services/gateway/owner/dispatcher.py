@@ -292,7 +292,7 @@ class Dispatcher:
             elif now_s - self._last_progress_s(live) > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()
-        self._requests.start_held_retries()
+        self._requests.retries.start_held()
         self._requests.place_popped()
         self._requests.place_waiting(PLACE_OURSELVES_S)
         self._requests.line.repeat_puts()

@@ -88,9 +88,7 @@ class OwnedRequests:
         self._clock = clock
         self._rng = random.Random(identity.g_inc)  # noqa: S311 -- spreads load, hides nothing
         self.failures = Failures()
-        self.retries = Retries(
-            self.line, self.counters, clock, self._rng, self._num_uncached, self._place_again
-        )
+        self.retries = Retries(self.line, self.counters, clock, self._rng, self)
         self._perform: Mapping[type, Callable[[LiveRequest, Any], list[Effect] | None]] = {
             SendAssign: self._send_assign,
             ChooseDecode: lambda live, _: self._choose_decode(live),
@@ -146,14 +144,6 @@ class OwnedRequests:
         may_pop = placement and any(view is worker.view for view in placement.workers)
         return num_waiting if may_pop else 0
 
-    def start_held_retries(self) -> None:
-        """Those that wait for the retry budget, as far as it has filled."""
-        placement = self.placement()
-        if placement is not None:
-            rate = sum(1 / worker.token_s for worker in placement.workers)
-            self.retries.budget.note_pool(rate, self._clock.monotonic_s())
-        self.retries.start_held()
-
     def _place_in_order(self, waiting: Sequence[LiveRequest]) -> int:
         placement = self.placement() if waiting else None
         if placement is None:
@@ -178,7 +168,12 @@ class OwnedRequests:
         placement = reachable(placement, self._links.views, prompt.avoidance)
         return choose_worker(placement, prompt, self._rng)
 
-    def _num_uncached(self, live: LiveRequest) -> int:
+    def pool_tokens_per_s(self) -> float:
+        """What the workers that take prompts now compute together; 0 if there are none."""
+        placement = self.placement()
+        return sum(1 / worker.token_s for worker in placement.workers) if placement else 0.0
+
+    def num_uncached(self, live: LiveRequest) -> int:
         """Tokens that its next attempt has to compute where most of them are cached."""
         prompt = self._prompt(live)
         cached = max(prompt.holders.values(), default=0) * prompt.block_size
@@ -266,9 +261,10 @@ class OwnedRequests:
             self._note_failure(live, effect.blamed)
             self.retries.start(live, effect.num_failures)
         else:
-            self._place_again(live)
+            self.place_again(live)
 
-    def _place_again(self, live: LiveRequest) -> None:
+    def place_again(self, live: LiveRequest) -> None:
+        """To a worker, or into the line."""
         placement = self.placement()
         self.execute(live, self._place(live, self.route(live, placement), placement))
 

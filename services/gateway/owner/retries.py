@@ -7,7 +7,7 @@ deadline there. Nothing fails for lack of budget.
 
 import asyncio
 import random
-from collections.abc import Callable
+from typing import Protocol
 
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.live_request import LiveRequest
@@ -19,9 +19,21 @@ from shared.clock import Clock
 HELD_FOR_BUDGET = "retry_budget"
 
 
+class Placer(Protocol):
+    """Who knows the workers."""
+
+    def num_uncached(self, live: LiveRequest) -> int:
+        """Tokens that its next attempt has to compute."""
+
+    def pool_tokens_per_s(self) -> float:
+        """What the pool computes now."""
+
+    def place_again(self, live: LiveRequest) -> None:
+        """It may go to a worker, or into the line."""
+
+
 class Retries:
-    """`work(live)`: tokens its next attempt has to compute. `place(live)`: it may go to a worker,
-    or join the line."""
+    """Called on the event loop; `start_held` now and then."""
 
     def __init__(
         self,
@@ -29,16 +41,14 @@ class Retries:
         counters: DispatchCounters,
         clock: Clock,
         rng: random.Random,
-        work: Callable[[LiveRequest], int],
-        place: Callable[[LiveRequest], None],
+        placer: Placer,
     ) -> None:
         self.budget = RetryBudget(clock.monotonic_s())
         self._line = line
         self._counters = counters
         self._clock = clock
         self._rng = rng
-        self._work = work
-        self._place = place
+        self._placer = placer
         self._held: dict[str, LiveRequest] = {}
         """over the budget, by rid"""
 
@@ -73,9 +83,11 @@ class Retries:
         live.receipt.waited = HELD_FOR_BUDGET
 
     def _may_start(self, live: LiveRequest) -> bool:
-        return self.budget.take(self._work(live), self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self.budget.note_pool(self._placer.pool_tokens_per_s(), now_s)
+        return self.budget.take(self._placer.num_uncached(live), now_s)
 
     def _go(self, live: LiveRequest) -> None:
         if live.machine.waits:
             self._line.leave(live.rid)
-            self._place(live)
+            self._placer.place_again(live)

@@ -45,6 +45,8 @@ class RetryBudget:
         if self._spent.total(now_s) + num_tokens <= SHARE * self._admitted.total(now_s):
             self._spent.add(num_tokens, now_s)
             return True
+        if not self._pool_tokens_per_s:
+            return True  # no worker yet: what may start cannot
         self._fill(now_s)
         if self._floor < min(num_tokens, FLOOR_S * self._pool_tokens_per_s):
             return False

@@ -153,6 +153,7 @@ async def test_a_decode_worker_that_cannot_reach_prefill_is_left_alone_by_everyb
 async def test_a_retry_avoids_all_that_failed_it_and_not_only_the_last() -> None:
     p, d0, d1 = cell()
     d2 = FakeWorker("decode", "d2")
+    d2.load = replace(IDLE, running=9)
     async with started(Bench(max_attempts=9)) as bench:
         await bench.add(p, d0, d1, d2)
         bench.dispatcher.submit(bench.request())
