@@ -18,6 +18,8 @@ FORGET_S = 120.0
 class _Breaker:
     pause_s: float
     until_s: float
+    num_failures: int = 1
+    """since its last success"""
     probed: bool = False
     """a request was let through since the last pause ended"""
 
@@ -34,7 +36,9 @@ class Failures:
         breaker = self._breakers.get(key)
         if breaker is None:
             self._breakers[key] = _Breaker(FIRST_PAUSE_S, now_s + FIRST_PAUSE_S)
-        elif breaker.probed or now_s >= breaker.until_s:
+            return
+        breaker.num_failures += 1
+        if breaker.probed or now_s >= breaker.until_s:
             breaker.pause_s = min(2 * breaker.pause_s, MAX_PAUSE_S)
             breaker.until_s = now_s + breaker.pause_s
             breaker.probed = False
@@ -57,6 +61,14 @@ class Failures:
         if not self._breakers:
             return frozenset()
         return frozenset(key for key, b in self._breakers.items() if now_s < b.until_s)
+
+    def broken(self, now_s: float) -> frozenset[Key]:
+        """The pairs among them that failed more than once: trying again did not help."""
+        return frozenset(
+            key
+            for key in self.closed_to(now_s)
+            if len(key) > 1 and self._breakers[key].num_failures > 1
+        )
 
     def _forget(self, now_s: float) -> None:
         gone = [key for key, b in self._breakers.items() if now_s >= b.until_s + FORGET_S]

@@ -50,6 +50,7 @@ class LiveRequest:
         self.prefer_inc = request.prefer_inc
         self.failed: frozenset[Key] = frozenset()
         """workers and pairs of workers that failed it"""
+        self.failed_again: frozenset[Key] = frozenset()
         self.cause = "first"
         """why the epoch exists: first, or what ended the one before"""
         self.progress_s = accepted_s

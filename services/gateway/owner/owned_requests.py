@@ -188,10 +188,15 @@ class OwnedRequests:
             self._identity.block_size,
             holders,
             live.prefer_inc,
-            Avoidance(
-                live.failed | self.failures.closed_to(self._clock.monotonic_s()),
-                frozenset(inc for key in live.failed for inc in key),
-            ),
+            self._avoidance(live),
+        )
+
+    def _avoidance(self, live: LiveRequest) -> Avoidance:
+        now_s = self._clock.monotonic_s()
+        return Avoidance(
+            live.failed | self.failures.closed_to(now_s),
+            live.failed_again | self.failures.broken(now_s),
+            frozenset(inc for key in live.failed for inc in key),
         )
 
     def _assign(self, live: LiveRequest, route: Route) -> list[Effect]:
@@ -269,6 +274,7 @@ class OwnedRequests:
         self.execute(live, self._place(live, self.route(live, placement), placement))
 
     def _note_failure(self, live: LiveRequest, key: Key) -> None:
+        live.failed_again |= live.failed & {key}
         live.failed |= {key}
         self.failures.note_failure(key, self._clock.monotonic_s())
 

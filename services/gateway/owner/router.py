@@ -118,7 +118,7 @@ def reachable(
     placement: Placement, workers: Sequence[WorkerView], avoidance: Avoidance
 ) -> Placement:
     """`placement` without prefill workers that no decode worker can pull from now. If every pair
-    has failed, decode workers compute the prompt themselves: slower, but it gets there."""
+    is broken, decode workers compute the prompt themselves: slower, but it gets there."""
     if placement.mode == "local" or not avoidance.closed:
         return placement
     decode = [worker for worker in workers if worker.ready and worker.role == "decode"]

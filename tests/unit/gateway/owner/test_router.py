@@ -130,7 +130,7 @@ def test_who_prefills(
 
 
 @pytest.mark.parametrize(
-    ("closed", "expected"),
+    ("broken", "expected"),
     [
         ([], ("prefill", "", ["p0", "p1"])),
         ([("p0", "d0")], ("prefill", "", ["p0", "p1"])),
@@ -140,13 +140,16 @@ def test_who_prefills(
     ],
 )
 def test_prompts_go_where_a_decode_worker_can_pull_from(
-    closed: list[tuple[str, ...]], expected: tuple[str, str, list[str]]
+    broken: list[tuple[str, ...]], expected: tuple[str, str, list[str]]
 ) -> None:
+    """Pairs that failed once are tried again before decode computes prompts."""
     workers = [view(inc) for inc in ("p0", "p1", "d0", "d1")]
-    found = reachable(
-        Placement("prefill", "", workers[:2]), workers, Avoidance(closed=frozenset(closed))
-    )
+    keys = frozenset(broken)
+    placement = Placement("prefill", "", workers[:2])
+    found = reachable(placement, workers, Avoidance(closed=keys, broken=keys))
     assert (found.mode, found.reason, [worker.inc for worker in found.workers]) == expected
+    closed_once = reachable(placement, workers, Avoidance(closed=keys))
+    assert closed_once.mode == "prefill"
 
 
 def test_workers_that_are_not_ready_get_nothing() -> None:
