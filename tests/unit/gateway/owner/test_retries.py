@@ -8,7 +8,7 @@ import pytest
 from services.gateway.owner.failures import FIRST_PAUSE_S, MAX_PAUSE_S, Failures
 from services.gateway.owner.retry_budget import FLOOR_S, FLOOR_SHARE, SHARE, WINDOW_S, RetryBudget
 from services.gateway.owner.retry_delay import DELAYS_S, retry_delay_s
-from shared.protocol import Assign, Fail, Receive
+from shared.protocol import Assign, Fail, Handback, Receive
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started, until
 
 PAIR = ("p0", "d0")
@@ -240,3 +240,51 @@ async def test_beyond_the_budget_retries_wait_and_do_not_fail() -> None:
             bench.dispatcher.tick()
         assert len(p.all(Assign)) - num == num_hit
         assert bench.dispatcher.status()["requests"] == {"live": num}
+
+
+def num_strikes(bench: Bench) -> list[int]:
+    return [len(live.machine.strikes) for live in bench.dispatcher._all_live()]
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_hands_back_before_it_goes_gets_nothing_more_and_costs_nothing() -> (
+    None
+):
+    """What it handed back would come again before its link closes, and die there."""
+    p, d0, _ = cell()
+    q = FakeWorker("prefill", "p1")
+    async with started(Bench()) as bench:
+        await bench.add(p, q, d0)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        p.start()
+        p.say(Handback("r1", 0, p.inc, "killed"))
+        num_assigned = len(p.all(Assign))
+        bench.dispatcher.submit(bench.request("r3"))
+        p.die()
+        assert len(p.all(Assign)) == num_assigned
+        assert num_strikes(bench) == [0, 0, 0]
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_was_frozen_and_comes_back_has_cost_no_strike() -> None:
+    p, d0, d1 = cell()
+    async with started(Bench()) as bench:
+        await bench.add(p, d0, d1)
+        bench.dispatcher.submit(bench.request())
+        p.start()
+        d0.die()
+        assert num_strikes(bench) == [1]
+        d0.reachable = True
+        await until(lambda: num_strikes(bench) == [0])
+
+
+def test_a_pair_that_failed_once_is_closed_and_not_broken() -> None:
+    failures = Failures()
+    failures.note_failure(PAIR, 0.0)
+    assert (failures.closed_to(0.5), failures.broken(0.5)) == ({PAIR}, frozenset())
+    failures.note_failure(PAIR, 0.1)
+    assert failures.broken(0.5) == {PAIR}
+    failures.note_failure(("d0",), 0.1)
+    failures.note_failure(("d0",), 0.2)
+    assert failures.broken(0.5) == {PAIR}, "a worker has no other way to compute a prompt"
