@@ -252,12 +252,10 @@ async def test_a_worker_that_hands_back_before_it_goes_gets_nothing_more_and_cos
 ):
     """What it handed back would come again before its link closes, and die there."""
     p, d0, _ = cell()
-    q = FakeWorker("prefill", "p1")
     async with started(Bench()) as bench:
-        await bench.add(p, q, d0)
+        await bench.add(p, d0)
         for rid in ("r1", "r2"):
             bench.dispatcher.submit(bench.request(rid))
-        p.start()
         p.say(Handback("r1", 0, p.inc, "killed"))
         num_assigned = len(p.all(Assign))
         bench.dispatcher.submit(bench.request("r3"))
