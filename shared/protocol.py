@@ -165,7 +165,7 @@ class Assign:
     """parent of the first block: hashes of later blocks continue from here"""
     sampling: Sampling
     mode: Literal["prefill", "local"]
-    reason: Literal["", "agg", "no_prefill_worker", "slow_link"] = ""
+    reason: Literal["", "agg", "no_prefill_worker", "no_pair", "slow_link"] = ""
     ticket: str = ""
     """secret of this attempt that authorises its KV pull"""
     traceparent: str = ""

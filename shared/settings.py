@@ -129,7 +129,9 @@ class Settings:
     drain_s: float = _setting(
         30.0, "after SIGTERM what runs may finish for, s", low=0.0, high=86400
     )
-    max_attempts: int = _setting(4, "attempts per request", low=1, high=16)
+    max_attempts: int = _setting(
+        4, "strikes (deaths without 64 tokens between them) that end a request", low=1, high=16
+    )
     max_live_requests: int = _setting(1024, "requests one gateway owns at once", low=1)
     max_backlog: int = _setting(256, "requests that may wait for room", low=0)
     max_body_bytes: int = _setting(4 * 2**20, "largest HTTP body, bytes", low=1024)

@@ -41,6 +41,7 @@ class GatewayFacts:
     backlog_puts: int = 0
     backlog_pulls: int = 0
     records_dropped: int = 0
+    retries_held: int = 0
     attempts: Mapping[str, int] = field(default_factory=dict)
     """by reason"""
     worker_totals: Mapping[str, int] = field(default_factory=dict)
@@ -123,6 +124,7 @@ class _GatewayCollector(Collector):
             ("backlog_puts", "requests that joined the backlog", facts.backlog_puts),
             ("backlog_pulls", "requests that a worker popped from it", facts.backlog_pulls),
             ("records_dropped", "outcomes never recorded: Redis was away", facts.records_dropped),
+            ("retries_held", "retries that waited for the retry budget", facts.retries_held),
         ):
             yield CounterMetricFamily(f"baton_{name}", text, value=value)
         attempts = CounterMetricFamily(

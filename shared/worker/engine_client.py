@@ -16,6 +16,7 @@ from shared.kv_memory import KVMemory
 from shared.link.connection import Connection
 from shared.settings import Role, Settings, to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
+from shared.worker.outside_kill import count_oom_kills, is_outside_kill
 
 LISTEN_S = 1.0
 """between two questions whether the engine lives"""
@@ -28,9 +29,12 @@ STOP_LIMIT_S = 1.0
 class EngineExitError(BatonError):
     """The engine process ended or hangs; its exit status is the worker's."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, *, killed: bool = False) -> None:
+        """`killed`: somebody else's SIGKILL ended it, and it was not the kernel's for lack of
+        memory: nothing that ran there is to blame."""
         super().__init__(message)
         self.exit_code = status if status > 0 else 1
+        self.killed = killed
 
 
 class EngineClient:
@@ -93,17 +97,21 @@ class EngineClient:
         if silence_s and not self._on_cpu:
             silence_s = max(silence_s, SILENT_STEPS * step_s)
         num_silent = 0
+        num_oom_kills = count_oom_kills()
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
                 who = f"the engine process (pid {self.pid})"
                 how_long = f"{silence_s:.3g} s (--engine-silence-s)"
                 return EngineExitError(f"{who} answered nothing for {how_long}", 1)
             before = self._signs_of_life()
+            num_oom_kills = count_oom_kills()
             self.send(Beat())
             await asyncio.wait({ended}, timeout=LISTEN_S)
             num_silent = num_silent + 1 if self._signs_of_life() == before else 0
         status = ended.result()
-        return EngineExitError(f"the engine process ended with status {status}", status)
+        text = f"the engine process ended with status {status}"
+        killed = is_outside_kill(status, num_oom_kills, count_oom_kills())
+        return EngineExitError(text, status, killed=killed)
 
     async def stop(self) -> None:
         """Close the channel and end the engine, whatever it does."""

@@ -116,6 +116,7 @@ class Node:
         self._registration: Registration | None = None
         self._loops = Loops()
         self._probes = ProbeServer(self._is_ready, self._trouble)
+        self._closing = False
         engine.on_event = self._on_event
 
     async def open(self) -> None:
@@ -140,11 +141,17 @@ class Node:
             async with asyncio.timeout(drain_limit_s):
                 while len(self._state.attempts):  # noqa: ASYNC110 -- 20 ms is soon enough
                     await asyncio.sleep(0.02)
+        self.hand_back("draining")
+
+    def hand_back(self, reason: str) -> None:
+        """Give all attempts back: that they end here is no fault of theirs, nor of this worker."""
         for held in self._state.attempts:
-            self._outbox.hand_back(held, "draining")
+            self._outbox.hand_back(held, reason)
 
     async def close(self) -> None:
-        """Hang up first: gateways retry elsewhere what still runs here."""
+        """Hang up first: gateways retry elsewhere what still runs here. Offers stand until the
+        transport closes: a reader then sees a source that is lost, not one that withdrew."""
+        self._closing = True
         await self._probes.close()
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
@@ -199,4 +206,5 @@ class Node:
 
     def _on_gateway_lost(self, peer: Peer) -> None:
         self._puller.forget(peer)
-        self._service.on_gateway_lost(peer)
+        if not self._closing:
+            self._service.on_gateway_lost(peer)

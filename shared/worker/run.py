@@ -84,6 +84,8 @@ async def _run_node(
                 leaving = tasks.create_task(node.leave(drain_s))
                 await asyncio.wait({leaving, failing}, return_when=asyncio.FIRST_COMPLETED)
                 leaving.cancel()
+        if failing.done() and failing.result().killed:
+            node.hand_back("killed")
     finally:
         await node.close()
     if failing.done():

@@ -2,17 +2,24 @@
 
 import logging
 import signal
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from shared.errors import PeerLostError
 from shared.protocol import Handback, Ping, Pong, Refuse, Start, Tokens
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.transfer.failure import raise_refusal
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Open, Seal
 from tests.tiny_model import TINY, write_checkpoint
 from tests.worker_process import (
     WorkerLink,
@@ -86,6 +93,31 @@ async def test_the_io_process_ends_with_its_engine(serve: Serve, redis_url: str)
         entries = await all_entries(RedisWorkerRegistry(client, Keys()))
     assert entry.inc not in {item.inc for item in entries}
     await link.closed.wait()
+
+
+async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str) -> None:
+    """The gateway gets its requests back without a strike, and a decode worker that pulls from
+    here sees a source that is lost, not an offer that was withdrawn: the death is told once, and
+    nobody else is blamed for it."""
+    worker = serve("prefill")
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    assert link.link is not None
+    prompt = replace(local_prompt(entry.inc, "r", max_tokens=9), mode="prefill", ticket="secret")
+    link.send(prompt)
+    await link.take(Tokens)
+    host, _, port = link.link.peer.transfer_address.rpartition(":")
+    fingerprint = entry.pool.rpartition(":")[2]
+    with closing(FrameStream(socket.create_connection((host, int(port))), 20.0)) as reader:
+        await reader.send(Open("r", 0, "secret", entry.inc, fingerprint))
+        while not isinstance((await reader.receive())[0], Seal):
+            pass
+        worker.engine().kill()
+        assert (await link.take(Handback)).reason == "killed"
+        with pytest.raises(PeerLostError):
+            refused, _ = await reader.receive()
+            raise_refusal(refused.reason)  # type: ignore[union-attr]
+    assert worker.wait(TOGETHER_S) == 1
 
 
 async def test_the_engine_ends_with_its_io_process(serve: Serve, redis_url: str) -> None:

@@ -13,6 +13,8 @@ class DispatchCounters:
     backlog_puts: int = 0
     backlog_pulls: int = 0
     """assigned because a worker popped the request"""
+    retries_held: int = 0
+    """that had to wait for the retry budget"""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     attempts: Counter[str] = field(default_factory=Counter)

@@ -186,6 +186,7 @@ class Dispatcher:
             direct_assigns=counters.direct_assigns,
             backlog_puts=counters.backlog_puts,
             backlog_pulls=counters.backlog_pulls,
+            retries_held=counters.retries_held,
             attempts=counters.attempts,
             worker_totals=self.worker_counters(),
             records_dropped=self._requests.writer.num_dropped,
@@ -211,12 +212,15 @@ class Dispatcher:
         self._messages.receive(worker, message)
 
     def worker_up(self, worker: WorkerLink) -> None:
+        for live in self._all_live():
+            live.machine.regain_link(worker.inc)
         self._requests.choose_missing_decodes()
         self._requests.place_waiting()
 
-    def worker_lost(self, inc: str) -> None:
+    def worker_lost(self, worker: WorkerLink) -> None:
         for live in self._all_live():
-            self._requests.execute(live, live.machine.lose_link(inc))
+            effects = live.machine.lose_link(worker.inc, excused=worker.drains)
+            self._requests.execute(live, effects)
 
     def num_backlogged(self, worker: WorkerLink) -> int:
         return self._requests.num_backlogged(worker)
@@ -294,6 +298,7 @@ class Dispatcher:
             elif now_s - live.progress_s > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()
+        self._requests.retries.start_held()
         self._requests.place_popped()
         self._requests.place_waiting(PLACE_OURSELVES_S)
         self._requests.line.repeat_puts()

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from shared.protocol import FinishReason, TokenLogprobs
 
 Mode = Literal["prefill", "local"]
-LocalReason = Literal["", "agg", "no_prefill_worker", "slow_link"]
+LocalReason = Literal["", "agg", "no_prefill_worker", "no_pair", "slow_link"]
 Outcome = Literal["done", "failed", "cancelled"]
 
 
@@ -52,9 +52,12 @@ class Requeue:
     epoch: int
     prefer_inc: str | None
     """has the prefix cached"""
-    avoid_inc: str | None
-    """where the last attempt ended"""
+    blamed: tuple[str, ...]
+    """where the last attempt ended: a worker, or the two between which a hand-over broke"""
     cause: str
+    num_failures: int = 0
+    """attempts that failed since the request last made progress, the last one included; 0 if that
+    one was given back and nobody failed"""
 
 
 class Deliver(NamedTuple):

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
+from services.gateway.owner.avoidance import Key
 from services.gateway.owner.effects import SendAssign, SendReceive
 from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.ownership import Ownership
@@ -47,9 +48,11 @@ class LiveRequest:
         self.ticket = ""
         self.route: Route | None = None
         self.prefer_inc = request.prefer_inc
-        self.avoid_inc: str | None = None
         self.returned = False
         """its client was refused before and told to come now"""
+        self.failed: frozenset[Key] = frozenset()
+        """workers and pairs of workers that failed it"""
+        self.failed_again: frozenset[Key] = frozenset()
         self.cause = "first"
         """why the epoch exists: first, or what ended the one before"""
         self.progress_s = accepted_s

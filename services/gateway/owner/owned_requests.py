@@ -7,10 +7,11 @@ waits.
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from services.gateway.owner.avoidance import Avoidance, Key
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.effects import (
     ChooseDecode,
@@ -24,6 +25,7 @@ from services.gateway.owner.effects import (
     SendReceive,
     WriteFinish,
 )
+from services.gateway.owner.failures import Failures
 from services.gateway.owner.generation import Delta, GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.live_request import LiveRequest
@@ -31,6 +33,7 @@ from services.gateway.owner.observer import Observer
 from services.gateway.owner.promises import Promises, prompt_key
 from services.gateway.owner.receipts import Receipts
 from services.gateway.owner.record_writer import RecordWriter
+from services.gateway.owner.retries import Retries
 from services.gateway.owner.router import (
     Placement,
     Prompt,
@@ -38,6 +41,7 @@ from services.gateway.owner.router import (
     choose_decode,
     choose_placement,
     choose_worker,
+    reachable,
 )
 from services.gateway.owner.throughput import Throughput
 from services.gateway.owner.waiting_line import WaitingLine
@@ -85,6 +89,8 @@ class OwnedRequests:
         self._index = index
         self._clock = clock
         self._rng = random.Random(identity.g_inc)  # noqa: S311 -- spreads load, hides nothing
+        self.failures = Failures()
+        self.retries = Retries(self.line, self.counters, clock, self._rng, self)
         self._perform: Mapping[type, Callable[[LiveRequest, Any], list[Effect] | None]] = {
             SendAssign: self._send_assign,
             ChooseDecode: lambda live, _: self._choose_decode(live),
@@ -100,6 +106,7 @@ class OwnedRequests:
         """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
         self.live[live.rid] = live
         self.throughput.note_work(self._clock.monotonic_s())
+        self.retries.budget.note_admitted(len(live.token_ids), self._clock.monotonic_s())
         self.execute(live, self._place(live, route, placement))
         self.writer.admit(live.record, partial(self._admission, live))
         self.receipts.add(live.receipt)
@@ -122,7 +129,7 @@ class OwnedRequests:
         """A worker with room. Who waits goes first, unless it is a retry: its client reads."""
         if placement is None or (len(self.line) and not live.machine.epoch):
             return None
-        return choose_worker(placement, self._prompt(live), self._rng)
+        return self._choose_worker(live, placement)
 
     def place_waiting(self, min_age_s: float = 0.0) -> None:
         """Assign those that wait, in order, as far as there is room."""
@@ -140,12 +147,12 @@ class OwnedRequests:
         may_pop = placement and any(view is worker.view for view in placement.workers)
         return num_waiting if may_pop else 0
 
-    def _place_in_order(self, waiting: list[LiveRequest]) -> int:
+    def _place_in_order(self, waiting: Sequence[LiveRequest]) -> int:
         for num_placed, live in enumerate(waiting):
             placement = self.placement()
             if placement is None:
                 return num_placed
-            route = choose_worker(placement, self._prompt(live), self._rng)
+            route = self._choose_worker(live, placement)
             if route is None:
                 self.line.join(live, no_room=True)
                 return num_placed
@@ -159,6 +166,22 @@ class OwnedRequests:
             if live.machine.wants_decode:
                 self.execute(live, self._choose_decode(live))
 
+    def _choose_worker(self, live: LiveRequest, placement: Placement) -> Route | None:
+        prompt = self._prompt(live)
+        placement = reachable(placement, self._links.views, prompt.avoidance)
+        return choose_worker(placement, prompt, self._rng)
+
+    def pool_tokens_per_s(self) -> float:
+        """What the workers that take prompts now compute together; 0 if there are none."""
+        placement = self.placement()
+        return sum(1 / worker.token_s for worker in placement.workers) if placement else 0.0
+
+    def num_uncached(self, live: LiveRequest) -> int:
+        """Tokens that its next attempt has to compute where most of them are cached."""
+        prompt = self._prompt(live)
+        cached = max(prompt.holders.values(), default=0) * prompt.block_size
+        return max(prompt.num_tokens - cached, 1)
+
     def _prompt(self, live: LiveRequest) -> Prompt:
         holders = self._index.holders(live.block_hashes)
         if live.prefer_inc is not None and live.prefer_inc == live.request.prefer_inc:
@@ -168,7 +191,15 @@ class OwnedRequests:
             self._identity.block_size,
             holders,
             live.prefer_inc,
-            live.avoid_inc,
+            self._avoidance(live),
+        )
+
+    def _avoidance(self, live: LiveRequest) -> Avoidance:
+        now_s = self._clock.monotonic_s()
+        return Avoidance(
+            live.failed | self.failures.closed_to(now_s),
+            live.failed_again | self.failures.broken(now_s),
+            frozenset(inc for key in live.failed for inc in key),
         )
 
     def _assign(self, live: LiveRequest, route: Route) -> list[Effect]:
@@ -176,6 +207,7 @@ class OwnedRequests:
         assert worker is not None
         worker.charge(live.rid, len(live.token_ids))
         live.progress_s = self._clock.monotonic_s()
+        self.failures.note_choice((route.inc,), live.progress_s)
         live.note_route(route, worker.worker_id, self._clock.wall_ns())
         self.counters.attempts[live.cause] += 1
         return live.machine.assign(route.inc, route.mode, route.reason)
@@ -194,12 +226,15 @@ class OwnedRequests:
     def _choose_decode(self, live: LiveRequest) -> list[Effect]:
         """Step 5: prefill has started, so decode may reserve. With no decode worker alive the
         choice waits for one."""
-        inc = choose_decode(self._links.views, self._prompt(live))
+        source = live.machine.p_inc or ""
+        inc = choose_decode(self._links.views, self._prompt(live), source)
         worker = self._links.get(inc)
         if inc is None or worker is None:
             return []
         worker.charge(live.rid, 0)
         live.progress_s = self._clock.monotonic_s()
+        for key in ((inc,), (source, inc)):
+            self.failures.note_choice(key, live.progress_s)
         live.receipt.attempts[-1].decode = worker.worker_id
         return live.machine.choose_decode(live.machine.epoch, inc)
 
@@ -224,15 +259,27 @@ class OwnedRequests:
         if worker is not None:
             worker.send(Cancel(live.rid, effect.epoch, effect.reason))
 
-    def _requeue(self, live: LiveRequest, effect: Requeue) -> list[Effect]:
+    def _requeue(self, live: LiveRequest, effect: Requeue) -> None:
         logger.info("request %s: epoch %d after %s", live.rid, effect.epoch, effect.cause)
         live.cause = effect.cause
         live.receipt.attempts[-1].finish(effect.cause, self._clock.wall_ns())
-        live.prefer_inc, live.avoid_inc = effect.prefer_inc, effect.avoid_inc
+        live.prefer_inc = effect.prefer_inc
         live.begin_epoch(self._identity.block_size)
+        if effect.num_failures:
+            self._note_failure(live, effect.blamed)
+            self.retries.start(live, effect.num_failures)
+        else:
+            self.place_again(live)
+
+    def place_again(self, live: LiveRequest) -> None:
+        """To a worker, or into the line."""
         placement = self.placement()
-        route = self.route(live, placement)
-        return self._place(live, route, placement)
+        self.execute(live, self._place(live, self.route(live, placement), placement))
+
+    def _note_failure(self, live: LiveRequest, key: Key) -> None:
+        live.failed_again |= live.failed & {key}
+        live.failed |= {key}
+        self.failures.note_failure(key, self._clock.monotonic_s())
 
     def _deliver(self, live: LiveRequest, effect: Deliver) -> None:
         live.generation.put(Delta(effect.token_ids, effect.logprobs))

@@ -3,7 +3,7 @@
     QUEUED(e) --assign--> RUNNING(e, p, -) --start, choose_decode--> RUNNING(e, p, d)
         ^                        |                                        |
         +---- e+1: fail, refuse, handback, link lost, stall --------------+
-    any of them --last token, stop, cancel, expire, attempts used up--> FINISHING
+    any of them --last token, stop, cancel, expire, strikes used up--> FINISHING
     FINISHING --finish_answered--> DONE | FAILED | CANCELLED
 
 The owner is the only writer of a request's attempts. An attempt is an epoch: it names one
@@ -29,6 +29,7 @@ from services.gateway.owner.effects import (
     WriteFinish,
 )
 from services.gateway.owner.sequencer import Sequencer, cut_run
+from services.gateway.owner.strikes import FORGIVEN_AFTER, Strikes
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 MAX_RETURNS = 64
@@ -36,6 +37,8 @@ MAX_RETURNS = 64
 no strikes, but not endless"""
 MAX_OWN_FAULT_DEATHS = 2
 """workers that may die of their own fault under a request before it is held to be the cause"""
+BROKEN_PAIR_CODES = ("source_lost", "kv_transfer")
+"""FAILs of a decode worker whose cause may be either end of the hand-over, or what is between"""
 
 
 class State(Enum):
@@ -53,7 +56,9 @@ _TERMINAL = {"done": State.DONE, "failed": State.FAILED, "cancelled": State.CANC
 class Ownership:
     """State machine of one request; each method is an event and returns effects in order."""
 
-    def __init__(self, sampling: Sampling, max_attempts: int) -> None:
+    def __init__(
+        self, sampling: Sampling, max_strikes: int, forgiven_after: int = FORGIVEN_AFTER
+    ) -> None:
         self.state = State.QUEUED
         self.epoch = 0
         self.p_inc: str | None = None
@@ -62,10 +67,9 @@ class Ownership:
         self.started = False
         self.decode_spoke = False
         """decode has all KV: prefill's part in this epoch is over"""
-        self.num_strikes = 0
         self.num_returns = 0
         self.num_own_fault_deaths = 0
-        self._max_attempts = max_attempts
+        self.strikes = Strikes(max_strikes, forgiven_after)
         self._max_tokens = sampling.max_tokens
         eos = () if sampling.ignore_eos else sampling.eos_token_ids
         self._end_ids = frozenset((*sampling.stop_token_ids, *eos))
@@ -105,13 +109,12 @@ class Ownership:
     # Placement
 
     def assign(self, inc: str, mode: Mode, reason: LocalReason = "") -> list[Effect]:
-        """The owner chose a worker for the waiting epoch. The strike is recorded here (R9)."""
+        """The owner chose a worker for the waiting epoch."""
         if self.state is not State.QUEUED:
             return []
         self.state = State.RUNNING
         self.mode, self.p_inc = mode, inc
         self.d_inc = inc if mode == "local" else None
-        self.num_strikes += 1
         return [SendAssign(self.epoch, inc, mode, reason)]
 
     def start(self, epoch: int, inc: str) -> list[Effect]:
@@ -141,10 +144,13 @@ class Ownership:
         if not self._is_current(run.epoch, inc) or not self._is_plausible(inc, run):
             return []
         if self._sequencer.contradicts(run):
-            return self._retry("inconsistent", culprit=inc)
+            self.strikes.note_fault(self._sequencer.next_index)
+            return self._retry("inconsistent", (inc,), dropped_by=inc)
         if inc == self.d_inc:
             self.decode_spoke = True
-        for ready in self._sequencer.push(run):
+        new_runs = self._sequencer.push(run)
+        self.strikes.note_progress(self._sequencer.next_index)
+        for ready in new_runs:
             ended = self._ended(ready)
             self._held.append(ended or ready)
             if ended is not None:
@@ -157,18 +163,17 @@ class Ownership:
             return []
         if reason == "too_long":
             return self._fail(Failure("prompt_too_long", "the prompt fits no worker", 400))
-        return self._retry(f"refused_{reason}", culprit=inc, clean=True)
+        return self._take_back(f"refused_{reason}", dropped_by=inc)
 
     def handback(self, epoch: int, inc: str, reason: str) -> list[Effect]:
         """Given back cleanly, under pressure or while draining (R10). Prefill may give back
         what decode has a verified copy of: that changes nothing."""
         if not (self._is_current(epoch, inc) and self.holds(inc)):
             return []
-        return self._retry(f"handback_{reason}", culprit=None, clean=True)
+        return self._take_back(f"handback_{reason}", dropped_by=None)
 
     def fail(self, epoch: int, inc: str, code: str, own_fault: bool) -> list[Effect]:
-        """The attempt is lost at `inc`. Decode may notice the death of its source before the
-        owner does: a retry then goes elsewhere, and costs no second strike for the same death."""
+        """The attempt is lost at `inc`."""
         if not self._is_current(epoch, inc):
             return []
         if own_fault:
@@ -176,20 +181,36 @@ class Ownership:
             if self.num_own_fault_deaths >= MAX_OWN_FAULT_DEATHS:
                 text = "workers died while serving this request"
                 return self._fail(Failure("request_crashed_worker", text))
-        if code == "source_lost" and inc == self.d_inc:
-            return self._retry(code, culprit=self.p_inc, cancel_culprit=True)
-        return self._retry(code, culprit=inc)
+        p_inc, num_tokens = self.p_inc, self._sequencer.next_index
+        if code in BROKEN_PAIR_CODES and p_inc is not None and p_inc != inc:
+            self.strikes.note_broken_pair(p_inc, inc, num_tokens)
+            return self._retry(code, (p_inc, inc), dropped_by=inc)
+        self.strikes.note_fault(num_tokens)
+        return self._retry(code, (inc,), dropped_by=inc)
 
-    def lose_link(self, inc: str) -> list[Effect]:
-        """The link to an incarnation broke; whether it died is not known."""
-        return self._retry("link_lost", culprit=inc) if self.holds(inc) else []
+    def lose_link(self, inc: str, *, excused: bool = False) -> list[Effect]:
+        """The link to an incarnation broke; whether it died is not known. `excused`: it is known
+        to be leaving, so that is no strike."""
+        if not self.holds(inc):
+            return []
+        if excused:
+            return self._take_back("link_lost", dropped_by=inc)
+        self.strikes.note_death(inc, self._sequencer.next_index)
+        return self._retry("link_lost", (inc,), dropped_by=inc)
+
+    def regain_link(self, inc: str) -> None:
+        """The same incarnation is back: it was cut off or frozen, and that is no strike."""
+        self.strikes.withdraw(inc)
 
     def stall(self, epoch: int) -> list[Effect]:
         """No progress for too long."""
         if self.state is not State.RUNNING or epoch != self.epoch:
             return []
-        silent = self.p_inc if len(self.token_ids) == self._epoch_start else self.d_inc
-        return self._retry("stalled", culprit=silent, cancel_culprit=True)
+        computing = len(self.token_ids) == self._epoch_start or self.d_inc is None
+        silent = self.p_inc if computing else self.d_inc
+        assert silent is not None
+        self.strikes.note_death(silent, self._sequencer.next_index)
+        return self._retry("stalled", (silent,), dropped_by=None)
 
     # What Redis says
 
@@ -294,25 +315,38 @@ class Ownership:
         return self._admitted is True
 
     def _retry(
-        self, cause: str, *, culprit: str | None, clean: bool = False, cancel_culprit: bool = False
+        self, cause: str, blamed: tuple[str, ...], *, dropped_by: str | None
     ) -> list[Effect]:
-        effects = self._cancel_workers(cause, skip=None if cancel_culprit else culprit)
-        prefer = self.p_inc if self.p_inc != culprit else None
-        if clean:
-            progressed = self._sequencer.next_index > self._epoch_start
-            self.num_strikes -= 1
-            self.num_returns = 1 if progressed else self.num_returns + 1
-        if self.num_strikes >= self._max_attempts or self.num_returns >= MAX_RETURNS:
-            text = f"no attempt succeeded; the last one ended with {cause}"
-            failure = Failure("attempts_exhausted", text)
-            return effects + self._finish(End("failed", failure=failure), self._num_delivered())
+        """The attempt failed; `dropped_by` needs no CANCEL."""
+        effects = self._cancel_workers(cause, skip=dropped_by)
+        if self.strikes.used_up:
+            return effects + self._give_up(cause)
+        return effects + self._queue_again(cause, blamed, self.strikes.num_failures)
+
+    def _take_back(self, cause: str, *, dropped_by: str | None) -> list[Effect]:
+        """The attempt was given back, and nobody failed (R10)."""
+        effects = self._cancel_workers(cause, skip=dropped_by)
+        progressed = self._sequencer.next_index > self._epoch_start
+        self.num_returns = 1 if progressed else self.num_returns + 1
+        if self.num_returns >= MAX_RETURNS:
+            return effects + self._give_up(cause)
+        blamed = () if dropped_by is None else (dropped_by,)
+        return effects + self._queue_again(cause, blamed, 0)
+
+    def _give_up(self, cause: str) -> list[Effect]:
+        text = f"no attempt succeeded; the last one ended with {cause}"
+        failure = Failure("attempts_exhausted", text)
+        return self._finish(End("failed", failure=failure), self._num_delivered())
+
+    def _queue_again(self, cause: str, blamed: tuple[str, ...], num_failures: int) -> list[Effect]:
+        prefer = self.p_inc if self.p_inc not in blamed else None
         self.state = State.QUEUED
         self.epoch += 1
         self.p_inc = self.d_inc = None
         self.started = self.decode_spoke = False
         self._epoch_start = self._sequencer.next_index
         self._sequencer.forget_ahead()
-        return [*effects, Requeue(self.epoch, prefer, culprit, cause)]
+        return [Requeue(self.epoch, prefer, blamed, cause, num_failures)]
 
     def _fail(self, failure: Failure) -> list[Effect]:
         effects = self._cancel_workers(failure.code)

@@ -68,7 +68,7 @@ class Receipt:
     outcome: Outcome | None = None
     code: str = ""
     waited: str = ""
-    """why it had to wait for a worker: no_worker or no_room"""
+    """why it had to wait for a worker: no_worker, no_room or retry_budget"""
     attempts: list[AttemptNote] = field(default_factory=list)
     spans: list[tuple[int, str, Span]] = field(default_factory=list)
     """(epoch, worker id, span) as the workers reported them"""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.gateway.owner.admission import is_behind, taken_in_time
+from services.gateway.owner.avoidance import NOBODY, Avoidance
 from services.gateway.owner.effects import LocalReason, Mode
 from services.gateway.owner.worker_view import WorkerView
 
@@ -30,7 +31,7 @@ class Prompt:
     holders: Mapping[str, int]
     """incarnation -> leading blocks it holds"""
     prefer_inc: str | None = None
-    avoid_inc: str | None = None
+    avoidance: Avoidance = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,27 @@ def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement
     return Placement("local", "slow_link", decode)
 
 
+def reachable(
+    placement: Placement, workers: Sequence[WorkerView], avoidance: Avoidance
+) -> Placement:
+    """`placement` without prefill workers that no decode worker can pull from now. If every pair
+    is broken, decode workers compute the prompt themselves: slower, but it gets there."""
+    if placement.mode == "local" or not avoidance.closed:
+        return placement
+    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    connected = avoidance.connected(placement.workers, decode)
+    if connected:
+        return Placement("prefill", "", connected)
+    return Placement("local", "no_pair", decode)
+
+
 def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
-    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog."""
-    workers = [w for w in placement.workers if w.idle or w.room_tokens >= prompt.num_tokens]
-    if prompt.avoid_inc is not None and len(workers) > 1:
-        workers = [worker for worker in workers if worker.inc != prompt.avoid_inc]
+    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog.
+
+    Who has failed is not chosen for being the only one with room: it has it because it fails."""
+    open_ = prompt.avoidance.open(placement.workers)
+    workers = [w for w in open_ if w.idle or w.room_tokens >= prompt.num_tokens]
+    workers = list(prompt.avoidance.unsuspected(workers))
     if not workers:
         return None
     candidates = _candidates(workers, prompt, rng)
@@ -125,20 +142,21 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     )
 
 
-def choose_decode(workers: Sequence[WorkerView], prompt: Prompt) -> str | None:
+def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "") -> str | None:
     """The decode worker with the fewest sequences; then more of the prefix, more spare blocks.
+    It pulls from `source`.
 
     None when no decode worker is ready: prefill goes on and the choice is made later.
     """
     ready = [worker for worker in workers if worker.ready and worker.role == "decode"]
-    if prompt.avoid_inc is not None and len(ready) > 1:
-        ready = [worker for worker in ready if worker.inc != prompt.avoid_inc]
     if not ready:
         return None
+    avoidance = prompt.avoidance
+    best = avoidance.unsuspected(avoidance.open(ready, source))
     needed = -(-prompt.num_tokens // prompt.block_size)
     holders = prompt.holders
     return min(
-        ready,
+        best,
         key=lambda w: (
             w.spare_blocks < needed,
             is_behind(w),

@@ -62,10 +62,13 @@ class WaitingLine:
         self._cancelling: asyncio.Task[None] | None = None
         self._full_s = -math.inf
         """when the backlog was last found full"""
+        self._held: set[str] = set()
+        """rids of those that may not be placed yet"""
         self._background = Background()
 
     def __len__(self) -> int:
-        return len(self._places)
+        """Those that may be placed: who is held back holds nobody else up."""
+        return len(self._places) - len(self._held)
 
     @property
     def num_backlogged(self) -> int:
@@ -80,6 +83,11 @@ class WaitingLine:
         if no_room and place.put_s is None and not place.popped:
             self._put(place)
 
+    def hold(self, live: LiveRequest) -> None:
+        """Wait, and not be placed before it has left and joins again."""
+        self._places.setdefault(live.rid, _Place(live, self._clock.monotonic_s()))
+        self._held.add(live.rid)
+
     def note_popped(self, rid: str) -> bool:
         """A worker popped it: its turn has come. False if it does not wait here."""
         place = self._places.get(rid)
@@ -90,12 +98,13 @@ class WaitingLine:
     def popped(self) -> list[LiveRequest]:
         """Those whose turn has come, first come, first placed."""
         lives = [place.live for place in self._places.values() if place.popped]
-        waiting = [live for live in lives if live.machine.waits]
+        waiting = [live for live in lives if self._may_be_placed(live)]
         return sorted(waiting, key=lambda live: live.receipt.accepted_ns)
 
     def leave(self, rid: str) -> LiveRequest | None:
         """Take a request out, placed or ended; None if it did not wait."""
         place = self._places.pop(rid, None)
+        self._held.discard(rid)
         if place is None:
             return None
         if place.queued:
@@ -106,7 +115,7 @@ class WaitingLine:
         """Those that have waited at least so long and may be placed, the longest first."""
         until_s = self._clock.monotonic_s() - min_age_s
         places = list(self._places.values())
-        return (p.live for p in places if p.since_s <= until_s and p.live.machine.waits)
+        return (p.live for p in places if p.since_s <= until_s and self._may_be_placed(p.live))
 
     def repeat_puts(self) -> None:
         """Tell the backlog again now and then: Redis may have lost it, or been away."""
@@ -118,6 +127,9 @@ class WaitingLine:
 
     async def close(self) -> None:
         await self._background.close()
+
+    def _may_be_placed(self, live: LiveRequest) -> bool:
+        return live.machine.waits and live.rid not in self._held
 
     def _put(self, place: _Place) -> None:
         place.put_s = self._clock.monotonic_s()

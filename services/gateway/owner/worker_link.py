@@ -35,6 +35,7 @@ class WorkerLink:
         self.hello = hello
         self.worker_id = worker_id
         self.load = hello.load or _UNKNOWN_LOAD
+        self._leaves = False
         self.counters: dict[str, int] = {}
         self.stages: dict[str, int] = {}
         self.num_unanswered_pings = 0
@@ -50,6 +51,11 @@ class WorkerLink:
     @property
     def inc(self) -> str:
         return self.hello.inc
+
+    @property
+    def drains(self) -> bool:
+        """It is known to be on its way out: that it goes is no death."""
+        return self._leaves or self.load.state == "draining"
 
     def send(self, message: Message) -> None:
         self.link.send(message)
@@ -100,10 +106,15 @@ class WorkerLink:
         """It takes nothing new."""
         self.view.ready = False
 
+    def note_leaving(self) -> None:
+        """It takes nothing new, and will go."""
+        self._leaves = True
+        self.view.ready = False
+
     def _refresh(self) -> None:
         load, view = self.load, self.view
         on_the_way = sum(tokens for _, tokens in self._charges.values())
-        view.ready = load.state == "ready"
+        view.ready = load.state == "ready" and not self._leaves
         view.room_tokens = load.room_tokens - on_the_way
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.queued_tokens = load.queued_tokens + on_the_way

@@ -49,7 +49,7 @@ class LinkUser(Protocol):
     def worker_up(self, worker: WorkerLink) -> None:
         """A worker is linked."""
 
-    def worker_lost(self, inc: str) -> None:
+    def worker_lost(self, worker: WorkerLink) -> None:
         """Its link is gone."""
 
     def num_backlogged(self, worker: WorkerLink) -> int:
@@ -271,4 +271,4 @@ class WorkerLinks:
         self._suspects[worker.inc] = (now_s, worker)
         logger.warning("worker link lost: %s", worker.worker_id)
         assert self._user is not None
-        self._user.worker_lost(worker.inc)
+        self._user.worker_lost(worker)

@@ -23,6 +23,9 @@ from shared.protocol import (
     Tokens,
 )
 
+LEAVING = ("draining", "killed")
+"""reasons of a HANDBACK after which the worker goes"""
+
 
 class WorkerMessages:
     """Knows what each kind of frame means; a frame about no live request changes nothing."""
@@ -81,7 +84,10 @@ class WorkerMessages:
     ) -> None:
         machine = live.machine
         num_before = len(machine.token_ids)
+        decode_spoke = machine.decode_spoke
         effects = machine.tokens(worker.inc, run)
+        if machine.decode_spoke and not decode_spoke:
+            self._requests.failures.note_success((worker.inc,), (machine.p_inc or "", worker.inc))
         num_new = len(machine.token_ids) - num_before
         if num_new > 0:
             if num_before:
@@ -97,6 +103,8 @@ class WorkerMessages:
         worker.settle(message.rid)
         if message.reason == "no_room":
             worker.note_full()
+        elif message.reason == "draining":
+            worker.note_leaving()
         elif message.reason != "too_long":
             worker.note_draining()
         live = self._requests.live.get(message.rid)
@@ -111,6 +119,8 @@ class WorkerMessages:
             self._requests.execute(live, effects)
 
     def _handback(self, worker: WorkerLink, message: Handback) -> None:
+        if message.reason in LEAVING:
+            worker.note_leaving()
         live = self._requests.live.get(message.rid)
         if live is not None:
             effects = live.machine.handback(message.epoch, worker.inc, message.reason)
@@ -147,6 +157,7 @@ class WorkerMessages:
             live.generation.cached_tokens = receipt.cached_tokens
             live.generation.prompt_inc = live.machine.p_inc
             self._observer.first_token(receipt)
+        self._requests.failures.note_success((worker.inc,))
         if worker.inc == live.machine.p_inc and live.machine.started:
             num_computed = len(live.token_ids) - live.num_cached_tokens
             self._cost.observe(worker.inc, num_computed, now_s - live.started_s)

@@ -25,7 +25,8 @@ from services.gateway.owner.ownership import Ownership
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 MAX_TOKENS = 4
-MAX_ATTEMPTS = 4
+MAX_STRIKES = 4
+FORGIVEN_AFTER = 2
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,33 @@ class Lineage:
     start: int
     p_inc: str
     d_inc: str | None
+
+
+class Deaths:
+    """What really befell the attempts since the request last made progress: I10's two bounds."""
+
+    def __init__(self) -> None:
+        self.num_possible = 0
+        """every one of them: there are no more strikes than these"""
+        self.num_certain = 0
+        """those that nothing explains but a death of its own: that many strikes there are"""
+        self._known: set[str] = set()
+        self._possible_at = self._certain_at = 0
+
+    def note(self, *incs: str, num_tokens: int, certain: bool = False) -> None:
+        """One of these died or may have; what is known of one already is no other death."""
+        if certain and incs[0] not in self._known:
+            self.num_certain += 1
+            self._certain_at = num_tokens
+        self.num_possible += 1
+        self._possible_at = num_tokens
+        self._known.update(incs)
+
+    def note_progress(self, num_tokens: int) -> None:
+        if num_tokens - self._possible_at >= FORGIVEN_AFTER:
+            self.num_possible = 0
+        if num_tokens - self._certain_at >= FORGIVEN_AFTER:
+            self.num_certain = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +92,9 @@ class World:
         self.starts: dict[int, int] = {}
         self.assigned: dict[int, str] = {}
         self.receivers: dict[int, str] = {}
-        self.num_clean_returns = 0
+        self.deaths = Deaths()
+        self.dying: set[str] = set()
+        """dead, and their link is not closed yet"""
         self.finish: WriteFinish | None = None
         self.end: End | None = None
         self.text_stopped = False
@@ -77,6 +107,11 @@ class World:
         todo = list(effects)
         while todo:
             todo += self._perform(todo.pop(0))
+        self.deaths.note_progress(len(self.machine.token_ids))
+        num_strikes, deaths = len(self.machine.strikes), self.deaths
+        assert num_strikes <= MAX_STRIKES, "I10 strikes"
+        assert num_strikes <= deaths.num_possible, "I10 a strike without a death of its own"
+        assert not self.machine.live or deaths.num_certain < MAX_STRIKES, "I10 it goes on and on"
 
     def place(self, inc: str) -> None:
         if self.machine.waits:
@@ -96,11 +131,13 @@ class World:
             assert wire.run is not None
             self.event(machine.tokens(wire.inc, wire.run))
         elif wire.kind == "refuse":
-            self._clean(machine.refuse(wire.epoch, wire.inc, "no_room"))
+            self.event(machine.refuse(wire.epoch, wire.inc, "no_room"))
         elif wire.kind == "handback":
-            self._clean(machine.handback(wire.epoch, wire.inc, "pressure"))
+            self.event(machine.handback(wire.epoch, wire.inc, "pressure"))
         else:
             own_fault = wire.kind == "crash"
+            if wire.epoch == machine.epoch:
+                self._note_death(wire.inc)
             self.event(machine.fail(wire.epoch, wire.inc, "broken", own_fault))
 
     def drop(self, at: int) -> None:
@@ -117,10 +154,44 @@ class World:
         self.lossless = False
         name, _, nonce = self.incs[at].partition(".")
         lost, self.incs[at] = self.incs[at], f"{name}.{int(nonce) + 1}"
+        if self.machine.holds(lost) and lost not in self.dying:
+            self._note_death(lost, certain=True)
         self.event(self.machine.lose_link(lost))
+
+    def lose_source(self) -> None:
+        """Prefill dies, and decode says so before the gateway sees prefill's link close."""
+        machine = self.machine
+        p_inc, d_inc = machine.p_inc, machine.d_inc
+        if p_inc is None or d_inc in (None, p_inc) or not machine.holds(p_inc):
+            return
+        self.lossless = False
+        if p_inc not in self.dying:
+            self._note_death(p_inc)
+        self.dying.add(p_inc)
+        assert d_inc is not None
+        self.event(machine.fail(machine.epoch, d_inc, "source_lost", own_fault=False))
+
+    def flap(self, at: int) -> None:
+        """A link breaks, and the same incarnation is back."""
+        inc, deaths = self.incs[at], self.deaths
+        if self.machine.holds(inc):
+            self.lossless = False
+            deaths.num_possible += 1
+            self.event(self.machine.lose_link(inc))
+            deaths.num_possible -= 1
+            self.machine.regain_link(inc)
+            self.event([])
+
+    def leave(self, at: int) -> None:
+        """A worker goes as announced."""
+        self.lossless = False
+        self.event(self.machine.lose_link(self.incs[at], excused=True))
 
     def stall(self) -> None:
         self.lossless = False
+        for inc in (self.machine.p_inc, self.machine.d_inc):
+            if inc is not None:
+                self._note_death(inc)
         self.event(self.machine.stall(self.machine.epoch))
 
     def answer_admit(self, accepted: bool, maybe_recorded: bool = False) -> None:
@@ -166,9 +237,8 @@ class World:
 
     # What comes out
 
-    def _clean(self, effects: list[Effect]) -> None:
-        self.num_clean_returns += any(isinstance(effect, Requeue) for effect in effects)
-        self.event(effects)
+    def _note_death(self, inc: str, *, certain: bool = False) -> None:
+        self.deaths.note(inc, num_tokens=len(self.machine.token_ids), certain=certain)
 
     def _perform(self, effect: Effect) -> list[Effect]:
         if isinstance(effect, SendAssign):
@@ -191,7 +261,6 @@ class World:
         epoch, inc = effect.epoch, effect.inc
         assert epoch == len(self.assigned), "R2 an epoch was assigned twice or left out"
         self.assigned[epoch] = inc
-        assert len(self.assigned) - self.num_clean_returns <= MAX_ATTEMPTS, "I10 attempts"
         start = self.starts[epoch] = len(self.machine.token_ids)
         assert start < MAX_TOKENS, "a retry of a request that has all its tokens"
         self.net.append(Wire("start", epoch, inc))

@@ -98,7 +98,7 @@ def test_a_lost_decode_worker_is_resumed_after_the_delivered_tokens() -> None:
     machine = running()
     machine.tokens(P, run(0, 10))
     machine.tokens(D, run(1, 11))
-    assert machine.lose_link(D) == [Requeue(1, P, D, "link_lost")]
+    assert machine.lose_link(D) == [Requeue(1, P, (D,), "link_lost", 1)]
     assert machine.token_ids == [10, 11]
     machine.assign(P, "prefill")
     assert machine.tokens(D, run(2, 99)) == []
@@ -116,7 +116,7 @@ def test_a_lost_prefill_worker_before_that_is_a_retry_elsewhere() -> None:
     machine = running()
     assert machine.lose_link(P) == [
         SendCancel(0, D, "link_lost"),
-        Requeue(1, None, P, "link_lost"),
+        Requeue(1, None, (P,), "link_lost", 1),
     ]
 
 
@@ -138,7 +138,7 @@ def test_clean_returns_are_no_strikes_but_bounded() -> None:
         event(epoch, P, "no_room")
         epoch += 1
     assert epoch == MAX_RETURNS
-    assert machine.num_strikes == 0
+    assert len(machine.strikes) == 0
 
 
 def test_returns_that_bring_tokens_never_end_a_request() -> None:
@@ -167,20 +167,20 @@ def test_two_own_fault_deaths_convict() -> None:
 
 def test_a_stall_blames_the_silent_worker() -> None:
     machine = running()
-    assert machine.stall(0)[-1] == Requeue(1, None, P, "stalled")
+    assert machine.stall(0)[-1] == Requeue(1, None, (P,), "stalled", 1)
     machine = running()
     machine.tokens(P, run(0, 10))
     assert machine.stall(0) == [
         SendCancel(0, P, "stalled"),
         SendCancel(0, D, "stalled"),
-        Requeue(1, P, D, "stalled"),
+        Requeue(1, P, (D,), "stalled", 1),
     ]
 
 
 def test_a_repeat_that_differs_is_another_lineage() -> None:
     machine = running()
     machine.tokens(P, run(0, 10))
-    assert machine.tokens(D, run(0, 77, 78))[-1] == Requeue(1, P, D, "inconsistent")
+    assert machine.tokens(D, run(0, 77, 78))[-1] == Requeue(1, P, (D,), "inconsistent", 1)
     assert machine.token_ids == [10]
 
 
@@ -232,14 +232,59 @@ def test_a_prompt_too_long_for_the_pool_is_not_retried() -> None:
     assert failure_of(machine.finish_answered()).status == 400
 
 
-def test_a_lost_source_is_avoided_although_decode_reports_it() -> None:
+@pytest.mark.parametrize("code", ["source_lost", "kv_transfer"])
+def test_a_broken_hand_over_blames_both_ends_although_decode_reports_it(code: str) -> None:
+    effects = running().fail(0, D, code, own_fault=False)
+    assert effects == [SendCancel(0, P, code), Requeue(1, None, (P, D), code, 1)]
+
+
+def test_an_attempt_is_no_strike_its_end_is() -> None:
     machine = running()
-    cancels = [SendCancel(0, P, "source_lost"), SendCancel(0, D, "source_lost")]
-    requeue = Requeue(1, None, P, "source_lost")
-    assert machine.fail(0, D, "source_lost", own_fault=False) == [*cancels, requeue]
-    assert running().fail(0, D, "kv_transfer", own_fault=False)[-1] == Requeue(
-        1, P, D, "kv_transfer"
-    )
+    assert len(machine.strikes) == 0
+    machine.lose_link(P)
+    assert len(machine.strikes) == 1
+
+
+def test_a_worker_that_is_known_to_leave_costs_no_strike() -> None:
+    machine = owner(max_attempts=1)
+    machine.assign(P, "prefill")
+    assert machine.lose_link(P, excused=True) == [Requeue(1, None, (P,), "link_lost", 0)]
+    assert len(machine.strikes) == 0
+
+
+def test_a_link_that_comes_back_withdraws_its_strike() -> None:
+    """It was a partition or a freeze; what had stalled there goes with it."""
+    machine = running()
+    machine.stall(0)
+    machine.assign(P, "prefill")
+    machine.lose_link(P)
+    assert len(machine.strikes) == 1
+    machine.regain_link(P)
+    assert len(machine.strikes) == 0
+
+
+def test_the_death_that_decode_reported_first_is_one_strike() -> None:
+    """The retry went to the worker that was dying."""
+    machine = running()
+    machine.fail(0, D, "source_lost", own_fault=False)
+    machine.assign(P, "prefill")
+    assert machine.lose_link(P)[-1] == Requeue(2, None, (P,), "link_lost", 2)
+    assert len(machine.strikes) == 1
+
+
+def test_64_tokens_make_all_strikes_fall_away() -> None:
+    """Any number of deaths is survived, if the answer grows between them."""
+    machine = owner(max_tokens=1000, max_attempts=2)
+    for epoch in range(8):
+        worker = f"d0.{epoch}"
+        machine.assign(worker, "local")
+        tokens = range(100 + epoch, 100 + epoch + 64)
+        machine.tokens(worker, run(64 * epoch, *tokens, epoch=epoch))
+        assert machine.lose_link(worker)[-1] == Requeue(epoch + 1, None, (worker,), "link_lost", 1)
+    machine.assign("d1.0", "local")
+    machine.tokens("d1.0", run(64 * 8, *range(100, 163), epoch=8))
+    machine.lose_link("d1.0")
+    assert machine.state is State.FINISHING, "63 tokens are not enough"
 
 
 def test_prefill_may_hand_back_what_decode_already_has() -> None:

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from services.gateway.owner.effects import Effect
 from services.gateway.owner.ownership import Ownership, State
 from services.gateway.owner.sequencer import Sequencer
+from services.gateway.owner.strikes import Strikes
 from shared.protocol import TokenRun
-from tests.unit.gateway.owner.ownership_world import MAX_ATTEMPTS, World, sampling
+from tests.unit.gateway.owner.ownership_world import FORGIVEN_AFTER, MAX_STRIKES, World, sampling
 
 EXAMPLES = 2400
 """the rarest mutant is missed by one search of 600 in eight, by one of these in four thousand"""
@@ -83,15 +84,48 @@ class DeliversBeforeAdmit(Ownership):
 
 class RetriesForEver(Ownership):
     def assign(self, *arguments: Any) -> list[Effect]:
+        self.strikes = Strikes(MAX_STRIKES)
+        return super().assign(*arguments)
+
+
+class StrikesAtAssignment(Ownership):
+    def assign(self, *arguments: Any) -> list[Effect]:
         effects = super().assign(*arguments)
-        self.num_strikes = 0
+        if effects:
+            self.strikes.note_fault(len(self.token_ids))
         return effects
 
 
+class EveryReportIsAStrike(Strikes):
+    def note_death(self, inc: str, num_tokens: int) -> None:
+        self.note_fault(num_tokens)
+
+
+class OneDeathTwoStrikes(Ownership):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.strikes = EveryReportIsAStrike(MAX_STRIKES, FORGIVEN_AFTER)
+
+
+class StrikesNeverFallAway(Ownership):
+    def __init__(self, sampling: Any, max_strikes: int, _: int) -> None:
+        super().__init__(sampling, max_strikes, forgiven_after=10**9)
+
+
+class StrikesAreNotWithdrawn(Ownership):
+    def regain_link(self, inc: str) -> None:
+        pass
+
+
+class LeavingIsAStrike(Ownership):
+    def lose_link(self, inc: str, *, excused: bool = False) -> list[Effect]:
+        return super().lose_link(inc)
+
+
 class RetriesInTheSameEpoch(Ownership):
-    def _retry(self, cause: str, **why: Any) -> list[Effect]:
+    def _queue_again(self, *arguments: Any) -> list[Effect]:
         epoch = self.epoch
-        effects = super()._retry(cause, **why)
+        effects = super()._queue_again(*arguments)
         self.epoch = epoch
         return effects
 
@@ -115,7 +149,7 @@ class BadDay(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.kind(sampling(), MAX_ATTEMPTS))
+        self.world = World(self.kind(sampling(), MAX_STRIKES, FORGIVEN_AFTER))
 
     @rule(at=FEW)
     def place(self, at: int) -> None:
@@ -162,6 +196,18 @@ class BadDay(RuleBasedStateMachine):
         if do < 4:
             self.world.stall()
 
+    @rule(do=FEW)
+    def lose_source(self, do: int) -> None:
+        if do < 6:
+            self.world.lose_source()
+
+    @rule(at=st.integers(0, 3), do=FEW)
+    def flap_or_leave(self, at: int, do: int) -> None:
+        if do < 2:
+            self.world.flap(at)
+        elif do < 4:
+            self.world.leave(at)
+
     @rule(accepted=FEW)
     def answer_admit(self, accepted: int) -> None:
         self.world.answer_admit(accepted > 0, maybe_recorded=True)
@@ -171,7 +217,7 @@ class BadDay(RuleBasedStateMachine):
         if at < 2:
             for _ in range(times):
                 self.world.place(self.world.incs[at])
-                self.world.stall()
+                self.world.restart(at)
 
     @rule(in_order=st.booleans())
     def turn_network(self, in_order: bool) -> None:
@@ -210,6 +256,11 @@ def test_every_request_ends_once_with_one_consistent_answer() -> None:
         FinishesTwice,
         DeliversBeforeAdmit,
         RetriesForEver,
+        StrikesAtAssignment,
+        OneDeathTwoStrikes,
+        StrikesNeverFallAway,
+        StrikesAreNotWithdrawn,
+        LeavingIsAStrike,
         RetriesInTheSameEpoch,
         EndsWithoutRecord,
         CountsHeldTokens,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.gateway.owner.admission import HAND_OVER_LIMIT_S
+from services.gateway.owner.avoidance import NOBODY, Avoidance
 from services.gateway.owner.router import (
     Placement,
     Prompt,
@@ -15,6 +16,7 @@ from services.gateway.owner.router import (
     choose_decode,
     choose_placement,
     choose_worker,
+    reachable,
 )
 from services.gateway.owner.worker_view import WorkerView
 from shared.protocol import Incoming
@@ -41,9 +43,9 @@ def route(
     workers: list[WorkerView],
     holders: dict[str, int] | None = None,
     prefer: str | None = None,
-    avoid: str | None = None,
+    avoidance: Avoidance = NOBODY,
 ) -> Route | None:
-    prompt = Prompt(512, 16, holders or {}, prefer, avoid)
+    prompt = Prompt(512, 16, holders or {}, prefer, avoidance)
     return choose_worker(Placement("prefill", "", workers), prompt, random.Random(3))  # noqa: S311
 
 
@@ -87,8 +89,14 @@ def test_no_room_anywhere_means_backlog_but_an_idle_worker_takes_any_length() ->
 def test_a_retry_prefers_its_worker_and_avoids_the_one_that_failed() -> None:
     workers = [view("p0", 500), view("p1", 0), view("p2", 10)]
     assert chosen(route(workers, prefer="p0")) == "p0"
-    assert chosen(route(workers, avoid="p1")) == "p2"
-    assert chosen(route([view("p1")], avoid="p1")) == "p1"
+    suspect = Avoidance(suspects=frozenset({"p1"}))
+    closed = Avoidance(closed=frozenset({("p1",)}))
+    for avoidance in (suspect, closed):
+        assert chosen(route(workers, avoidance=avoidance)) == "p2"
+        assert chosen(route([view("p1")], avoidance=avoidance)) == "p1"
+    full = [view("p1"), view("p2", room_tokens=0)]
+    assert chosen(route(full, avoidance=suspect)) == "p1"
+    assert route(full, avoidance=closed) is None, "it has room because it fails"
 
 
 def test_many_workers_the_best_holder_is_always_a_candidate() -> None:
@@ -172,6 +180,29 @@ def test_decode_is_not_the_worker_whose_link_is_behind() -> None:
     assert choose_decode(workers, Prompt(512, 16, {})) == "d1"
 
 
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ([], ("prefill", "", ["p0", "p1"])),
+        ([("p0", "d0")], ("prefill", "", ["p0", "p1"])),
+        ([("p0", "d0"), ("p0", "d1")], ("prefill", "", ["p1"])),
+        ([("p0", "d0"), ("d1",)], ("prefill", "", ["p1"])),
+        ([(p, d) for p in ("p0", "p1") for d in ("d0", "d1")], ("local", "no_pair", ["d0", "d1"])),
+    ],
+)
+def test_prompts_go_where_a_decode_worker_can_pull_from(
+    broken: list[tuple[str, ...]], expected: tuple[str, str, list[str]]
+) -> None:
+    """Pairs that failed once are tried again before decode computes prompts."""
+    workers = [view(inc) for inc in ("p0", "p1", "d0", "d1")]
+    keys = frozenset(broken)
+    placement = Placement("prefill", "", workers[:2])
+    found = reachable(placement, workers, Avoidance(closed=keys, broken=keys))
+    assert (found.mode, found.reason, [worker.inc for worker in found.workers]) == expected
+    closed_once = reachable(placement, workers, Avoidance(closed=keys))
+    assert closed_once.mode == "prefill"
+
+
 def test_workers_that_are_not_ready_get_nothing() -> None:
     assert choose_placement([view("p0", ready=False)], "auto", True) is None
     assert choose_decode([view("d0", ready=False)], Prompt(512, 16, {})) is None
@@ -185,7 +216,10 @@ def test_decode_goes_to_the_emptiest_that_can_hold_the_prompt() -> None:
     ]
     assert choose_decode(workers, Prompt(512, 16, {})) == "d1"
     assert choose_decode(workers, Prompt(496, 16, {})) == "d2"
-    assert choose_decode(workers, Prompt(512, 16, {}, avoid_inc="d1")) == "d0"
+    pair_failed = Avoidance(closed=frozenset({("p0", "d1")}))
+    assert choose_decode(workers, Prompt(512, 16, {}, avoidance=pair_failed), "p0") == "d0"
+    assert choose_decode(workers, Prompt(512, 16, {}, avoidance=pair_failed), "p1") == "d1"
+    assert choose_decode(workers[1:2], Prompt(512, 16, {}, avoidance=pair_failed), "p0") == "d1"
     even = [view("d0"), view("d1")]
     assert choose_decode(even, Prompt(512, 16, {"d1": 16})) == "d1"
 
