@@ -46,6 +46,8 @@ def render_status(answer: Mapping[str, Any]) -> str:
         f"{answer.get('model', '?')}, {answer.get('max_model_len', '?')} tokens, "
         f"{live} live request(s)\n"
     )
+    if answer.get("admin_url"):
+        head += f"probes and metrics at {answer['admin_url']}\n"
     workers = answer.get("workers", [])
     if not workers:
         return head + "no workers\n"

@@ -8,11 +8,12 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import dataclass
 from typing import cast
 
 from prometheus_client import disable_created_metrics
 
-from services.gateway.http.server import http_server
+from services.gateway.http.server import admin_server, http_server
 from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observation import Observation
@@ -22,8 +23,9 @@ from services.gateway.owner.upkeep import Upkeep
 from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import ServedModel, served_model
 from services.gateway.prompt.text_pool import TextPool
-from services.gateway.routes.app import create_app
+from services.gateway.routes.app import create_admin_app, create_app
 from services.gateway.routes.generate import TENANT
+from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
 from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
 from shared.clock import SystemClock
@@ -56,27 +58,41 @@ def run(settings: Settings) -> int:
     configure_logs(settings.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     checkpoint = load_checkpoint(settings.model)
-    listener = listen(settings.host, settings.port)
-    return run_main(serve(settings, checkpoint, listener))
+    listeners = Listeners(
+        listen(settings.host, settings.port, "--port"),
+        listen(settings.host, settings.admin_port, "--admin-port"),
+    )
+    return run_main(serve(settings, checkpoint, listeners))
 
 
-async def serve(settings: Settings, checkpoint: Checkpoint, listener: socket.socket) -> int:
+async def serve(settings: Settings, checkpoint: Checkpoint, listeners: "Listeners") -> int:
     """Join the parts, answer HTTP until told to stop, then take them apart."""
-    gateway = Gateway(settings, checkpoint, listener)
-    gateway.start()
+    gateway = Gateway(settings, checkpoint, listeners)
+    await gateway.start()
     draining = asyncio.create_task(gateway.drain_when_told(settings.drain_s))
-    await gateway.server.serve(sockets=[listener])
+    administration = asyncio.create_task(gateway.admin.serve(sockets=[listeners.admin]))
+    await gateway.server.serve(sockets=[listeners.clients])
     await draining
+    gateway.admin.should_exit = True
+    await administration
     await gateway.close()
     return 0
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """The bound sockets of a gateway."""
+
+    clients: socket.socket
+    admin: socket.socket
 
 
 class Gateway:
     """Everything one gateway process holds."""
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint, listener: socket.socket) -> None:
+    def __init__(self, settings: Settings, checkpoint: Checkpoint, listeners: Listeners) -> None:
         model = served_model(checkpoint, settings, created_s=int(time.time()))
-        identity = gateway_identity(settings, checkpoint, model, listener)
+        identity = gateway_identity(settings, checkpoint, model, listeners)
         clock, keys = SystemClock(), Keys()
         self._redis = RedisClient(settings.redis)
         redis = self._redis
@@ -112,12 +128,13 @@ class Gateway:
             block_size=settings.block_size,
             workers_limit=self._links.max_model_len,
         )
-        app = create_app(
-            settings, model, self._dispatcher, self._text, metrics.text, identity.version
-        )
+        status = StatusRoutes(self._dispatcher, metrics.text, identity.version)
+        app = create_app(settings, model, self._dispatcher, self._text, status)
         self.server = http_server(app, settings)
+        self.admin = admin_server(create_admin_app(status))
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        await self._text.start()
         self._dispatcher.start()
         self._upkeep.start()
 
@@ -139,17 +156,17 @@ class Gateway:
 
 
 def gateway_identity(
-    settings: Settings, checkpoint: Checkpoint, model: ServedModel, listener: socket.socket
+    settings: Settings, checkpoint: Checkpoint, model: ServedModel, listeners: Listeners
 ) -> GatewayIdentity:
     """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
     dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
     layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len, settings.tp)
-    host, port = listener.getsockname()[:2]
     return GatewayIdentity(
         g_inc=new_incarnation(f"gateway-{os.getpid()}"),
         pool=pool_name(model.name, layout),
         version=release(),
-        url=f"http://{host}:{port}",
+        url=_url(listeners.clients),
+        admin_url=_url(listeners.admin),
         model=model.name,
         max_model_len=model.max_model_len,
         block_size=settings.block_size,
@@ -157,10 +174,15 @@ def gateway_identity(
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; SettingsError when the port is taken."""
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"
+
+
+def listen(host: str, port: int, flag: str) -> socket.socket:
+    """A bound socket; SettingsError, which names the flag, when the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise SettingsError(f"--port {port}: cannot listen on {host}: {error.strerror}") from None
+        raise SettingsError(f"{flag} {port}: cannot listen on {host}: {error.strerror}") from None

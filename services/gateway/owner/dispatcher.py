@@ -147,6 +147,7 @@ class Dispatcher:
         return {
             "version": identity.version,
             "url": identity.url,
+            "admin_url": identity.admin_url,
             "model": identity.model,
             "max_model_len": self._links.max_model_len() or identity.max_model_len,
             "block_size": identity.block_size,
@@ -283,8 +284,9 @@ class Dispatcher:
         for live in self._all_live():
             waits_for_decode = live.machine.wants_decode
             live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
-            if now_s >= live.deadline_s:
-                self._requests.execute(live, live.machine.expire(live.limit_s))
+            overdue = live.overdue(now_s, self._settings.first_token_timeout_s)
+            if overdue is not None:
+                self._requests.execute(live, live.machine.abandon(overdue))
             elif now_s - self._last_progress_s(live) > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()

@@ -22,3 +22,5 @@ class GatewayIdentity:
     topology: Topology = "auto"
     """pd: wait for a prefill worker after the start; agg: none is expected; auto: by what the
     registry has listed so far"""
+    admin_url: str = ""
+    """of the listener that only probes, scrapers and operators use"""

@@ -36,7 +36,16 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "heartbeat_age_s": 0.5,
             }
         ]
-        keys = ["version", "url", "model", "max_model_len", "block_size", "requests", "workers"]
+        keys = [
+            "version",
+            "url",
+            "admin_url",
+            "model",
+            "max_model_len",
+            "block_size",
+            "requests",
+            "workers",
+        ]
         assert list(status) == keys
         assert bench.dispatcher.worker_counters() == {"baton_preemptions_total": 3}
 
