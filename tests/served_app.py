@@ -37,6 +37,7 @@ class ScriptedDispatcher:
 
     script: Script
     is_ready: bool = True
+    store: str = "ok"
     refusal: BatonError | None = None
     accepts: Callable[[GenerateRequest], bool] = _always
     """whether it is recorded and placed at once; a token accepts it anyway"""
@@ -65,6 +66,9 @@ class ScriptedDispatcher:
 
     def ready(self) -> bool:
         return self.is_ready
+
+    def store_state(self) -> str:
+        return self.store
 
     def status(self) -> dict[str, Any]:
         return {"requests": {"live": len(self._playing)}, "workers": []}

@@ -33,7 +33,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shared.errors import SettingsError, StateUnavailableError
+from shared.errors import SettingsError, StateRefusedError, StateUnavailableError
 from shared.state.reply import Reply
 
 Argument = str | bytes | int
@@ -153,7 +153,7 @@ class RedisClient:
         except ResponseError as error:
             if not isinstance(error, _REFUSALS) and not _REFUSED.search(str(error)):
                 raise
-            raise StateUnavailableError(f"Redis refuses work: {error}") from error
+            raise StateRefusedError(f"Redis refuses work: {error}") from error
         return reply
 
 

@@ -20,7 +20,7 @@ from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.observer import Observer
-from services.gateway.owner.owned_requests import OwnedRequests
+from services.gateway.owner.owned_requests import OwnedRequests, StoreState
 from services.gateway.owner.ownership import Ownership
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Placement
@@ -132,13 +132,19 @@ class Dispatcher:
             self._requests.execute(live, live.machine.cancel(num_tokens))
 
     def ready(self) -> bool:
-        """Whether a request would be accepted and served now."""
+        """Whether workers would serve a request now. Redis does not count: without it a request
+        is refused in words, and what runs goes on."""
         return (
             not self._draining
-            and self._links.registry_answers
             and self._can_serve(self._requests.placement())
             and len(self._requests.live) < self._settings.max_live_requests
         )
+
+    def store_state(self) -> StoreState:
+        """How Redis is, as far as this gateway knows."""
+        if not self._links.registry_answers:
+            return "away"
+        return "refuses writes" if self._requests.store == "refuses writes" else "ok"
 
     def status(self) -> dict[str, Any]:
         """The body of `status --json`. Asks the workers how they are, for whoever asks next."""
@@ -184,6 +190,7 @@ class Dispatcher:
             backlog_puts=counters.backlog_puts,
             backlog_pulls=counters.backlog_pulls,
             attempts=counters.attempts,
+            admissions_refused=counters.admissions_refused,
             worker_totals=self.worker_counters(),
         )
 
@@ -234,7 +241,7 @@ class Dispatcher:
                 rid=request.rid,
                 g_inc=identity.g_inc,
                 tenant=request.tenant,
-                pool=identity.pool,
+                pool=identity.pool_id,
                 num_prompt_tokens=len(request.prompt_ids),
                 received_ns=request.received_ns,
             ),

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.effects import (
@@ -58,6 +58,14 @@ _STATES: Mapping[str, FinalState] = {
 }
 
 
+StoreState = Literal["ok", "refuses writes", "away"]
+"""what the last ADMIT found"""
+_STORES: Mapping[Admission | None, StoreState] = {
+    Admission.REFUSES_WRITES: "refuses writes",
+    None: "away",
+}
+
+
 class OwnedRequests:
     """Live requests by rid, and everything their effects touch."""
 
@@ -75,6 +83,7 @@ class OwnedRequests:
         self.receipts = Receipts()
         self.counters = DispatchCounters()
         self.writer = RecordWriter(records)
+        self.store: StoreState = "ok"
         self.throughput = Throughput(clock.monotonic_s())
         self.line = WaitingLine(backlog, self.counters, clock, self._backlog_full, links.ping_all)
         self._observer = observer
@@ -278,10 +287,12 @@ class OwnedRequests:
         self.execute(live, live.machine.finish_answered())
 
     def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
+        self.store = _STORES.get(answer, "ok")
         if answer is Admission.ADMITTED:
             live.note_admitted()
             self.execute(live, live.machine.admitted())
             return
+        self.counters.admissions_refused["away" if answer is None else answer.value] += 1
         failure = self._refusal(answer)
         self.execute(live, live.machine.refused(failure, maybe_recorded=answer is None))
 
@@ -289,6 +300,9 @@ class OwnedRequests:
         retry_after_s = self.retry_after_s(1)
         if answer is None:
             text = "the state store does not answer"
+            return Failure("state_unavailable", text, 503, retry_after_s)
+        if answer is Admission.REFUSES_WRITES:
+            text = "the state store refuses writes; its log or INFO memory says why"
             return Failure("state_unavailable", text, 503, retry_after_s)
         if answer is Admission.OVER_QUOTA:
             text = "too many live requests of this tenant"

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from services.gateway.owner.background import Background
-from shared.errors import BatonError
+from shared.errors import BatonError, StateRefusedError
 from shared.state.records import Admission, AdmittedRequest, Finish, Outcome, RequestRecords
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class RecordWriter:
     ) -> None:
         try:
             admission = await self._records.admit(request)
+        except StateRefusedError:
+            answered(Admission.REFUSES_WRITES)
         except BatonError:
             answered(None)
         except Exception:
