@@ -91,7 +91,7 @@ async def test_links_outlive_the_registry() -> None:
         await bench.add(d)
         bench.registry.away = True
         await until(lambda: not bench.links.registry_answers)
-        assert not bench.dispatcher.ready()
+        assert (bench.dispatcher.ready(), bench.dispatcher.store_state()) == (True, "away")
         assert states(bench) == [("d0", "ready")]
         assert d.link is not None
         d.link.hang_up()
