@@ -255,7 +255,7 @@ class OwnedRequests:
             num_cached_tokens=receipt.cached_tokens,
             num_attempts=max(len(receipt.attempts), 1),
         )
-        self.writer.finish(live.record, outcome, partial(self._finished, live))
+        self.writer.finish(live.record, outcome, partial(self._finished, live.rid))
 
     def _end(self, live: LiveRequest, effect: End) -> None:
         self.line.leave(live.rid)
@@ -283,8 +283,10 @@ class OwnedRequests:
 
     # Answers from Redis
 
-    def _finished(self, live: LiveRequest) -> None:
-        self.execute(live, live.machine.finish_answered())
+    def _finished(self, rid: str) -> None:
+        """By id: a FINISH that is repeated while Redis is away holds no prompt."""
+        if (live := self.live.get(rid)) is not None:
+            self.execute(live, live.machine.finish_answered())
 
     def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
         self.store = _STORES.get(answer, "ok")
