@@ -12,6 +12,7 @@ BatonError
  +- ProtocolError          a peer sent what the wire format does not allow
  +- OutOfBlocksError       the KV pool has no free block
  +- StateUnavailableError  Redis does not answer
+ |   +- StateRefusedError  it answers and does not write (out of memory, read only): nothing is done
  +- KVTransferError        a pull failed; the attempt is lost, the workers are not
      +- StaleBlocksError   the source blocks were reused before the pull ended
      +- CorruptPieceError  bytes arrived that were not sent
@@ -94,6 +95,10 @@ class OutOfBlocksError(BatonError):
 
 
 class StateUnavailableError(BatonError):
+    pass
+
+
+class StateRefusedError(StateUnavailableError):
     pass
 
 

@@ -7,6 +7,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_M_MMAP_THRESHOLD = -3
+LARGE_BLOCK_BYTES = 128 * 1024
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -29,3 +31,13 @@ def new_incarnation(worker_id: str) -> str:
 
 def worker_id_of(incarnation: str) -> str:
     return incarnation.rpartition(".")[0]
+
+
+def map_large_blocks() -> None:
+    """Give large blocks of memory back to the system when they are freed.
+
+    glibc raises the size from which it does so to that of each such block it frees, up to 32 MiB,
+    and then keeps the holes: after many bodies of 4 MiB half of them."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

@@ -102,6 +102,12 @@ class Settings:
     # Network
     host: str = _setting(LOOPBACK, "address to listen on")
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
+    admin_port: int = _setting(
+        0,
+        "HTTP port of the gateway for /health, /ready, /metrics and status; 0 picks one",
+        low=0,
+        high=65535,
+    )
     worker_port: int = _setting(0, "link port of a worker; 0 picks one", low=0, high=65535)
     transfer_port: int = _setting(0, "KV port of a prefill worker; 0 picks", low=0, high=65535)
     worker_advertise: str = _setting(
@@ -125,7 +131,12 @@ class Settings:
     redis: str = _setting("embedded", "embedded, redis://..., rediss://... or unix://...")
 
     # Requests
-    request_timeout_s: float = _setting(300.0, "longest life of a request, s", low=0.1, high=86400)
+    request_timeout_s: float = _setting(
+        0.0, "longest life of a request, s; 0 = no limit", low=0.0, high=86400
+    )
+    first_token_timeout_s: float = _setting(
+        300.0, "longest wait for a request's first token, and for each next, s", low=0.1, high=86400
+    )
     drain_s: float = _setting(
         30.0, "after SIGTERM what runs may finish for, s", low=0.0, high=86400
     )

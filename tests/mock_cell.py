@@ -82,7 +82,12 @@ class MockCell:
 
 @contextmanager
 def mock_cell(
-    redis_url: str, tmp_path: Path, *, model: str = "demo", step_ms: float = 1.0
+    redis_url: str,
+    tmp_path: Path,
+    *,
+    model: str = "demo",
+    step_ms: float = 1.0,
+    flags: Sequence[str] = (),
 ) -> Iterator[MockCell]:
     """A gateway with one mock prefill and one mock decode worker; all ended at the end."""
     log = tmp_path / "cell.log"
@@ -90,7 +95,7 @@ def mock_cell(
     with reserve_port("127.0.0.1", 0) as holder, log.open("wb") as sink:
         port = holder.getsockname()[1]
         gateway = ["services.cli", "serve", "gateway", "--redis", redis_url, "--model", model]
-        commands = [[*gateway, "--port", str(port), "--max-live-requests", "4096"]]
+        commands = [[*gateway, "--port", str(port), "--max-live-requests", "4096", *flags]]
         for role in ("prefill", "decode"):
             worker = ["tests.mock_worker", role, redis_url, model, str(step_ms), str(os.getpid())]
             commands.append(worker)

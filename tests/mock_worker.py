@@ -5,6 +5,7 @@ token 1 at once, and RECEIVE with one token a step, all of a step in one frame.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Literal
 from zlib import crc32
 
 from shared.checkpoint import kv_layout, load_checkpoint
+from shared.errors import StateUnavailableError
 from shared.event_loop import run_main
 from shared.kv_layout import pool_name
 from shared.link.server import LinkServer, Peer
@@ -89,7 +91,8 @@ class MockWorker:
             tasks.create_task(self._step_forever())
             registry = RedisWorkerRegistry(redis, Keys())
             while True:
-                await registry.register(entry)
+                with contextlib.suppress(StateUnavailableError):
+                    await registry.register(entry)
                 await asyncio.sleep(REFRESH_INTERVAL_S)
 
     def _hello(self) -> Hello:

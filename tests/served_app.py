@@ -15,6 +15,7 @@ from services.gateway.http.server import http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.app import create_app
+from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
 from shared.errors import BatonError
 from shared.protocol import FinishReason, TokenLogprobs
@@ -38,6 +39,7 @@ class ScriptedDispatcher:
     is_ready: bool = True
     trouble: str = ""
     """which background loop fails"""
+    store: str = "ok"
     refusal: BatonError | None = None
     accepts: Callable[[GenerateRequest], bool] = _always
     """whether it is recorded and placed at once; a token accepts it anyway"""
@@ -66,6 +68,9 @@ class ScriptedDispatcher:
 
     def ready(self) -> bool:
         return self.is_ready
+
+    def store_state(self) -> str:
+        return self.store
 
     def status(self) -> dict[str, Any]:
         return {"requests": {"live": len(self._playing)}, "workers": []}
@@ -167,8 +172,8 @@ async def serve_app(
     dispatcher = ScriptedDispatcher(script_of((), None))
     pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
     metrics = b"# TYPE baton_requests_total counter\nbaton_requests_total 0\n"
-    about = (lambda: metrics, "1.2.3", lambda: dispatcher.trouble)
-    app = create_app(settings, model, dispatcher, pool, *about)
+    status = StatusRoutes(dispatcher, lambda: metrics, "1.2.3", lambda: dispatcher.trouble)
+    app = create_app(settings, model, dispatcher, pool, status)
     server = http_server(app, settings, limits)
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))

@@ -49,6 +49,8 @@ def render_status(answer: Mapping[str, Any], width: int | None = None) -> str:
         f"{live} live request(s)"
     )
     head = wrapped(head, width) + "\n"
+    if answer.get("admin_url"):
+        head += wrapped(f"probes and metrics at {answer['admin_url']}", width) + "\n"
     rows = [_row(worker) for worker in answer.get("workers", [])]
     if not rows:
         return head + "no workers\n"

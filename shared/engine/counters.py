@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-LOCAL_PREFILL_REASONS = ("agg", "no_prefill_worker", "slow_link")
+LOCAL_PREFILL_REASONS = ("agg", "no_prefill_worker", "no_pair", "slow_link")
 """why a decode worker may compute a prompt itself"""
 
 

@@ -35,7 +35,7 @@ class SequenceSpec:
     mode: Mode
     """full: prefill and decode here; prefill: hold the KV after token 1; decode: KV arrives"""
     reason: str = ""
-    """why a decode worker computes this prompt itself: agg, no_prefill_worker or slow_link"""
+    """why a decode worker computes this prompt itself, as `shared.protocol.Assign` has it"""
 
 
 class SequenceState(Enum):

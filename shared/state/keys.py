@@ -6,7 +6,7 @@ byte of a prompt, a token or KV.
 
 | key                    | type   | holds                                  | life        |
 |------------------------|--------|----------------------------------------|-------------|
-| request:{rid}          | hash   | the request's record                   | LIVE, ENDED |
+| request:{rid}          | hash   | the request's record                   | RECORD      |
 | live:{g_inc}           | set    | rids a gateway owns and has not ended  | LIVE        |
 | tenant:{tenant}        | set    | live rids of a tenant that has a quota | LIVE        |
 | beats                  | hash   | g_inc -> number of beats               | LIVE        |
@@ -22,16 +22,18 @@ byte of a prompt, a token or KV.
 
 The first four are for gateways only; a worker's access rights need none of them.
 
-A life is refreshed by each write. Lives only collect garbage: they run on the server's wall
-clock, so nothing that matters is decided by one.
+RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
+garbage: they run on the server's wall clock, so nothing that matters is decided by one.
 """
 
 from dataclasses import dataclass
 
 LIVE_TTL_S = 90_000
-"""longer than the longest request timeout (86,400 s)"""
-ENDED_TTL_S = 600
-"""an ended record stays readable for 10 minutes"""
+"""longer than the longest request timeout (86,400 s); FINISH writes what expired whole again"""
+ENDED_TTL_S = 60
+"""an ended record stays for a minute, far longer than its last calls may be repeated"""
+ABANDONED_TTL_S = 600
+"""its owner may still come back"""
 WORKER_TTL_S = 4.0
 """a registry entry that is not refreshed goes stale after this"""
 WORKER_KEYS_TTL_S = 60

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shared.clock import Clock
-from shared.state.keys import ENDED_TTL_S
+from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S
 from shared.state.records import (
     Admission,
     AdmittedRequest,
@@ -109,7 +109,8 @@ class MemoryRequestRecords:
         if record is None or record.request.g_inc != g_inc:
             return ReapVerdict.GONE
         if record.state is RequestState.LIVE:
-            self._end(replace(record, state=RequestState.ABANDONED, code="gateway_lost"))
+            abandoned = replace(record, state=RequestState.ABANDONED, code="gateway_lost")
+            self._end(abandoned, ABANDONED_TTL_S)
         elif record.state is not RequestState.ABANDONED:
             return ReapVerdict.ENDED
         return ReapVerdict.REAPED
@@ -123,9 +124,9 @@ class MemoryRequestRecords:
             return None
         return stored.record
 
-    def _end(self, record: RequestRecord) -> None:
+    def _end(self, record: RequestRecord, ttl_s: float = ENDED_TTL_S) -> None:
         request = record.request
-        self._stored[request.rid] = _Stored(record, self._clock.monotonic_s() + ENDED_TTL_S)
+        self._stored[request.rid] = _Stored(record, self._clock.monotonic_s() + ttl_s)
         self._liveness.live.get(request.g_inc, set()).discard(request.rid)
         self._tenants.get(request.tenant, set()).discard(request.rid)
 

@@ -66,6 +66,8 @@ class Admission(StrEnum):
     """the owner already finished it; nothing was written"""
     TAKEN = "taken"
     """another gateway owns this rid; nothing was written"""
+    REFUSES_WRITES = "refuses_writes"
+    """the store writes nothing now, as a full one does"""
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,17 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import DataError, NoScriptError, RedisError
+from redis.exceptions import (
+    DataError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shared.errors import SettingsError, StateUnavailableError
+from shared.errors import SettingsError, StateRefusedError, StateUnavailableError
 from shared.repeats import Repeats
 from shared.state.reply import Reply
 
@@ -53,6 +60,9 @@ _CODE = re.compile(
     r"|MOVED|ASK|CROSSSLOT|CLUSTERDOWN|TRYAGAIN|EXECABORT)\b"
 )
 """error codes in the text: Redis 6.2 wraps an error inside a script in one of the script's own"""
+_REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
+_REFUSED = frozenset({"OOM", "MISCONF", "READONLY", "NOPERM", "MASTERDOWN", "NOREPLICAS", "BUSY"})
+"""Redis is there and does not take this work now"""
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,9 @@ class RedisClient:
         self.errors[kind] += 1
         if count := self._repeats.due(kind):
             logger.warning("redis refuses work (%s, time %d): %s", kind, count, error)
-        return StateUnavailableError(f"Redis refuses work: {error}")
+        refused = isinstance(error, _REFUSALS) or kind in _REFUSED
+        unavailable = StateRefusedError if refused else StateUnavailableError
+        return unavailable(f"Redis refuses work: {error}")
 
 
 def _connect(url: str, attempt_timeout_s: float) -> Any:

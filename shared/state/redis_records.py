@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shared.errors import StateUnavailableError
-from shared.state.keys import ENDED_TTL_S, LIVE_TTL_S, Keys
+from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S, LIVE_TTL_S, Keys
 from shared.state.records import (
     Admission,
     AdmittedRequest,
@@ -70,7 +70,7 @@ class RedisRequestRecords:
 
     async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
         keys = [self._keys.request(rid), self._keys.live(g_inc), self._keys.beats]
-        arguments: list[Argument] = [rid, g_inc, beat, ENDED_TTL_S, self._keys.tenant("")]
+        arguments: list[Argument] = [rid, g_inc, beat, ABANDONED_TTL_S, self._keys.tenant("")]
         return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
 
     async def read(self, rid: str) -> RequestRecord | None:

@@ -28,6 +28,8 @@ TTFT_BUCKETS_S = (
 )
 GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(14))
+REFUSALS = ("away", "refuses_writes")
+"""why Redis admits nobody"""
 OUTCOMES = ("done", "failed", "cancelled")
 
 
@@ -43,6 +45,8 @@ class GatewayFacts:
     records_dropped: int = 0
     retries_held: int = 0
     attempts: Mapping[str, int] = field(default_factory=dict)
+    """by reason"""
+    admissions_refused: Mapping[str, int] = field(default_factory=dict)
     """by reason"""
     worker_totals: Mapping[str, int] = field(default_factory=dict)
     """by counter name, over all workers ever linked"""
@@ -136,3 +140,9 @@ class _GatewayCollector(Collector):
         for reason, value in {"first": 0, **facts.attempts}.items():
             attempts.add_metric([reason], value)
         yield attempts
+        refused = CounterMetricFamily(
+            "baton_admissions_refused", "requests that Redis did not admit", None, ["reason"]
+        )
+        for reason in {*REFUSALS, *facts.admissions_refused}:
+            refused.add_metric([reason], facts.admissions_refused.get(reason, 0))
+        yield refused

@@ -143,6 +143,9 @@ def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
 _ZEROS = {
     **{name: 0 for name, (label, _) in COUNTERS.items() if not label},
     **{f"prompt_tokens:{source}": 0 for source in ("computed", "cached", "transferred")},
-    **{f"local_prefill_tokens:{why}": 0 for why in ("agg", "no_prefill_worker", "slow_link")},
+    **{
+        f"local_prefill_tokens:{why}": 0
+        for why in ("agg", "no_prefill_worker", "no_pair", "slow_link")
+    },
 }
 """shown from the start, before any worker said a word"""

@@ -20,6 +20,9 @@ class HttpRequest:
     tenant: str
     endpoint: Endpoint
     timeout_s: float
+    """what is left of its time"""
+    limit_s: float
+    """all of its time, from its first byte on"""
     client_traceparent: str | None
     received_ns: int
 
@@ -41,6 +44,7 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
                 sampling, max_tokens=prompt.max_tokens, seed=choice_seed(sampling.seed, at)
             ),
             timeout_s=http.timeout_s,
+            limit_s=http.limit_s,
             traceparent=(trace.child() if index else trace).traceparent,
             client_traceparent=http.client_traceparent,
             received_ns=http.received_ns,

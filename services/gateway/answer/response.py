@@ -28,6 +28,7 @@ from services.gateway.answer.shape import AnswerIdentity, AnswerShape, answer_ob
 from services.gateway.answer.sse import DONE, ChunkWriter, error_event
 from services.gateway.answer.text import AnswerText
 from services.gateway.answer.usage import usage
+from services.gateway.http.byte_budget import ByteShare
 from services.gateway.http.chunk_stream import ChunkStream, chunk_stream
 from services.gateway.http.client_connection import ClientConnection, ClientGoneError
 from services.gateway.http.errors import error_body, error_response, json_response
@@ -87,8 +88,12 @@ class Answer:
 class AnswerResponse(Response):
     """Sends one answer; cancels its choices on every way out but the end of their texts."""
 
-    def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
+    def __init__(
+        self, request: Request, answer: Answer, slow_reader_s: float, share: ByteShare
+    ) -> None:
+        """`share`: what its prompts hold of the byte budget, released at the end."""
         super().__init__()
+        self._share = share
         self._request = request
         self._answer = answer
         self._slow_reader_s = slow_reader_s
@@ -101,6 +106,8 @@ class AnswerResponse(Response):
         except ClientGoneError:
             log.debug("%s: the client left", self._answer.identity.rid)
             await drop_connection(scope)
+        finally:
+            self._share.release()
 
     async def _run(self, scope: Scope, client: ClientConnection) -> None:
         try:
@@ -148,8 +155,10 @@ class WholeResponse(AnswerResponse):
 class StreamResponse(AnswerResponse):
     """The answer as server-sent events; chunks of different choices come as they come."""
 
-    def __init__(self, request: Request, answer: Answer, slow_reader_s: float) -> None:
-        super().__init__(request, answer, slow_reader_s)
+    def __init__(
+        self, request: Request, answer: Answer, slow_reader_s: float, share: ByteShare
+    ) -> None:
+        super().__init__(request, answer, slow_reader_s, share)
         prepared = answer.prepared
         shape, identity = answer.shape, answer.identity
         self._chunks = [

@@ -2,15 +2,22 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Send
 
 CHECKS_PER_LIMIT = 4
+T = TypeVar("T")
 
 
 class ClientGoneError(Exception):
     """The client closed its connection or stopped reading; nobody wants the answer."""
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns; cancels it and raises ClientGoneError once the client has left. The
+    body of its request must have been read."""
+    return await _unless(_until_disconnect(receive), work)
 
 
 class ClientConnection:
@@ -36,20 +43,10 @@ class ClientConnection:
         """Await `work`; cancel it and raise ClientGoneError once the client has left.
 
         `work` cleans up in its own `finally`; this returns only after it has ended."""
-        working = asyncio.ensure_future(work)
-        watching = asyncio.ensure_future(self._until_gone())
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise ClientGoneError
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
+        await _unless(self._until_gone(), work)
 
     async def _until_gone(self) -> None:
-        listening = asyncio.ensure_future(self._until_disconnect())
+        listening = asyncio.ensure_future(_until_disconnect(self._receive))
         try:
             while not listening.done():
                 await asyncio.wait({listening}, timeout=self._slow_reader_s / CHECKS_PER_LIMIT)
@@ -58,10 +55,25 @@ class ClientConnection:
         finally:
             listening.cancel()
 
-    async def _until_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
     def _stalled(self) -> bool:
         since_s = self._send_since_s
         return since_s is not None and self._now_s() - since_s >= self._slow_reader_s
+
+
+async def _unless(gone: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns; ClientGoneError, and `work` cancelled, if `gone` ends first."""
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGoneError
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

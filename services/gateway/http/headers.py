@@ -43,8 +43,10 @@ def too_large(limit_bytes: int) -> RequestError:
     )
 
 
-def timeout_s(request: Request, limit_s: float) -> float:
-    """How long the request may take: what the client asks for, up to the gateway's own limit."""
+def timeout_s(request: Request, setting_s: float) -> float:
+    """How long the request may take: what the client asks for, up to the gateway's own limit,
+    which is none if the setting is 0."""
+    limit_s = setting_s or math.inf
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return limit_s

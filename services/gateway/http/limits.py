@@ -22,7 +22,9 @@ class HttpLimits:
     body_bytes: int = 4 * 2**20 + 64 * 1024
     """as sent, with the framing of chunks"""
     num_connections: int = 4096
-    """open at once; the next one is refused"""
+    """open at once; for the next one the longest idle is closed"""
+    num_probe_connections: int = 64
+    """more that may ask for /health, /ready and /metrics where none is idle"""
 
 
 def file_limit() -> int:

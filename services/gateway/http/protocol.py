@@ -20,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from services.gateway.http.limits import HttpLimits
+from services.gateway.http.open_connections import PROBE_PATHS, OpenConnections, Purpose
 from services.gateway.http.refusal import (
     NO_CONNECT,
     NO_HOST,
@@ -37,6 +37,7 @@ from services.gateway.http.refusal import (
 
 _EVENT_STREAM = "baton.event_stream"
 _CONNECTION = "baton.connection"
+_BEGAN = "baton.began_s"
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
 COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
 FIRST_PROBE_S = 0.05
@@ -53,6 +54,18 @@ Stage = Literal["idle", "head", "body"]
 def mark_event_stream(scope: MutableMapping[str, Any]) -> None:
     """The answer to this request is a chunked event stream, where a comment harms nobody."""
     scope[_EVENT_STREAM] = True
+
+
+def began_s(scope: MutableMapping[str, Any]) -> float:
+    """When the first byte of this request arrived, on the event loop's clock."""
+    began: float = scope[_BEGAN]
+    return began
+
+
+def body_is_unread(scope: MutableMapping[str, Any]) -> bool:
+    """Part of this request's body is still to come."""
+    cycle = answer_in_progress(scope)
+    return cycle is not None and cycle.more_body
 
 
 def answer_in_progress(scope: MutableMapping[str, Any]) -> RequestResponseCycle | None:
@@ -88,14 +101,16 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def __init__(
         self,
-        limits: HttpLimits,
+        others: OpenConnections,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits = limits
+        self.purpose: Purpose = "any"
+        self._others = others
+        self._limits = others.limits
         self._stage: Stage = "idle"
         self._num_bytes = 0
         """received in this stage"""
@@ -114,12 +129,19 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._limits.num_connections:
+        purpose = self._others.admit(len(self.connections))
+        if purpose is None:
             self._refused = True
             transport.write(TOO_MANY_CONNECTIONS.to_bytes())
             transport.close()
             return
+        self.purpose = purpose
+        self._others.note_idle(self)
         self._watch()
+
+    def give_way(self) -> None:
+        """Another connection needs the place of this idle one."""
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -154,6 +176,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._others.note_busy(self)
         for timer in (self._probe, self._deadline):
             if timer is not None:
                 timer.cancel()
@@ -173,12 +196,15 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._stage = "head"
         self._num_bytes = self._chunk_bytes
-        cast(dict[str, Any], self.scope)[_CONNECTION] = self
+        scope = cast(dict[str, Any], self.scope)
+        scope[_CONNECTION] = self
+        scope[_BEGAN] = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        self._refusal = self._head_refusal()
+        self._refusal = self._head_refusal() or self._place_refusal()
         if self._refusal is not None:
             raise _RefusedError
+        self._others.note_busy(self)
         super().on_headers_complete()
         self._stage = "body"
         self._num_bytes = 0
@@ -202,6 +228,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.close()
         elif not self._refused:
             self._watch()
+            if self._is_answered():
+                self._others.note_idle(self)
 
     def _is_answered(self) -> bool:
         """Nothing that was asked on this connection waits for its answer."""
@@ -223,6 +251,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
             return NO_HOST
         return None
+
+    def _place_refusal(self) -> HttpRefusal | None:
+        """A place that is kept for probes is for nothing else."""
+        may_ask = self.purpose == "any" or self.url.partition(b"?")[0] in PROBE_PATHS
+        return None if may_ask else TOO_MANY_CONNECTIONS
 
     def _has_large_head(self) -> bool:
         if len(self.headers) > self._limits.num_headers:

@@ -1,10 +1,12 @@
 """The uvicorn server that runs the gateway's app."""
 
 import asyncio
+import contextlib
 import functools
 import math
 import signal
 import socket
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from services.gateway.http.limits import HttpLimits, file_limit
+from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
 from shared.settings import Settings
 
@@ -21,6 +24,7 @@ LAST_WORDS_S = 5
 CHUNK_FRAMING_BYTES = 64 * 1024
 """what the framing of a chunked body may add to it"""
 CONNECTIONS_PER_REQUEST = 2
+ADMIN_CONNECTIONS = 64
 MIN_CONNECTIONS = 4096
 
 
@@ -28,9 +32,10 @@ def http_limits(settings: Settings) -> HttpLimits:
     """Room for every request the gateway may own, as many idle connections, and no more than
     the process can open."""
     wanted = max(MIN_CONNECTIONS, CONNECTIONS_PER_REQUEST * settings.max_live_requests)
+    can_open = max(1, file_limit() - HttpLimits.num_probe_connections)
     return HttpLimits(
         body_bytes=settings.max_body_bytes + CHUNK_FRAMING_BYTES,
-        num_connections=min(wanted, file_limit()),
+        num_connections=min(wanted, can_open),
     )
 
 
@@ -52,13 +57,30 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class AdminServer(HttpServer):
+    """A server beside the clients' one, which is the one that hears signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 def http_server(app: FastAPI, settings: Settings, limits: HttpLimits | None = None) -> HttpServer:
     """Not started; run with `await server.serve(sockets=[bound socket])`."""
-    protocol = functools.partial(GatewayProtocol, limits or http_limits(settings))
-    config = uvicorn.Config(
+    grace_s = math.ceil(settings.drain_s) + LAST_WORDS_S
+    return HttpServer(_config(app, limits or http_limits(settings), grace_s))
+
+
+def admin_server(app: FastAPI) -> AdminServer:
+    """The same for the few who look after the gateway; end it with `should_exit`."""
+    limits = HttpLimits(num_connections=ADMIN_CONNECTIONS, num_probe_connections=0)
+    return AdminServer(_config(app, limits, grace_s=1))
+
+
+def _config(app: FastAPI, limits: HttpLimits, grace_s: int) -> uvicorn.Config:
+    protocol = functools.partial(GatewayProtocol, OpenConnections(limits))
+    return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         http=cast(Any, protocol),
         ws="none",
         lifespan="off",
@@ -67,6 +89,5 @@ def http_server(app: FastAPI, settings: Settings, limits: HttpLimits | None = No
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORDS_S,
+        timeout_graceful_shutdown=grace_s,
     )
-    return HttpServer(config)

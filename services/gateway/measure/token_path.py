@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
 from services.gateway.http.server import http_limits, http_server
 from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
@@ -26,6 +27,7 @@ from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import served_model
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.app import create_app
+from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
 from shared.checkpoint import load_checkpoint
 from shared.clock import SystemClock
@@ -140,7 +142,13 @@ class Bench:
         self.text = TextPool(
             checkpoint.path, model, hash_root=root_hash(b"", "default"), block_size=16
         )
-        app = create_app(settings, model, self.dispatcher, self.text, metrics.text, "1")
+        app = create_app(
+            settings,
+            model,
+            self.dispatcher,
+            self.text,
+            StatusRoutes(self.dispatcher, metrics.text, "1"),
+        )
         self._server = http_server(app, settings)
         self._server.config.load()
 
@@ -155,8 +163,9 @@ class Bench:
 
     def open(self, num_tokens: int) -> NullTransport:
         """One streamed completion."""
-        server, limits = self._server, http_limits(self._settings)
-        protocol = GatewayProtocol(limits, server.config, server.server_state, {})
+        server = self._server
+        connections = OpenConnections(http_limits(self._settings))
+        protocol = GatewayProtocol(connections, server.config, server.server_state, {})
         transport = NullTransport()
         protocol.connection_made(transport)
         fields = {"max_tokens": num_tokens, "stream": True, "ignore_eos": True, "temperature": 0}

@@ -21,3 +21,5 @@ class DispatchCounters:
     """by reason: first, or what ended the attempt before"""
     requests: Counter[str] = field(default_factory=Counter)
     """by outcome"""
+    admissions_refused: Counter[str] = field(default_factory=Counter)
+    """by reason"""

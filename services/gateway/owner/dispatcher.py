@@ -19,7 +19,7 @@ from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.observer import Observer
-from services.gateway.owner.owned_requests import OwnedRequests
+from services.gateway.owner.owned_requests import OwnedRequests, StoreState
 from services.gateway.owner.ownership import Ownership
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Placement
@@ -136,13 +136,19 @@ class Dispatcher:
             self._requests.execute(live, live.machine.cancel(num_tokens))
 
     def ready(self) -> bool:
-        """Whether a request would be accepted and served now."""
+        """Whether workers would serve a request now. Redis does not count: without it a request
+        is refused in words, and what runs goes on."""
         return (
             not self._draining
-            and self._links.registry_answers
             and self._can_serve(self._requests.placement())
             and len(self._requests.live) < self._settings.max_live_requests
         )
+
+    def store_state(self) -> StoreState:
+        """How Redis is, as far as this gateway knows."""
+        if not self._links.registry_answers:
+            return "away"
+        return "refuses writes" if self._requests.store == "refuses writes" else "ok"
 
     def status(self) -> dict[str, Any]:
         """The body of `status --json`. Asks the workers how they are, for whoever asks next."""
@@ -151,6 +157,7 @@ class Dispatcher:
         return {
             "version": identity.version,
             "url": identity.url,
+            "admin_url": identity.admin_url,
             "model": identity.model,
             "max_model_len": self._links.max_model_len() or identity.max_model_len,
             "block_size": identity.block_size,
@@ -188,6 +195,7 @@ class Dispatcher:
             backlog_pulls=counters.backlog_pulls,
             retries_held=counters.retries_held,
             attempts=counters.attempts,
+            admissions_refused=counters.admissions_refused,
             worker_totals=self.worker_counters(),
             records_dropped=self._requests.writer.num_dropped,
         )
@@ -242,7 +250,7 @@ class Dispatcher:
                 rid=request.rid,
                 g_inc=identity.g_inc,
                 tenant=request.tenant,
-                pool=identity.pool,
+                pool=identity.pool_id,
                 num_prompt_tokens=len(request.prompt_ids),
                 received_ns=request.received_ns,
             ),
@@ -293,8 +301,9 @@ class Dispatcher:
         for live in self._all_live():
             waits_for_decode = live.machine.wants_decode
             live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
-            if now_s >= live.deadline_s:
-                self._requests.execute(live, live.machine.expire(live.limit_s))
+            overdue = live.overdue(now_s, self._settings.first_token_timeout_s)
+            if overdue is not None:
+                self._requests.execute(live, live.machine.abandon(overdue))
             elif now_s - live.progress_s > live.patience_s():
                 self._requests.execute(live, live.machine.stall(live.machine.epoch))
         self._requests.choose_missing_decodes()

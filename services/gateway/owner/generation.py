@@ -10,6 +10,7 @@ HTTP layer only reads it.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -30,12 +31,15 @@ class GenerateRequest:
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     timeout_s: float
+    """what is left of its HTTP request's time; may be infinite"""
     traceparent: str | None
     """W3C context of this request's own span, the parent of what workers report"""
     received_ns: int
     """wall clock when the HTTP request's body was complete"""
     block_hashes: tuple[bytes, ...] | None = None
     """chain hashes of the prompt's full blocks, if the text side computed them already"""
+    limit_s: float = math.inf
+    """how long its HTTP request may take as a whole"""
     client_traceparent: str | None = None
     """W3C context the client sent, the parent of the request's own span"""
     group: str = ""

@@ -1,8 +1,11 @@
 """Who this gateway is and what it serves, as `status` shows it."""
 
+import hashlib
 from dataclasses import dataclass
 
 from services.gateway.owner.router import Topology
+
+POOL_ID_BYTES = 6
 
 
 @dataclass(frozen=True)
@@ -22,3 +25,10 @@ class GatewayIdentity:
     topology: Topology = "auto"
     """pd: wait for a prefill worker after the start; agg: none is expected; auto: by what the
     registry has listed so far"""
+    admin_url: str = ""
+    """of the listener that only probes, scrapers and operators use"""
+
+    @property
+    def pool_id(self) -> str:
+        """Short name of the pool for records: a value over 64 bytes would quadruple their size."""
+        return hashlib.blake2b(self.pool.encode(), digest_size=POOL_ID_BYTES).hexdigest()

@@ -5,11 +5,12 @@ import secrets
 from collections.abc import Sequence
 
 from services.gateway.owner.avoidance import Key
-from services.gateway.owner.effects import SendAssign, SendReceive
+from services.gateway.owner.effects import Failure, SendAssign, SendReceive
 from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.ownership import Ownership
 from services.gateway.owner.receipts import AttemptNote, Receipt
 from services.gateway.owner.router import Route
+from services.gateway.owner.time_limits import no_token, time_is_up
 from shared.block_hash import block_hash
 from shared.protocol import Assign, Receive
 from shared.state.records import AdmittedRequest
@@ -78,10 +79,14 @@ class LiveRequest:
     def rid(self) -> str:
         return self.request.rid
 
-    @property
-    def limit_s(self) -> float | None:
-        """How long its HTTP request may take; None of a choice that got what was left of it."""
-        return None if self.request.follows else self.request.timeout_s
+    def overdue(self, now_s: float, token_timeout_s: float) -> Failure | None:
+        """What it ends with if its time is up, or if no token came for too long: whether it
+        waited in the line, on a worker, or between two attempts."""
+        if now_s >= self.deadline_s:
+            return time_is_up(self.request.limit_s)
+        if now_s - self.last_token_s >= token_timeout_s:
+            return no_token(token_timeout_s)
+        return None
 
     def begin_epoch(self, block_size: int) -> None:
         """A retry continues after the tokens taken so far."""

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from services.gateway.owner.avoidance import Avoidance, Key
 from services.gateway.owner.counters import DispatchCounters
@@ -63,6 +63,14 @@ _STATES: Mapping[str, FinalState] = {
 }
 
 
+StoreState = Literal["ok", "refuses writes", "away"]
+"""what the last ADMIT found"""
+_STORES: Mapping[Admission | None, StoreState] = {
+    Admission.REFUSES_WRITES: "refuses writes",
+    None: "away",
+}
+
+
 class OwnedRequests:
     """Live requests by rid, and everything their effects touch."""
 
@@ -82,6 +90,7 @@ class OwnedRequests:
         self.writer = RecordWriter(records)
         self.throughput = Throughput()
         self.promises = Promises()
+        self.store: StoreState = "ok"
         self.line = WaitingLine(backlog, self.counters, clock, self._backlog_full, links.ping_all)
         self._observer = observer
         self._identity = identity
@@ -296,7 +305,7 @@ class OwnedRequests:
             num_cached_tokens=receipt.cached_tokens,
             num_attempts=max(len(receipt.attempts), 1),
         )
-        self.writer.finish(live.record, outcome, partial(self._finished, live))
+        self.writer.finish(live.record, outcome, partial(self._finished, live.rid))
 
     def _end(self, live: LiveRequest, effect: End) -> None:
         self.line.leave(live.rid)
@@ -324,14 +333,18 @@ class OwnedRequests:
 
     # Answers from Redis
 
-    def _finished(self, live: LiveRequest) -> None:
-        self.execute(live, live.machine.finish_answered())
+    def _finished(self, rid: str) -> None:
+        """By id: a FINISH that is repeated while Redis is away holds no prompt."""
+        if (live := self.live.get(rid)) is not None:
+            self.execute(live, live.machine.finish_answered())
 
     def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
+        self.store = _STORES.get(answer, "ok")
         if answer is Admission.ADMITTED:
             live.note_admitted()
             self.execute(live, live.machine.admitted())
             return
+        self.counters.admissions_refused["away" if answer is None else answer.value] += 1
         failure = self._refusal(answer)
         self.execute(live, live.machine.refused(failure, maybe_recorded=answer is None))
 
@@ -339,6 +352,9 @@ class OwnedRequests:
         retry_after_s = self.throughput.per_end_s(self._clock.monotonic_s())
         if answer is None:
             text = "the state store does not answer"
+            return Failure("state_unavailable", text, 503, retry_after_s)
+        if answer is Admission.REFUSES_WRITES:
+            text = "the state store refuses writes; its log or INFO memory says why"
             return Failure("state_unavailable", text, 503, retry_after_s)
         if answer is Admission.OVER_QUOTA:
             text = "too many live requests of this tenant"

@@ -255,17 +255,8 @@ class Ownership:
         effects = self._cancel_workers("cancelled")
         return effects + self._finish(End("cancelled"), num_tokens)
 
-    def expire(self, limit_s: float | None = None) -> list[Effect]:
-        """The deadline has passed; `limit_s`: how long the request had, where that is known."""
-        if not self.live:
-            return []
-        after = "" if limit_s is None else f" after {limit_s:g} s"
-        set_by = "the header x-baton-timeout-s or the gateway's request_timeout_s"
-        text = f"the request's time is up{after} (set by {set_by})"
-        return self._fail(Failure("deadline_exceeded", text, 504))
-
     def abandon(self, failure: Failure) -> list[Effect]:
-        """The owner gives up: no room will come, or it is closing."""
+        """The owner gives up: a time limit is reached, no room will come, or it is closing."""
         return self._fail(failure) if self.live else []
 
     # Decisions

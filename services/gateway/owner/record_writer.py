@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from services.gateway.owner.background import Background
-from shared.errors import BatonError
+from shared.errors import BatonError, StateRefusedError
 from shared.loops import Loops
 from shared.repeats import Repeats
 from shared.state.records import Admission, AdmittedRequest, Outcome, RequestRecords
@@ -77,6 +77,8 @@ class RecordWriter:
     ) -> None:
         try:
             admission = await self._records.admit(request)
+        except StateRefusedError:
+            answered(Admission.REFUSES_WRITES)
         except BatonError:
             answered(None)
         except Exception:

@@ -160,7 +160,8 @@ class PromptReader:
     def tokenize(self, body: bytes) -> TokenList:
         """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt"}.
 
-        Texts longer than the model's context are counted too."""
+        Texts longer than the model's context are counted too, as long as their bytes do not say
+        that they are."""
         fields = load_object(body)
         self._check_names(fields, _TOKENIZE_READERS)
         if ("prompt" in fields) == ("messages" in fields):
@@ -172,8 +173,10 @@ class PromptReader:
             generate = fields.get("add_generation_prompt", True)
             use = ToolUse(read_tools(fields.get("tools") or [], "tools"))
             chat = self._render(messages, use, add_generation_prompt=generate)
+            self._check_fits(chat.text, "messages")
             return TokenList(tuple(self._chat_prompt.encode(chat)))
         content = text(fields["prompt"], "prompt")
+        self._check_fits(content, "prompt")
         add_special = fields.get("add_special_tokens", True)
         encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
         return TokenList(tuple(encode(content)))
@@ -186,6 +189,8 @@ class PromptReader:
             raise RequestError("tokens: missing", code="missing_parameter", param="tokens")
         ids = token_ids(fields["tokens"], "tokens")
         self._check_ids(ids, "tokens")
+        if len(ids) > self._model.max_model_len:
+            raise self._too_long(f"{len(ids)}", "tokens")
         detokenizer = self._tokenizer.detokenizer()
         return PlainText(detokenizer.push(ids) + detokenizer.end())
 

@@ -3,7 +3,6 @@
 No middleware: it would cost every chunk of every stream. Each answer carries its own headers.
 """
 
-from collections.abc import Callable
 from typing import cast
 
 from fastapi import FastAPI
@@ -11,24 +10,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.http.body import TooLargeResponse
+from services.gateway.http.body import UnreadResponse
 from services.gateway.http.client_connection import ClientGoneError
 from services.gateway.http.errors import (
     error_response,
     http_exception_response,
     internal_error_response,
 )
+from services.gateway.http.protocol import body_is_unread
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.generate import GenerateRoutes
+from services.gateway.routes.intake import Intake
 from services.gateway.routes.models import ModelsRoutes
 from services.gateway.routes.serving import Dispatch
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
-from shared.errors import BatonError, RequestError
+from shared.errors import BatonError
 from shared.settings import Settings
 
 CLIENT_GONE_STATUS = 499
+UNREAD_STATUSES = (413, 503, 504)
+"""errors that do not wait for the rest of the body"""
 
 
 def create_app(
@@ -36,17 +39,14 @@ def create_app(
     model: ServedModel,
     dispatcher: Dispatch,
     text: TextPool,
-    metrics: Callable[[], bytes],
-    version: str,
-    trouble: Callable[[], str] = str,
+    status: StatusRoutes,
 ) -> FastAPI:
-    """`metrics` returns the Prometheus text, `trouble` which background loop fails. Whoever made
-    `text` closes it."""
+    """What clients use. Whoever made `text` closes it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    generate = GenerateRoutes(settings, model, dispatcher, text)
-    texts = TextRoutes(settings, text)
+    intake = Intake(settings, text)
+    generate = GenerateRoutes(settings, model, dispatcher, text, intake)
+    texts = TextRoutes(intake, text)
     models = ModelsRoutes(model, text)
-    status = StatusRoutes(dispatcher, metrics, version, trouble)
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
@@ -57,6 +57,23 @@ def create_app(
     for path, get in {
         "/v1/models": models.every,
         "/v1/models/{name:path}": models.one,
+    }.items():
+        app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
+    _add_status(app, status)
+    _add_errors(app)
+    return app
+
+
+def create_admin_app(status: StatusRoutes) -> FastAPI:
+    """What probes, scrapers and operators ask, on a port of its own."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    _add_status(app, status)
+    _add_errors(app)
+    return app
+
+
+def _add_status(app: FastAPI, status: StatusRoutes) -> None:
+    for path, get in {
         "/health": status.health,
         "/ready": status.ready,
         "/version": status.version,
@@ -65,18 +82,20 @@ def create_app(
         "/v1/baton/requests/{rid}": status.receipt,
     }.items():
         app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
+
+
+def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(BatonError, _baton_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(Exception, _bug)
     app.router.redirect_slashes = False
-    return app
 
 
 async def _baton_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestError) and error.status == 413:
-        return TooLargeResponse(request, error)
-    return error_response(request, cast(BatonError, error))
+    response = error_response(request, cast(BatonError, error))
+    unread = response.status_code in UNREAD_STATUSES and body_is_unread(request.scope)
+    return UnreadResponse(response) if unread else response
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

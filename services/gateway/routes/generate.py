@@ -1,7 +1,6 @@
 """POST /v1/chat/completions and /v1/completions (steps 1 and 8 of a request's life)."""
 
 import asyncio
-import time
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,17 +10,21 @@ from services.gateway.answer.choice_group import ChoiceGroup
 from services.gateway.answer.group_requests import HttpRequest, choice_requests
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import receipt_wanted
-from services.gateway.answer.response import Answer, StreamResponse, WholeResponse
+from services.gateway.answer.response import (
+    Answer,
+    AnswerResponse,
+    StreamResponse,
+    WholeResponse,
+)
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
 from services.gateway.answer.submit_order import SubmitOrder
 from services.gateway.answer.text import AnswerText
-from services.gateway.http.body import read_body
-from services.gateway.http.headers import timeout_s
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_pool import TextPool
+from services.gateway.routes.intake import Incoming, Intake
 from services.gateway.routes.serving import Dispatch
 from shared.device_type import device_type
 from shared.settings import Settings
@@ -33,12 +36,18 @@ class GenerateRoutes:
     """The two endpoints that generate; they differ in the endpoint's name only."""
 
     def __init__(
-        self, settings: Settings, model: ServedModel, dispatcher: Dispatch, text: TextPool
+        self,
+        settings: Settings,
+        model: ServedModel,
+        dispatcher: Dispatch,
+        text: TextPool,
+        intake: Intake,
     ) -> None:
         self._settings = settings
         self._model = model
         self._dispatcher = dispatcher
         self._text = text
+        self._intake = intake
         self._starting = asyncio.Lock()
         self._step_tokens = settings.tokens_per_step(device_type(settings.device))
         """of a worker"""
@@ -53,16 +62,26 @@ class GenerateRoutes:
         """Step 1: read, validate, template, tokenize, hash; then hand over to the dispatcher.
 
         Step 8 is in the response: sequence of deltas to text to events."""
-        body = await read_body(request, self._settings.max_body_bytes)
-        received_ns = time.time_ns()
-        with_receipt = receipt_wanted(request.headers)
-        prepared = await self._text.read(endpoint, body)
+        incoming = await self._intake.read(request, endpoint)
+        try:
+            return await self._started(request, endpoint, incoming)
+        except BaseException:
+            incoming.share.release()
+            raise
+
+    async def _started(
+        self, request: Request, endpoint: Endpoint, incoming: Incoming
+    ) -> AnswerResponse:
+        """Its choices are submitted; the response has the rest."""
+        prepared, received_ns = incoming.answer, incoming.received_ns
         assert isinstance(prepared, PreparedRequest)
+        with_receipt = receipt_wanted(request.headers)
         http = HttpRequest(
             rid=request_id(request.scope),
             tenant=TENANT,
             endpoint=endpoint,
-            timeout_s=timeout_s(request, self._settings.request_timeout_s),
+            timeout_s=incoming.deadline.left_s(),
+            limit_s=incoming.deadline.limit_s,
             client_traceparent=request.headers.get("traceparent"),
             received_ns=received_ns,
         )
@@ -76,7 +95,7 @@ class GenerateRoutes:
             final_receipt=self._dispatcher.final_receipt if with_receipt else None,
         )
         response = StreamResponse if prepared.stream else WholeResponse
-        return response(request, answer, self._settings.slow_reader_s)
+        return response(request, answer, self._settings.slow_reader_s, incoming.share)
 
     def _group(self, http: HttpRequest, prepared: PreparedRequest) -> ChoiceGroup:
         settings = self._settings

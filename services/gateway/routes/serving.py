@@ -14,6 +14,9 @@ class Dispatch(Protocol):
     def ready(self) -> bool:
         """Whether a request would be served now."""
 
+    def store_state(self) -> str:
+        """How Redis is: ok, refuses writes, away."""
+
     def status(self) -> dict[str, Any]:
         """The `status --json` object."""
 

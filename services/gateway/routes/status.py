@@ -42,10 +42,13 @@ class StatusRoutes:
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether a chat request would be served now."""
+        """Whether workers would serve a request now, and how Redis is."""
+        store = self._dispatcher.store_state()
         if self._dispatcher.ready():
-            return json_response(request, {"status": "ready"})
-        error = OverloadedError("not ready", retry_after_s=RETRY_AFTER_S, status=503)
+            return json_response(request, {"status": "ready", "redis": store})
+        error = OverloadedError(
+            f"not ready (redis: {store})", retry_after_s=RETRY_AFTER_S, status=503
+        )
         return error_response(request, error)
 
     async def version(self, request: Request) -> Response:

@@ -3,23 +3,23 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.http.body import read_body
 from services.gateway.http.errors import json_response
 from services.gateway.prompt.prompt_reader import PlainText, TokenList
 from services.gateway.prompt.text_pool import TextPool
-from shared.settings import Settings
+from services.gateway.routes.intake import Intake
 
 
 class TextRoutes:
     """The tokenizer as clients may use it."""
 
-    def __init__(self, settings: Settings, text: TextPool) -> None:
-        self._settings = settings
+    def __init__(self, intake: Intake, text: TextPool) -> None:
+        self._intake = intake
         self._text = text
 
     async def tokenize(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes)
-        answer = await self._text.read("tokenize", body)
+        incoming = await self._intake.read(request, "tokenize")
+        incoming.share.release()
+        answer = incoming.answer
         assert isinstance(answer, TokenList)
         payload = {
             "tokens": answer.token_ids,
@@ -29,7 +29,8 @@ class TextRoutes:
         return json_response(request, payload)
 
     async def detokenize(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.max_body_bytes)
-        answer = await self._text.read("detokenize", body)
+        incoming = await self._intake.read(request, "detokenize")
+        incoming.share.release()
+        answer = incoming.answer
         assert isinstance(answer, PlainText)
         return json_response(request, {"prompt": answer.text})

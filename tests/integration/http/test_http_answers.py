@@ -5,6 +5,7 @@ Rows are those of the list of inputs that must be served. Through a real socket.
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -367,7 +368,7 @@ async def test_what_the_dispatcher_is_given(app: ServedApp, client: httpx.AsyncC
     assert sampling.stop_token_ids == (9,)
     assert sampling.eos_token_ids == (app.tokenizer.token_to_id(END),)
     assert sampling.logprobs == -1
-    assert chat.timeout_s == app.settings.request_timeout_s
+    assert chat.timeout_s == math.inf
     assert chat.block_hashes is not None
     assert len(chat.block_hashes) == len(chat.prompt_ids) // 16
     assert Attempt(chat.rid, 0).rid == response.headers["x-request-id"]

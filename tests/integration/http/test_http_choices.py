@@ -189,7 +189,8 @@ async def test_choices_wait_for_the_prompt_to_be_computed(
         return [token_1, *say(app, "hello")]
 
     app.dispatcher.script = script
-    asking = asyncio.ensure_future(client.post(CHAT, json=chat_body(LONG, n=4)))
+    headers = {"x-baton-timeout-s": "20"}
+    asking = asyncio.ensure_future(client.post(CHAT, json=chat_body(LONG, n=4), headers=headers))
     await until(lambda: bool(app.dispatcher.requests))
     await asyncio.sleep(0.05)
     assert [request.choice for request in app.dispatcher.requests] == [0]

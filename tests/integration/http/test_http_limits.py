@@ -266,21 +266,47 @@ async def test_a_bad_request_behind_good_ones_waits_for_their_answers(app: Serve
                 assert await reader.read() == b""
 
 
-async def test_row_18_idle_connections_are_capped(hurried_app: ServedApp) -> None:
-    """The one above the cap is told to come back; those within it are served as before."""
+async def test_row_18_the_longest_idle_connection_gives_way(hurried_app: ServedApp) -> None:
+    """Whoever fills all places with idle connections shuts nobody out."""
     async with AsyncExitStack() as stack:
         kept = []
         for _ in range(NUM_CONNECTIONS):
             reader, writer = await stack.enter_async_context(connection(hurried_app))
             writer.write(request_bytes(CHAT, chat_body()))
-            kept.append((reader, writer))
-        for reader, _ in kept:
             assert (await read_answer(reader)).status == 200
-        refused = await exchange(hurried_app, b"")
+            kept.append((reader, writer))
+        first, second = kept[0][0], kept[1]
+        assert (await exchange(hurried_app, request_bytes(CHAT, chat_body()))).status == 200
+        async with asyncio.timeout(LIMIT_S):
+            assert await first.read() == b""
+        second[1].write(request_bytes(CHAT, chat_body()))
+        assert (await read_answer(second[0])).status == 200
+
+
+async def test_row_18_probes_are_answered_where_every_connection_is_busy(
+    hurried_app: ServedApp,
+) -> None:
+    """Others are told to come back, and all within the cap are served as before."""
+    go_on = asyncio.Event()
+    script = hurried_app.dispatcher.script
+    hurried_app.dispatcher.script = lambda request: [go_on, *script(request)]
+    async with AsyncExitStack() as stack:
+        kept = []
+        for _ in range(NUM_CONNECTIONS):
+            reader, writer = await stack.enter_async_context(connection(hurried_app))
+            writer.write(request_bytes(CHAT, chat_body()))
+            kept.append(reader)
+        while len(hurried_app.dispatcher.requests) < NUM_CONNECTIONS:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        async with connection(hurried_app) as (reader, writer):
+            for path in ("/health", "/ready", "/metrics?all=1", "/health"):
+                writer.write(head_bytes("GET", path))
+                assert (await read_answer(reader)).status == 200
+        refused = await exchange(hurried_app, request_bytes(CHAT, chat_body()))
         check_error(refused.body, refused.headers, 503, "overloaded")
         assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
-        reader, writer = kept[0]
-        writer.write(request_bytes(CHAT, chat_body()))
-        assert (await read_answer(reader)).status == 200
-    answer = await exchange(hurried_app, request_bytes(CHAT, chat_body()))
-    assert answer.status == 200
+        go_on.set()
+        for reader in kept:
+            assert (await read_answer(reader)).status == 200
+    hurried_app.dispatcher.script = script
+    hurried_app.dispatcher.requests.clear()

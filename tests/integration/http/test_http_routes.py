@@ -68,11 +68,16 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
 
 async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     assert (await client.get("/health")).status_code == 200
-    assert (await client.get("/ready")).status_code == 200
+    for store in ("ok", "refuses writes", "away"):
+        app.dispatcher.store = store
+        ready = await client.get("/ready")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "redis": store})
     app.dispatcher.is_ready = False
     not_ready = await client.get("/ready")
     assert not_ready.status_code == 503
     assert not_ready.json()["error"]["type"] == "server_error"
+    assert "redis: away" in not_ready.json()["error"]["message"]
+    app.dispatcher.store = "ok"
     assert (await client.get("/health")).status_code == 200
 
 

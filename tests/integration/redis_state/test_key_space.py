@@ -7,7 +7,7 @@ import pytest
 
 from shared.queue.backlog import BacklogEntry
 from shared.state import keys as key_table
-from shared.state.keys import ENDED_TTL_S, KV_TTL_S, LIVE_TTL_S, WORKER_KEYS_TTL_S
+from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S, KV_TTL_S, LIVE_TTL_S, WORKER_KEYS_TTL_S
 from shared.state.kv_events import KVEvent
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.reply import as_int, as_list, as_text
@@ -20,10 +20,10 @@ ROW = re.compile(
     r"^\| (?P<key>[a-z-]+)(:\{\w+\})? +\| (?P<type>\w+) +\|[^|]*\| (?P<life>[^|]*) \|$"
 )
 SECONDS = {
-    "LIVE": LIVE_TTL_S,
-    "ENDED": ENDED_TTL_S,
-    "WORKER_KEYS": WORKER_KEYS_TTL_S,
-    "KV": KV_TTL_S,
+    "LIVE": [LIVE_TTL_S],
+    "RECORD": [LIVE_TTL_S, ENDED_TTL_S, ABANDONED_TTL_S],
+    "WORKER_KEYS": [WORKER_KEYS_TTL_S],
+    "KV": [KV_TTL_S],
 }
 
 
@@ -32,8 +32,7 @@ def documented() -> dict[str, tuple[str, list[int]]]:
     table = {}
     for row in filter(None, map(ROW.match, (key_table.__doc__ or "").splitlines())):
         if row["key"] != "key":
-            lives = [SECONDS[life] for life in row["life"].strip().split(", ")]
-            table[row["key"]] = (row["type"], lives)
+            table[row["key"]] = (row["type"], SECONDS[row["life"].strip()])
     return table
 
 

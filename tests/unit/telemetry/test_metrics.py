@@ -45,7 +45,7 @@ def test_the_text_parses_and_names_have_no_colon_and_a_help() -> None:
 
 def test_zeros_are_there_before_any_worker() -> None:
     found = samples(GatewayMetrics(list))
-    for reason in ("agg", "no_prefill_worker", "slow_link"):
+    for reason in ("agg", "no_prefill_worker", "no_pair", "slow_link"):
         assert found["baton_local_prefill_tokens_total", (("reason", reason),)] == 0
     for source in ("computed", "cached", "transferred"):
         assert found["baton_prompt_tokens_total", (("source", source),)] == 0

@@ -221,6 +221,7 @@ class Bench:
             prompt_ids=tuple(range(num_prompt)),
             sampling=Sampling(max_tokens=max_tokens, temperature=0.0),
             timeout_s=60.0,
+            limit_s=60.0,
             traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01",
             received_ns=self.clock.wall_ns(),
         )

@@ -22,6 +22,7 @@ from services.gateway.owner.effects import (
     WriteFinish,
 )
 from services.gateway.owner.ownership import Ownership
+from services.gateway.owner.time_limits import time_is_up
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 MAX_TOKENS = 4
@@ -215,7 +216,7 @@ class World:
         self.event(self.machine.cancel(len(self.delivered)))
 
     def expire(self) -> None:
-        self.event(self.machine.expire())
+        self.event(self.machine.abandon(time_is_up(1.0)))
 
     def settle(self) -> None:
         """No more faults: all that is on its way arrives, in order or backwards, and Redis

@@ -1,5 +1,8 @@
 """The gateway's core on fake links: one request from submit to its end, in every weather."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from services.gateway.owner.generation import Generation
@@ -157,6 +160,31 @@ async def test_one_pair_waits_for_the_worker_that_comes_back() -> None:
         assert back.last(Receive).token_ids == (*range(40), 10)
         back.tokens(1, 11, 12, reason="length")
         assert await read(generation) == ([10, 11, 12], "length")
+
+
+async def test_an_answer_may_take_for_ever_but_each_token_has_its_time() -> None:
+    """Waiting in the line counts: nobody can serve it, and nobody else ends it."""
+    p, d = pair()
+    async with started(Bench(first_token_timeout_s=300.0)) as bench:
+        await bench.add(p, d)
+        request = replace(bench.request(max_tokens=9), timeout_s=math.inf, limit_s=math.inf)
+        generation = bench.dispatcher.submit(request)
+        hand_over(p, d)
+        for index in range(1, 4):
+            bench.clock.advance(299.0)
+            d.tokens(index, 10 + index)
+            bench.dispatcher.tick()
+        assert bench.dispatcher.status()["requests"] == {"live": 1}
+        p.die()
+        d.die()
+        bench.clock.advance(301.0)
+        bench.dispatcher.tick()
+        await settle()
+        with pytest.raises(AttemptError) as late:
+            await read(generation)
+        assert (late.value.code, late.value.status) == ("token_timeout", 504)
+        assert "no token came for 300 s" in late.value.message
+        assert "--first-token-timeout-s" in late.value.message
 
 
 async def test_both_gone_until_the_deadline_is_one_clean_error() -> None:

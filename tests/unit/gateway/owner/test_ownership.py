@@ -15,6 +15,7 @@ from services.gateway.owner.effects import (
     WriteFinish,
 )
 from services.gateway.owner.ownership import MAX_RETURNS, Ownership, State
+from services.gateway.owner.time_limits import time_is_up
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 P, D = "p0.aa", "d0.bb"
@@ -221,7 +222,7 @@ def test_stop_string_cancel_and_deadline() -> None:
     assert effects[-1] == WriteFinish("cancelled", "", 0)
     assert machine.finish_answered() == [End("cancelled")]
     machine = owner()
-    machine.expire()
+    machine.abandon(time_is_up(1.0))
     assert failure_of(machine.finish_answered()).status == 504
 
 

@@ -36,7 +36,16 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "heartbeat_age_s": 0.5,
             }
         ]
-        keys = ["version", "url", "model", "max_model_len", "block_size", "requests", "workers"]
+        keys = [
+            "version",
+            "url",
+            "admin_url",
+            "model",
+            "max_model_len",
+            "block_size",
+            "requests",
+            "workers",
+        ]
         assert list(status) == keys
         assert bench.dispatcher.worker_counters() == {"baton_preemptions_total": 3}
 
@@ -82,7 +91,7 @@ async def test_links_outlive_the_registry() -> None:
         await bench.add(d)
         bench.registry.away = True
         await until(lambda: not bench.links.registry_answers)
-        assert not bench.dispatcher.ready()
+        assert (bench.dispatcher.ready(), bench.dispatcher.store_state()) == (True, "away")
         assert states(bench) == [("d0", "ready")]
         assert d.link is not None
         d.link.hang_up()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.prompt import text_pool
+from services.gateway.prompt import text_process
 from services.gateway.prompt.prompt_reader import PreparedRequest, TokenList
 from services.gateway.prompt.text_pool import THREAD_BODY_BYTES, TextPool
 from shared.errors import AttemptError, RequestError
@@ -98,11 +98,11 @@ async def test_a_body_that_takes_too_long_is_refused_and_the_next_one_is_read(
     pool: TextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = padded(b'{"prompt": "hello"}')
-    monkeypatch.setattr(pool, "_time_limit_s", 0.0)
+    monkeypatch.setattr(pool._line, "_time_limit_s", 0.0)
     with pytest.raises(RequestError) as caught:
         await pool.read("tokenize", ready)
     assert caught.value.code == "too_complex"
-    monkeypatch.setattr(pool, "_time_limit_s", 30.0)
+    monkeypatch.setattr(pool._line, "_time_limit_s", 30.0)
     assert isinstance(await pool.read("tokenize", ready), TokenList)
 
 
@@ -119,7 +119,7 @@ async def test_a_process_that_dies_is_an_error_and_is_replaced(
     pool: TextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = padded(b'{"prompt": "hello"}')
-    monkeypatch.setattr(text_pool, "WORKER_MODULE", "this.module.is.not.there")
+    monkeypatch.setattr(text_process, "WORKER_MODULE", "this.module.is.not.there")
     with pytest.raises(AttemptError):
         await pool.read("tokenize", body)
     monkeypatch.undo()

@@ -1,0 +1,71 @@
+"""Step 1 of a request: from its first byte to what its text means.
+
+All of it under the request's deadline, its client's presence and the gateway's byte budget.
+"""
+
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from services.gateway.http.body import read_body
+from services.gateway.http.byte_budget import ByteBudget, ByteShare
+from services.gateway.http.client_connection import while_connected
+from services.gateway.http.deadline import Deadline
+from services.gateway.prompt.prompt_reader import PlainText, TokenList
+from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_worker import Answer, Kind
+from shared.settings import Settings
+
+BYTES_PER_TOKEN = 40
+"""a Python integer and its place in a tuple"""
+BYTES_PER_HASH = 80
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A request that was read."""
+
+    received_ns: int
+    """wall clock when its body was complete"""
+    answer: Answer
+    deadline: Deadline
+    share: ByteShare
+    """what it holds of the byte budget; whoever has it releases it"""
+
+
+class Intake:
+    """Reads the requests of one gateway."""
+
+    def __init__(self, settings: Settings, text: TextPool) -> None:
+        self._settings = settings
+        self._text = text
+        self._budget = ByteBudget()
+
+    async def read(self, request: Request, kind: Kind) -> Incoming:
+        """RequestError if it is wrong; OverloadedError, AttemptError or ClientGoneError if there
+        is no room, no time or no client left."""
+        deadline = Deadline.of(request, self._settings.request_timeout_s)
+        share = self._budget.share()
+        try:
+            async with deadline.kept():
+                body = await read_body(request, self._settings.max_body_bytes, share)
+                received_ns = time.time_ns()
+                answer = await while_connected(request.receive, self._text.read(kind, body))
+            share.resize(held_bytes(answer))
+        except BaseException:
+            share.release()
+            raise
+        return Incoming(received_ns, answer, deadline, share)
+
+
+def held_bytes(answer: Answer) -> int:
+    """What an answer keeps in memory for as long as it lives."""
+    if isinstance(answer, PlainText):
+        return len(answer.text.encode())
+    if isinstance(answer, TokenList):
+        return BYTES_PER_TOKEN * len(answer.token_ids)
+    return sum(
+        BYTES_PER_TOKEN * len(prompt.token_ids) + BYTES_PER_HASH * len(prompt.block_hashes)
+        for prompt in answer.prompts
+    )
