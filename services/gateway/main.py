@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import cast
 
 from prometheus_client import disable_created_metrics
@@ -122,7 +123,7 @@ class Gateway:
         self._upkeep.start()
 
     def _facts(self) -> GatewayFacts:
-        return self._dispatcher.facts()
+        return replace(self._dispatcher.facts(), ignored_fields=self._text.ignored_fields.counts)
 
     async def drain_when_told(self, limit_s: float) -> None:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""

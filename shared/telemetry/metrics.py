@@ -42,6 +42,8 @@ class GatewayFacts:
     backlog_pulls: int = 0
     attempts: Mapping[str, int] = field(default_factory=dict)
     """by reason"""
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
+    """by name"""
     worker_totals: Mapping[str, int] = field(default_factory=dict)
     """by counter name, over all workers ever linked"""
 
@@ -132,3 +134,9 @@ class _GatewayCollector(Collector):
         for reason, value in {"first": 0, **facts.attempts}.items():
             attempts.add_metric([reason], value)
         yield attempts
+        ignored = CounterMetricFamily(
+            "baton_ignored_fields", "fields of requests that nobody here knows", None, ["field"]
+        )
+        for name, value in facts.ignored_fields.items():
+            ignored.add_metric([name], value)
+        yield ignored

@@ -34,10 +34,13 @@ from services.gateway.http.errors import error_body, error_response, json_respon
 from services.gateway.http.protocol import drop_connection, mark_event_stream
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Delta
+from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
 
 log = logging.getLogger(__name__)
+
+CLAMPED_HEADER = "x-baton-clamped"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,13 @@ class Answer:
     @property
     def with_logprobs(self) -> bool:
         return self.prepared.sampling.logprobs >= 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What was done to the request's fields."""
+        clamped = self.prepared.clamped
+        told_clamped = {CLAMPED_HEADER: clamped} if clamped else {}
+        return {**told(self.prepared.ignored), **told_clamped}
 
     def usage(self) -> dict[str, Any]:
         """What the request cost so far: each prompt once, the tokens of all choices."""
@@ -142,7 +152,8 @@ class WholeResponse(AnswerResponse):
         receipt = await answer.receipt()
         if receipt is not None:
             body["baton"] = receipt
-        await json_response(self._request, body)(scope, _nothing, client.send)
+        response = json_response(self._request, body, headers=answer.headers)
+        await response(scope, _nothing, client.send)
 
 
 class StreamResponse(AnswerResponse):
@@ -242,6 +253,7 @@ class StreamResponse(AnswerResponse):
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", request_id(scope).encode()),
+            *((name.encode(), value.encode()) for name, value in self._answer.headers.items()),
         ]
         await client.send({"type": "http.response.start", "status": 200, "headers": headers})
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from services.gateway.prompt.grammar_check import GrammarCheck
+from services.gateway.prompt.ignored_fields import IgnoredFields
 from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_worker import (
@@ -60,6 +61,7 @@ class TextPool:
         self._reader = PromptReader.load(directory, model, hash_root, block_size)
         self._setup = Setup(str(directory), model, hash_root, block_size, os.getpid())
         self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
+        self.ignored_fields = IgnoredFields()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
         self._time_limit_s = time_limit_s
         self._process: Process | None = None
@@ -83,6 +85,7 @@ class TextPool:
     async def read(self, kind: Kind, body: bytes) -> Answer:
         """What the body asks for; RequestError if it is wrong, or has a grammar nothing matches."""
         answer = await self._read(Job(kind, body, self.max_model_len))
+        self.ignored_fields.count(answer.ignored)
         if isinstance(answer, PreparedRequest):
             await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
         return answer

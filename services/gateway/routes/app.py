@@ -51,18 +51,21 @@ def create_app(
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }.items():
-        app.add_api_route(path, post, methods=["POST"], response_model=None)
+        for each in (path, f"{path}/"):
+            app.add_api_route(each, post, methods=["POST"], response_model=None)
     for path, get in {
         "/v1/models": models.every,
         "/v1/models/{name:path}": models.one,
         "/health": status.health,
+        "/ping": status.health,
         "/ready": status.ready,
         "/version": status.version,
         "/metrics": status.metrics,
         "/v1/baton/status": status.status,
         "/v1/baton/requests/{rid}": status.receipt,
     }.items():
-        app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
+        for each in (path, f"{path}/"):
+            app.add_api_route(each, get, methods=["GET", "HEAD"], response_model=None)
     app.add_exception_handler(BatonError, _baton_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(ClientGoneError, _client_gone)

@@ -94,6 +94,10 @@ class TextTokenizer:
         hidden = self.special_ids.difference(visible_ids) if visible_ids else self.special_ids
         return Detokenizer(self.token_bytes, hidden)
 
+    def token_name(self, token_id: int) -> str:
+        """What the vocabulary calls it."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
     def token_text(self, token_id: int) -> str:
         """How a token is shown on its own, as in logprobs."""
         if token_id in self.special_ids:
