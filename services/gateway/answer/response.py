@@ -60,6 +60,12 @@ class Answer:
     def with_logprobs(self) -> bool:
         return self.prepared.sampling.logprobs >= 0
 
+    def prompt_ids(self, index: int) -> tuple[int, ...] | None:
+        """Tokens of the prompt of a choice, where they were asked for."""
+        prepared = self.prepared
+        wanted = prepared.return_token_ids
+        return prepared.prompts[index // prepared.num_choices].token_ids if wanted else None
+
     @property
     def headers(self) -> dict[str, str]:
         """What was done to the request's fields."""
@@ -149,11 +155,24 @@ class WholeResponse(AnswerResponse):
                     await answer.close(index)
         bodies = [choice.body() for choice in choices]
         body = answer_object(answer.shape, answer.identity, bodies, answer.usage())
+        self._show_prompts(body)
         receipt = await answer.receipt()
         if receipt is not None:
             body["baton"] = receipt
         response = json_response(self._request, body, headers=answer.headers)
         await response(scope, _nothing, client.send)
+
+    def _show_prompts(self, body: dict[str, Any]) -> None:
+        """Token ids of the prompt, where they were asked for: a chat has one, completions have
+        them by choice."""
+        answer = self._answer
+        if not answer.prepared.return_token_ids:
+            return
+        if answer.prepared.endpoint == "chat":
+            body["prompt_token_ids"] = answer.prompt_ids(0)
+            return
+        for index, choice in enumerate(body["choices"]):
+            choice["prompt_token_ids"] = answer.prompt_ids(index)
 
 
 class StreamResponse(AnswerResponse):
@@ -164,14 +183,22 @@ class StreamResponse(AnswerResponse):
         prepared = answer.prepared
         shape, identity = answer.shape, answer.identity
         self._chunks = [
-            ChunkWriter(shape, identity, with_usage=prepared.include_usage, index=index)
+            ChunkWriter(
+                shape,
+                identity,
+                with_usage=prepared.include_usage,
+                index=index,
+                prompt_ids=answer.prompt_ids(index),
+            )
             for index in range(len(answer.texts))
         ]
         self._choices = [
             streamed_choice(text, chunks, with_logprobs=answer.with_logprobs)
             for text, chunks in zip(answer.texts, self._chunks, strict=True)
         ]
-        self._plain = not answer.with_logprobs and not prepared.continuous_usage
+        self._plain = not (
+            answer.with_logprobs or prepared.continuous_usage or prepared.return_token_ids
+        )
         self._num_ended = 0
         self._stream: ChunkStream | None = None
         self._last_shown: dict[int, str] = {}
@@ -185,6 +212,7 @@ class StreamResponse(AnswerResponse):
                 choice = self._choices[index]
                 shown = self._last_shown.pop(index, None)
                 if shown is None:
+                    body += choice.opening(self._so_far())
                     shown = choice.text.push(delta)
                 if choice.text.finish_reason is not None:
                     body += await self._last_events(index, shown)
@@ -228,19 +256,19 @@ class StreamResponse(AnswerResponse):
         """The events that the last text of a choice causes."""
         await self._answer.close(index)
         choice = self._choices[index]
-        events = choice.events(shown, self._so_far())
         self._num_ended += 1
         if self._num_ended < len(self._choices):
-            return events + choice.end(self._so_far())
-        return events + await self._ending(choice)
+            return choice.last(shown, self._so_far())
+        return await self._ending(choice, shown)
 
-    async def _ending(self, choice: StreamedChoice | StreamedParts) -> bytes:
+    async def _ending(self, choice: StreamedChoice | StreamedParts, shown: str) -> bytes:
         """The end of the last choice, and of the stream. A receipt is in the last chunk."""
         answer = self._answer
         receipt = await answer.receipt()
         if not answer.prepared.include_usage:
-            return choice.end(self._so_far(), receipt) + DONE
-        return choice.end(self._so_far()) + self._chunks[0].usage(answer.usage(), receipt) + DONE
+            return choice.last(shown, self._so_far(), receipt) + DONE
+        last = choice.last(shown, self._so_far())
+        return last + self._chunks[0].usage(answer.usage(), receipt) + DONE
 
     def _so_far(self) -> dict[str, Any] | None:
         return self._answer.usage() if self._answer.prepared.continuous_usage else None
