@@ -21,6 +21,7 @@ from services.gateway.fields.readers import (
     token_ids,
 )
 from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt import guided
 from services.gateway.prompt.messages import read_messages
 from services.gateway.prompt.response_format import response_format
 from services.gateway.prompt.template_values import read_effort, read_template_kwargs
@@ -85,6 +86,7 @@ SHARED_READERS: dict[str, Reader] = {
     "tools": read_tools,
     "tool_choice": read_tool_choice,
     "parallel_tool_calls": flag,
+    **guided.READERS,
     "return_token_ids": flag,
     "return_tokens_as_token_ids": flag,
     "user": text,
@@ -169,6 +171,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """field -> values under which leaving it out would give the same answer; null always is"""
 IGNORED: dict[str, type] = {
+    "guided_decoding_backend": str,
     "metadata": dict,
     "prompt_cache_key": str,
     "prompt_cache_options": dict,

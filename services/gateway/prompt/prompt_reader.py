@@ -172,7 +172,7 @@ class PromptReader:
             sampling=replace(self._sampling(parsed, prompts[0].max_tokens), grammar=grammar),
             prompts=tuple(prompts),
             num_choices=parsed.num_choices,
-            grammar_param="tools" if parsed.tool_use.offered else "response_format",
+            grammar_param="tools" if parsed.tool_use.offered else parsed.grammar_param,
             form=form,
             return_token_ids=parsed.return_token_ids,
             tokens_as_ids=parsed.tokens_as_ids,

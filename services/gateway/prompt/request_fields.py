@@ -12,6 +12,7 @@ from typing import Any
 from services.gateway.fields.client_text import listed, shown
 from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt import guided
 from services.gateway.prompt.field_tables import (
     GREEDY_BELOW,
     IGNORED,
@@ -26,6 +27,7 @@ from shared.errors import RequestError
 
 MAX_NAMED = 8
 """refused fields that one error names, beyond the first"""
+GRAMMAR_FIELDS = ("response_format", *guided.READERS)
 OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
 
 
@@ -65,7 +67,9 @@ class ParsedRequest:
     logprobs: int
     """-1 none; 0 the chosen token's; k also the k most likely"""
     grammar: str
-    """what response_format asks for; empty is any text"""
+    """what the answer must match; empty is any text"""
+    grammar_param: str
+    """the field that asks for it"""
     tool_use: ToolUse
     """chat only"""
     template_kwargs: dict[str, Any]
@@ -86,6 +90,7 @@ def parse_request(
     fields, ignored = _read_fields(body, endpoint, refuse_unknown)
     temperature = fields.get("temperature", 1.0)
     options = _stream_options(fields)
+    grammar_param = _grammar_param(fields)
     return ParsedRequest(
         endpoint=endpoint,
         messages=fields.get("messages", ()),
@@ -112,7 +117,8 @@ def parse_request(
         min_tokens=_min_tokens(fields),
         ignore_eos=fields.get("ignore_eos", False),
         logprobs=_logprobs(fields, endpoint),
-        grammar=fields.get("response_format", ""),
+        grammar=fields.get(grammar_param, ""),
+        grammar_param=grammar_param,
         tool_use=_tool_use(fields, endpoint),
         template_kwargs=fields.get("chat_template_kwargs", {}),
         reasoning_effort=fields.get("reasoning_effort"),
@@ -186,6 +192,14 @@ def _stream_options(fields: Mapping[str, Any]) -> dict[str, bool]:
             "stream_options: only with stream: true", code="invalid_value", param="stream_options"
         )
     return options
+
+
+def _grammar_param(fields: Mapping[str, Any]) -> str:
+    """The one field that says what an answer must match."""
+    first, *others = [name for name in GRAMMAR_FIELDS if fields.get(name)] or ["response_format"]
+    if others:
+        raise invalid(others[0], f"left out beside {first}")
+    return first
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:

@@ -248,12 +248,10 @@ ROWS: dict[int, tuple[str, ...]] = {
     78: refused("78-prompt_embeds", "78-multi_modal_data"),
     79: (
         *structured(
-            *(
-                f"test_row_79_formats_we_do_not_have[row-79-{case}]"
-                for case in ("grammar", "regex", "json", "choice", "tag", "outputs")
-            ),
+            *(f"test_row_79_formats_we_do_not_have[row-79-{case}]" for case in ("grammar", "tag")),
             "test_row_79_formats_we_do_not_have[structural-tag]",
         ),
+        "test_http_guided.py::test_row_79_what_we_cannot_follow_is_refused_by_name",
         "test_http_tools.py::test_row_79_what_is_not_supported_is_named",
     ),
     80: structured(
