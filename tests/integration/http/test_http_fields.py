@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from services.gateway.prompt.template_values import MAX_DEPTH, MAX_VALUES
 from shared.settings import Settings
-from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body
-from tests.served_app import ServedApp, serve_app
-from tests.text_models import BOS, MAX_MODEL_LEN, write_text_model
+from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
+from tests.served_app import ServedApp, script_of, serve_app
+from tests.text_models import BOS, END, MAX_MODEL_LEN, write_text_model
 from tests.tool_models import tagged_tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -331,3 +332,24 @@ async def test_a_slash_at_the_end_and_ping(client: httpx.AsyncClient) -> None:
     for path, body in ((CHAT, chat_body()), (TEXT, text_body()), ("/tokenize", {"prompt": "a"})):
         assert (await client.post(f"{path}/", json=body)).status_code == 200
     assert events_of((await client.post(f"{CHAT}/", json=chat_body(stream=True))).text)
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.WordPiece(cleanup=False)])
+async def test_a_tokenizer_without_a_decoder_per_token_is_served(
+    tmp_path: Path, anyio_backend: object, decoder: decoders.Decoder | None
+) -> None:
+    """By the library's own decoding, whole and streamed alike."""
+    names = ["[UNK]", "hello", "##ing", "wor", "##ld"]
+    words = {name: index for index, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([BOS, "<|im_start|>", END])
+    async with serve_app(write_text_model(tmp_path, tokenizer), tokenizer) as served:
+        served.dispatcher.script = script_of([1, 2, 3, 4], tokenizer.token_to_id(END))
+        async with httpx.AsyncClient(base_url=served.url, timeout=20) as client:
+            answer = (await client.post(CHAT, json=chat_body(logprobs=True))).json()
+            streamed = await client.post(CHAT, json=chat_body(stream=True))
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] == tokenizer.decode([1, 2, 3, 4])
+    assert len(choice["logprobs"]["content"]) == 5
+    assert text_of(events_of(streamed.text)) == choice["message"]["content"]
