@@ -22,6 +22,7 @@ from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.generate import GenerateRoutes
 from services.gateway.routes.models import ModelsRoutes
+from services.gateway.routes.openapi import DocsRoutes
 from services.gateway.routes.serving import Dispatch
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
@@ -44,6 +45,7 @@ def create_app(
     generate = GenerateRoutes(settings, model, dispatcher, text)
     texts = TextRoutes(settings, text)
     models = ModelsRoutes(model, text)
+    docs = DocsRoutes(version)
     status = StatusRoutes(dispatcher, metrics, version)
     for path, post in {
         "/v1/chat/completions": generate.chat,
@@ -63,6 +65,8 @@ def create_app(
         "/metrics": status.metrics,
         "/v1/baton/status": status.status,
         "/v1/baton/requests/{rid}": status.receipt,
+        "/openapi.json": docs.openapi,
+        "/docs": docs.docs,
     }.items():
         for each in (path, f"{path}/"):
             app.add_api_route(each, get, methods=["GET", "HEAD"], response_model=None)
