@@ -63,6 +63,11 @@ class Settings:
         "marks of the model's reasoning; auto = as its chat template or tokenizer has them",
         choices=("auto", "none", "think"),
     )
+    thinking: str = _setting(
+        "auto",
+        "off: a model that can think does not, unless a request asks for it",
+        choices=("auto", "off"),
+    )
     dtype: str = _setting(
         "auto",
         "weights and KV type; auto = float32 on a CPU, the checkpoint's on a GPU",
@@ -145,6 +150,9 @@ class Settings:
     )
     max_live_requests: int = _setting(1024, "requests one gateway owns at once", low=1)
     max_backlog: int = _setting(256, "requests that may wait for room", low=0)
+    unknown_fields: str = _setting(
+        "ignore", "what is done with fields nobody knows", choices=("ignore", "refuse")
+    )
     max_body_bytes: int = _setting(4 * 2**20, "largest HTTP body, bytes", low=1024)
     slow_reader_s: float = _setting(30.0, "a stalled reader is cut after, s", low=0.1)
 

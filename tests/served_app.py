@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from shared.block_hash import root_hash
 from shared.errors import BatonError
 from shared.protocol import FinishReason, TokenLogprobs
 from shared.settings import Settings
+from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from tests.text_models import END, served_text_model
 
 Step = Delta | BatonError | asyncio.Event | None
@@ -168,11 +169,16 @@ async def serve_app(
 ) -> AsyncIterator[ServedApp]:
     """A gateway on a free port of the loopback interface."""
     settings = settings or Settings()
-    model = served_text_model(tokenizer)
+    model = replace(
+        served_text_model(tokenizer),
+        thinking=settings.thinking,
+        unknown_fields=settings.unknown_fields,
+    )
     dispatcher = ScriptedDispatcher(script_of((), None))
     pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
-    metrics = b"# TYPE baton_requests_total counter\nbaton_requests_total 0\n"
-    status = StatusRoutes(dispatcher, lambda: metrics, "1.2.3", lambda: dispatcher.trouble)
+    facts = GatewayFacts(ignored_fields=pool.ignored_fields.counts)
+    metrics = GatewayMetrics(lambda: (), lambda: facts)
+    status = StatusRoutes(dispatcher, metrics.text, "1.2.3", lambda: dispatcher.trouble)
     app = create_app(settings, model, dispatcher, pool, status)
     server = http_server(app, settings, limits)
     sock = socket.create_server(("127.0.0.1", 0))

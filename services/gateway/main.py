@@ -153,7 +153,8 @@ class Gateway:
         for loops in self._loops:
             totals.update({f"loop_failures:{name}": num for name, num in loops.failures().items()})
         totals.update({f"redis_errors:{kind}": num for kind, num in self._redis.errors.items()})
-        return replace(facts, worker_totals=totals)
+        ignored = self._text.ignored_fields.counts
+        return replace(facts, worker_totals=totals, ignored_fields=ignored)
 
     def _trouble(self) -> str:
         return "; ".join(filter(None, (loops.trouble() for loops in self._loops)))

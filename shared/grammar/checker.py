@@ -9,13 +9,16 @@ this process over a grammar that takes too long, and an allocation beyond the li
 import resource
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from shared.codec import Codec
 from shared.errors import GrammarError, MissingError
 from shared.grammar.matcher import GrammarVocabulary
+from shared.grammar.places import raise_at_place
 from shared.grammar.schemas import check_depth, check_schema, schemas_in
+from shared.grammar.source import Schema, json_schema
 from shared.process import die_with_parent
 
 LENGTH_BYTES = 4
@@ -53,9 +56,19 @@ CHECK_CODEC = Codec((CheckSetup, Trial, Verdict))
 def check_grammar(vocabulary: GrammarVocabulary, grammar: str) -> None:
     """GrammarError unless an engine with this vocabulary can follow it to an end."""
     check_depth(grammar)
-    for schema in schemas_in(grammar):
+    schemas = list(schemas_in(grammar))
+    for schema in schemas:
         check_schema(schema)
-    vocabulary.compile(grammar)
+    try:
+        vocabulary.compile(grammar)
+    except GrammarError as error:
+        for schema in schemas:
+            raise_at_place(schema, partial(_compile_schema, vocabulary))
+        raise error
+
+
+def _compile_schema(vocabulary: GrammarVocabulary, schema: Schema) -> None:
+    vocabulary.compile(json_schema(schema))
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:

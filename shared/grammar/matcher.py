@@ -143,8 +143,10 @@ class Matcher:
 
 def _problem(error: str) -> str:
     """An error of the library without places in a text that its author never saw."""
-    if error.startswith("NoExtension"):
+    if error.startswith("NoExtension") or "Regex is empty" in error:
         return NO_OUTPUT
+    if "coerce_one_of" in error:
+        return "an oneOf whose branches may overlap cannot be enforced; use anyOf"
     told = " ".join(error.partition("\n   1 |")[0].split())
     told = _PLACE.sub("", told)
     if found := _UNKNOWN_KEYS.fullmatch(told):

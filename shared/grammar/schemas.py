@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from shared.errors import GrammarError
+from shared.grammar.places import at_place, placed_parts
 
 MAX_DEPTH = 64
 
@@ -19,10 +20,6 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 _ATOM = r"(?:\\.|\[(?:\\.|[^\]\\])*+\]|[^()\[\]\\|*+?{])"
 _NESTED_REPEAT = re.compile(rf"\((?:\?:)?{_ATOM}[*+]\)(?:[*+]|\{{\d+,\}})")
 """(a+)+ and the like: as many ways to match as there are ways to cut a run of a's in pieces"""
-_VALUES = frozenset({"const", "default", "enum", "examples"})
-"""keywords with plain values under them, not schemas"""
-_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-"""keywords with an object from names to schemas"""
 
 
 def check_depth(text: str) -> None:
@@ -50,30 +47,20 @@ def schemas_in(grammar: str) -> Iterator[Any]:
 
 def check_schema(schema: Any) -> None:
     """GrammarError says what is wrong."""
-    for part in _parts(schema):
+    for place, part in placed_parts(schema):
         target = part.get("$ref")
         if isinstance(target, str) and "://" in target:
-            raise GrammarError("$ref to another document is not followed")
+            raise at_place(place, "$ref to another document is not followed")
         patterns = [part.get("pattern"), *_object(part.get("patternProperties"))]
         for pattern in patterns:
             if isinstance(pattern, str) and _NESTED_REPEAT.search(pattern):
-                raise GrammarError("a pattern repeats a repeat, as in (a+)+")
+                raise at_place(place, "a pattern repeats a repeat, as in (a+)+")
     if not _has_finite_value(schema):
         raise GrammarError("no finite JSON value matches the schema")
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every object that may be a schema, the outermost first."""
-    if isinstance(schema, list):
-        for item in schema:
-            yield from _parts(item)
-    elif isinstance(schema, dict):
-        yield schema
-        for name, value in schema.items():
-            if name in _NAMED:
-                yield from _parts(list(_object(value).values()))
-            elif name not in _VALUES:
-                yield from _parts(value)
+    return (part for _, part in placed_parts(schema))
 
 
 def _has_finite_value(schema: Any) -> bool:

@@ -48,6 +48,8 @@ class GatewayFacts:
     """by reason"""
     admissions_refused: Mapping[str, int] = field(default_factory=dict)
     """by reason"""
+    ignored_fields: Mapping[str, int] = field(default_factory=dict)
+    """by name"""
     worker_totals: Mapping[str, int] = field(default_factory=dict)
     """by counter name, over all workers ever linked"""
 
@@ -146,3 +148,9 @@ class _GatewayCollector(Collector):
         for reason in {*REFUSALS, *facts.admissions_refused}:
             refused.add_metric([reason], facts.admissions_refused.get(reason, 0))
         yield refused
+        ignored = CounterMetricFamily(
+            "baton_ignored_fields", "fields of requests that nobody here knows", None, ["field"]
+        )
+        for name, value in facts.ignored_fields.items():
+            ignored.add_metric([name], value)
+        yield ignored

@@ -28,6 +28,17 @@ def main(url: str, model: str) -> None:
     assert whole.choices[0].text
     parts = litellm.text_completion(model=name, prompt=prompt, max_tokens=16, stream=True, **server)
     assert "".join(part.choices[0].text or "" for part in parts)
+    # An answer comes back with fields of LiteLLM's own in it.
+    echoed = [*question, chat.choices[0].message.model_dump(), *question]
+    again = litellm.completion(model=f"openai/{model}", messages=echoed, max_tokens=8, **server)
+    assert again.choices[0].message.content
+    long = [{"role": "user", "content": "long " * 50_000}]
+    try:
+        litellm.completion(model=f"openai/{model}", messages=long, **server)
+    except litellm.ContextWindowExceededError:
+        pass
+    else:
+        raise AssertionError("a prompt that is too long was taken")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 from typing import Any
 
-from services.gateway.prompt.request_fields import IGNORED, NEUTRAL
+from services.gateway.prompt.field_tables import IGNORED, NEUTRAL
 from shared.settings import Settings, environment_name, flag_name, helm_name
 from tests.rules.sources import ROOT
 
+TYPE_NAMES: dict[type, str] = {dict: "object", str: "string"}
 NOTE = "written by `python -m tests.rules.readme_tables`"
 
 
@@ -34,9 +35,10 @@ def _filled(readme: str, name: str, head: tuple[str, ...], rows: Iterator[str]) 
 
 def _neutral_rows() -> Iterator[str]:
     for name, values in sorted(NEUTRAL.items()):
-        yield f"| `{name}` | {', '.join(f'`{json.dumps(value)}`' for value in values)} |\n"
-    for name in sorted(IGNORED):
-        yield f"| `{name}` | any object |\n"
+        shown = ", ".join(f"`{json.dumps(value)}`" for value in values)
+        yield f"| `{name}` | {shown or 'none'} |\n"
+    for name, kind in sorted(IGNORED.items()):
+        yield f"| `{name}` | any {TYPE_NAMES[kind]} |\n"
 
 
 def _settings_rows() -> Iterator[str]:

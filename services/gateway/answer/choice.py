@@ -22,6 +22,7 @@ from services.gateway.parts.part import (
 )
 
 Usage = dict[str, Any]
+Receipt = dict[str, Any]
 ChoiceText = AnswerText | PartedText
 
 
@@ -34,30 +35,41 @@ class StreamedChoice:
         self._with_logprobs = with_logprobs
         self._opened = False
 
+    def opening(self, usage: Usage | None) -> bytes:
+        """The chunk that comes before the first token, once."""
+        opened, self._opened = self._opened, True
+        return b"" if opened else self._chunks.first(usage)
+
     def plain(self, shown: str) -> bytes:
-        """What `events` gives for text in the middle of an answer, without log-probabilities
-        and usage: the common case, once per token."""
+        """What `events` gives for text in the middle of an answer, without anything beside it:
+        the common case, once per token."""
         if not self._opened:
             return self.events(shown, None)
         return self._chunks.text(shown) if shown else b""
 
     def events(self, shown: str, usage: Usage | None) -> bytes:
-        """The chunks that this text causes, but the one with the finish reason; none if all of
-        it is held back. `usage`: so far, where every chunk carries it."""
-        opening = b"" if self._opened else self._chunks.first(usage)
-        self._opened = True
+        """The chunks that this text causes; none if all of it is held back. `usage`: so far,
+        where every chunk carries it."""
+        opening = self.opening(usage)
         entries = self.text.take_entries()
         if not shown and not entries:
             return opening
-        return opening + self._chunks.text_with(shown, self._wanted(entries), usage)
+        wanted = entries if self._with_logprobs else None
+        ids = self.text.take_ids()
+        return opening + self._chunks.piece(shown, wanted, usage, token_ids=ids)
 
-    def end(self, usage: Usage | None, receipt: dict[str, Any] | None = None) -> bytes:
-        """The chunk with the finish reason."""
-        assert self.text.finish_reason is not None
-        return self._chunks.last(self.text.finish_reason, usage, receipt)
-
-    def _wanted(self, entries: list[TokenEntry]) -> list[TokenEntry] | None:
-        return entries if self._with_logprobs else None
+    def last(self, shown: str, usage: Usage | None, receipt: Receipt | None = None) -> bytes:
+        """The choice's last text with its finish reason."""
+        opening = self.opening(usage)
+        entries = self.text.take_entries()
+        return opening + self._chunks.piece(
+            shown if shown or entries else self._chunks.nothing,
+            entries or None,
+            usage,
+            token_ids=self.text.take_ids(),
+            ending=self.text.ending,
+            receipt=receipt,
+        )
 
 
 class StreamedParts:
@@ -69,35 +81,54 @@ class StreamedParts:
         self._with_logprobs = with_logprobs
         self._opened = False
 
+    def opening(self, usage: Usage | None) -> bytes:
+        """The chunk that comes before the first token, once."""
+        opened, self._opened = self._opened, True
+        return b"" if opened else self._chunks.first(usage)
+
     def plain(self, shown: str) -> bytes:
-        return self.events(shown, None)
+        events = self.opening(None)
+        return events + b"".join(map(self._chunk, joined(self.text.take_parts())))
 
     def events(self, shown: str, usage: Usage | None) -> bytes:
-        """The chunks of the parts that came, but the one with the finish reason. The first one
-        has the log-probabilities of all."""
-        events = b"" if self._opened else self._chunks.first(usage)
-        self._opened = True
+        """The chunks of the parts that came. The first one has the log-probabilities and the
+        tokens of all."""
+        events = self.opening(usage)
         entries = self.text.take_entries()
-        parts = joined(self.text.take_parts())
-        if not entries and usage is None:
-            return events + b"".join(map(self._chunk, parts))
-        deltas = [_delta(part, self.text) for part in parts]
-        for delta in [delta for delta in deltas if delta] or [{}] * bool(entries):
+        deltas = self._deltas() or [{}] * bool(entries)
+        if not deltas:
+            return events
+        ids = self.text.take_ids()
+        for delta in deltas:
             wanted = entries if self._with_logprobs and entries else None
-            events += self._chunks.delta(delta, wanted, usage)
-            entries = []
+            events += self._chunks.piece(delta, wanted, usage, token_ids=ids)
+            entries, ids = [], None
         return events
 
-    def end(self, usage: Usage | None, receipt: dict[str, Any] | None = None) -> bytes:
-        """The chunk with the finish reason."""
-        return self._chunks.last(self.text.reason, usage, receipt)
+    def last(self, shown: str, usage: Usage | None, receipt: Receipt | None = None) -> bytes:
+        """The chunks of the last parts, the last of them with the finish reason."""
+        events = self.opening(usage)
+        entries: list[TokenEntry] | None = self.text.take_entries() or None
+        ids = self.text.take_ids()
+        *before, last = self._deltas() or [{}]
+        for delta in before:
+            events += self._chunks.piece(delta, entries, usage, token_ids=ids)
+            entries = ids = None
+        ending = self.text.ending
+        return events + self._chunks.piece(
+            last, entries, usage, token_ids=ids, ending=ending, receipt=receipt
+        )
+
+    def _deltas(self) -> list[dict[str, Any]]:
+        deltas = [_delta(part, self.text) for part in joined(self.text.take_parts())]
+        return [delta for delta in deltas if delta]
 
     def _chunk(self, part: Part) -> bytes:
         """The chunk of a part and nothing else, the common case."""
         if isinstance(part, ContentPart):
             return self._chunks.text(part.text)
         delta = _delta(part, self.text)
-        return self._chunks.delta(delta, None, None) if delta else b""
+        return self._chunks.piece(delta, None, None) if delta else b""
 
 
 class WholeChoice:
@@ -114,9 +145,9 @@ class WholeChoice:
 
     def body(self) -> dict[str, Any]:
         """The choice's object, but its index."""
-        assert self.text.finish_reason is not None
         entries = self.text.take_entries() if self._with_logprobs else None
-        return self._shape.choice("".join(self._parts), entries, self.text.finish_reason)
+        choice = self._shape.choice("".join(self._parts), entries, self.text.ending)
+        return _with_ids(choice, self.text)
 
 
 class WholeParts:
@@ -135,7 +166,7 @@ class WholeParts:
         entries = self.text.take_entries() if self._with_logprobs else None
         parts = self.text.take_parts()
         content = "".join(part.text for part in parts if isinstance(part, ContentPart))
-        choice = self._shape.choice(content, entries, self.text.reason)
+        choice = self._shape.choice(content, entries, self.text.ending)
         message = choice["message"]
         reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
         if reasoning:
@@ -144,7 +175,7 @@ class WholeParts:
         if calls:
             message["content"] = content or None
             message["tool_calls"] = calls
-        return choice
+        return _with_ids(choice, self.text)
 
 
 def streamed_choice(
@@ -161,6 +192,11 @@ def whole_choice(
     if isinstance(text, PartedText):
         return WholeParts(text, shape, with_logprobs=with_logprobs)
     return WholeChoice(text, shape, with_logprobs=with_logprobs)
+
+
+def _with_ids(choice: dict[str, Any], text: ChoiceText) -> dict[str, Any]:
+    ids = text.take_ids()
+    return choice if ids is None else {**choice, "token_ids": ids}
 
 
 def _delta(part: Part, text: PartedText) -> dict[str, Any]:

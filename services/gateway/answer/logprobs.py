@@ -21,44 +21,57 @@ class TokenEntry:
     text_offset: int
 
 
-def chat_logprobs(tokenizer: TextTokenizer, entries: Sequence[TokenEntry]) -> dict[str, Any]:
+class TokenNames:
+    """How log-probabilities name tokens: by their text, or as `token_id:5`."""
+
+    def __init__(self, tokenizer: TextTokenizer, *, as_ids: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._as_ids = as_ids
+
+    def name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
+
+    def utf8(self, token_id: int) -> bytes:
+        """Of the text, always."""
+        return self._tokenizer.token_utf8(token_id)
+
+
+def chat_logprobs(names: TokenNames, entries: Sequence[TokenEntry]) -> dict[str, Any]:
     """The `logprobs` object of a chat choice."""
-    return {"content": [_chat_entry(tokenizer, entry) for entry in entries], "refusal": None}
+    return {"content": [_chat_entry(names, entry) for entry in entries], "refusal": None}
 
 
-def text_logprobs(
-    tokenizer: TextTokenizer, entries: Sequence[TokenEntry], num_top: int
-) -> dict[str, Any]:
-    """The `logprobs` object of a completions choice."""
+def text_logprobs(names: TokenNames, entries: Sequence[TokenEntry]) -> dict[str, Any]:
+    """The `logprobs` object of a completions choice; the chosen token is among the top ones."""
     return {
-        "tokens": [tokenizer.token_text(entry.token_id) for entry in entries],
+        "tokens": [names.name(entry.token_id) for entry in entries],
         "token_logprobs": [_finite(entry.logprobs.logprob) for entry in entries],
-        "top_logprobs": [_top_by_text(tokenizer, entry) for entry in entries] if num_top else None,
+        "top_logprobs": [_top_by_text(names, entry) for entry in entries],
         "text_offset": [entry.text_offset for entry in entries],
     }
 
 
-def _chat_entry(tokenizer: TextTokenizer, entry: TokenEntry) -> dict[str, Any]:
+def _chat_entry(names: TokenNames, entry: TokenEntry) -> dict[str, Any]:
     top = zip(entry.logprobs.top_ids, entry.logprobs.top_logprobs, strict=True)
     return {
-        **_named(tokenizer, entry.token_id, entry.logprobs.logprob),
-        "top_logprobs": [_named(tokenizer, token_id, logprob) for token_id, logprob in top],
+        **_named(names, entry.token_id, entry.logprobs.logprob),
+        "top_logprobs": [_named(names, token_id, logprob) for token_id, logprob in top],
     }
 
 
-def _named(tokenizer: TextTokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+def _named(names: TokenNames, token_id: int, logprob: float) -> dict[str, Any]:
     return {
-        "token": tokenizer.token_text(token_id),
+        "token": names.name(token_id),
         "logprob": _finite(logprob),
-        "bytes": list(tokenizer.token_utf8(token_id)),
+        "bytes": list(names.utf8(token_id)),
     }
 
 
-def _top_by_text(tokenizer: TextTokenizer, entry: TokenEntry) -> dict[str, float]:
+def _top_by_text(names: TokenNames, entry: TokenEntry) -> dict[str, float]:
     """Text -> logprob; of two tokens with one text the likelier stays."""
     pairs = list(zip(entry.logprobs.top_ids, entry.logprobs.top_logprobs, strict=True))
-    named = {tokenizer.token_text(token_id): _finite(value) for token_id, value in reversed(pairs)}
-    named.setdefault(tokenizer.token_text(entry.token_id), _finite(entry.logprobs.logprob))
+    named = {names.name(token_id): _finite(value) for token_id, value in reversed(pairs)}
+    named.setdefault(names.name(entry.token_id), _finite(entry.logprobs.logprob))
     return named
 
 

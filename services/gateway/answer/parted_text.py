@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from services.gateway.answer.ending import Ending
 from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.text import AnswerText
 from services.gateway.owner.generation import Delta
 from services.gateway.parts.parser import AnswerForm, AnswerParser
-from services.gateway.parts.part import AnswerReason, Part
+from services.gateway.parts.part import Part
 from services.gateway.prompt.call_ids import call_id
 from shared.protocol import FinishReason
 
@@ -41,10 +42,11 @@ class PartedText:
         return self._text.stopped or (self._parser.complete and self._text.finish_reason is None)
 
     @property
-    def reason(self) -> AnswerReason:
-        """Why the answer ended, as the API says it."""
+    def ending(self) -> Ending:
+        """Why the answer ended."""
         assert self.finish_reason is not None
-        return self._parser.reason(self.finish_reason)
+        reason = self._parser.reason(self.finish_reason)
+        return Ending(reason, self._text.stop_reason, self._text.matched_stop)
 
     def push(self, delta: Delta) -> str:
         """Reads tokens. Nothing is shown as plain text: see `take_parts`."""
@@ -67,6 +69,9 @@ class PartedText:
 
     def take_entries(self) -> list[TokenEntry]:
         return self._text.take_entries()
+
+    def take_ids(self) -> list[int] | None:
+        return self._text.take_ids()
 
 
 def _by_token(delta: Delta) -> Iterator[Delta]:

@@ -35,10 +35,13 @@ from services.gateway.http.errors import error_body, error_response, json_respon
 from services.gateway.http.protocol import drop_connection, mark_event_stream
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Delta
+from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
 
 log = logging.getLogger(__name__)
+
+CLAMPED_HEADER = "x-baton-clamped"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,19 @@ class Answer:
     @property
     def with_logprobs(self) -> bool:
         return self.prepared.sampling.logprobs >= 0
+
+    def prompt_ids(self, index: int) -> tuple[int, ...] | None:
+        """Tokens of the prompt of a choice, where they were asked for."""
+        prepared = self.prepared
+        wanted = prepared.return_token_ids
+        return prepared.prompts[index // prepared.num_choices].token_ids if wanted else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What was done to the request's fields."""
+        clamped = self.prepared.clamped
+        told_clamped = {CLAMPED_HEADER: clamped} if clamped else {}
+        return {**told(self.prepared.ignored), **told_clamped}
 
     def usage(self) -> dict[str, Any]:
         """What the request cost so far: each prompt once, the tokens of all choices."""
@@ -146,10 +162,24 @@ class WholeResponse(AnswerResponse):
                     await answer.close(index)
         bodies = [choice.body() for choice in choices]
         body = answer_object(answer.shape, answer.identity, bodies, answer.usage())
+        self._show_prompts(body)
         receipt = await answer.receipt()
         if receipt is not None:
             body["baton"] = receipt
-        await json_response(self._request, body)(scope, _nothing, client.send)
+        response = json_response(self._request, body, headers=answer.headers)
+        await response(scope, _nothing, client.send)
+
+    def _show_prompts(self, body: dict[str, Any]) -> None:
+        """Token ids of the prompt, where they were asked for: a chat has one, completions have
+        them by choice."""
+        answer = self._answer
+        if not answer.prepared.return_token_ids:
+            return
+        if answer.prepared.endpoint == "chat":
+            body["prompt_token_ids"] = answer.prompt_ids(0)
+            return
+        for index, choice in enumerate(body["choices"]):
+            choice["prompt_token_ids"] = answer.prompt_ids(index)
 
 
 class StreamResponse(AnswerResponse):
@@ -162,14 +192,22 @@ class StreamResponse(AnswerResponse):
         prepared = answer.prepared
         shape, identity = answer.shape, answer.identity
         self._chunks = [
-            ChunkWriter(shape, identity, with_usage=prepared.include_usage, index=index)
+            ChunkWriter(
+                shape,
+                identity,
+                with_usage=prepared.include_usage,
+                index=index,
+                prompt_ids=answer.prompt_ids(index),
+            )
             for index in range(len(answer.texts))
         ]
         self._choices = [
             streamed_choice(text, chunks, with_logprobs=answer.with_logprobs)
             for text, chunks in zip(answer.texts, self._chunks, strict=True)
         ]
-        self._plain = not answer.with_logprobs and not prepared.continuous_usage
+        self._plain = not (
+            answer.with_logprobs or prepared.continuous_usage or prepared.return_token_ids
+        )
         self._num_ended = 0
         self._stream: ChunkStream | None = None
         self._last_shown: dict[int, str] = {}
@@ -183,6 +221,7 @@ class StreamResponse(AnswerResponse):
                 choice = self._choices[index]
                 shown = self._last_shown.pop(index, None)
                 if shown is None:
+                    body += choice.opening(self._so_far())
                     shown = choice.text.push(delta)
                 if choice.text.finish_reason is not None:
                     body += await self._last_events(index, shown)
@@ -226,19 +265,19 @@ class StreamResponse(AnswerResponse):
         """The events that the last text of a choice causes."""
         await self._answer.close(index)
         choice = self._choices[index]
-        events = choice.events(shown, self._so_far())
         self._num_ended += 1
         if self._num_ended < len(self._choices):
-            return events + choice.end(self._so_far())
-        return events + await self._ending(choice)
+            return choice.last(shown, self._so_far())
+        return await self._ending(choice, shown)
 
-    async def _ending(self, choice: StreamedChoice | StreamedParts) -> bytes:
+    async def _ending(self, choice: StreamedChoice | StreamedParts, shown: str) -> bytes:
         """The end of the last choice, and of the stream. A receipt is in the last chunk."""
         answer = self._answer
         receipt = await answer.receipt()
         if not answer.prepared.include_usage:
-            return choice.end(self._so_far(), receipt) + DONE
-        return choice.end(self._so_far()) + self._chunks[0].usage(answer.usage(), receipt) + DONE
+            return choice.last(shown, self._so_far(), receipt) + DONE
+        last = choice.last(shown, self._so_far())
+        return last + self._chunks[0].usage(answer.usage(), receipt) + DONE
 
     def _so_far(self) -> dict[str, Any] | None:
         return self._answer.usage() if self._answer.prepared.continuous_usage else None
@@ -251,6 +290,7 @@ class StreamResponse(AnswerResponse):
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", request_id(scope).encode()),
+            *((name.encode(), value.encode()) for name, value in self._answer.headers.items()),
         ]
         await client.send({"type": "http.response.start", "status": 200, "headers": headers})
 

@@ -8,8 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.gateway.answer.logprobs import TokenEntry, chat_logprobs, text_logprobs
-from services.gateway.parts.part import AnswerReason
+from services.gateway.answer.ending import Ending
+from services.gateway.answer.logprobs import (
+    TokenEntry,
+    TokenNames,
+    chat_logprobs,
+    text_logprobs,
+)
 from services.gateway.text.tokenizer import TextTokenizer
 
 
@@ -33,15 +38,15 @@ class AnswerShape(Protocol):
     stream; empty if none does"""
     text_head: str
     text_tail: str
-    """text: head, text, tail, logprobs, then finish_reason null"""
-    last_head: str
-    """the end of a choice, up to its finish_reason"""
+    """text: head, text, tail, logprobs, then finish_reason"""
+    nothing: str | dict[str, Any]
+    """what a choice's last chunk shows where all text is out"""
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
         """The `logprobs` object of these tokens."""
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
+        self, text: str, entries: Sequence[TokenEntry] | None, ending: Ending
     ) -> dict[str, Any]:
         """A choice of a whole answer, but its index; `entries` None where none were asked for."""
 
@@ -55,21 +60,21 @@ class ChatShape:
     first_choice = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
     text_head = '"delta":{"content":'
     text_tail = '},"logprobs":'
-    last_head = '"delta":{},"logprobs":null,"finish_reason":'
+    nothing: str | dict[str, Any] = {}  # noqa: RUF012
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: TextTokenizer, *, tokens_as_ids: bool = False) -> None:
+        self._names = TokenNames(tokenizer, as_ids=tokens_as_ids)
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
-        return chat_logprobs(self._tokenizer, entries)
+        return chat_logprobs(self._names, entries)
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
+        self, text: str, entries: Sequence[TokenEntry] | None, ending: Ending
     ) -> dict[str, Any]:
         return {
             "message": {"role": "assistant", "content": text, "refusal": None},
             "logprobs": None if entries is None else self.logprobs(entries),
-            "finish_reason": reason,
+            **ending.fields(),
         }
 
 
@@ -82,22 +87,21 @@ class TextShape:
     first_choice = ""
     text_head = '"text":'
     text_tail = ',"logprobs":'
-    last_head = '"text":"","logprobs":null,"finish_reason":'
+    nothing: str | dict[str, Any] = ""
 
-    def __init__(self, tokenizer: TextTokenizer, num_top: int) -> None:
-        self._tokenizer = tokenizer
-        self._num_top = num_top
+    def __init__(self, tokenizer: TextTokenizer, *, tokens_as_ids: bool = False) -> None:
+        self._names = TokenNames(tokenizer, as_ids=tokens_as_ids)
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
-        return text_logprobs(self._tokenizer, entries, self._num_top)
+        return text_logprobs(self._names, entries)
 
     def choice(
-        self, text: str, entries: Sequence[TokenEntry] | None, reason: AnswerReason
+        self, text: str, entries: Sequence[TokenEntry] | None, ending: Ending
     ) -> dict[str, Any]:
         return {
             "text": text,
             "logprobs": None if entries is None else self.logprobs(entries),
-            "finish_reason": reason,
+            **ending.fields(),
         }
 
 

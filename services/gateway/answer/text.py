@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from services.gateway.answer.ending import Ending
 from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.owner.generation import Delta
 from services.gateway.text.stop_strings import StopStrings
@@ -18,11 +19,17 @@ class AnswerText:
         sampling: Sampling,
         stop: tuple[str, ...] = (),
         visible_ids: tuple[int, ...] = (),
+        *,
+        with_ids: bool = False,
     ) -> None:
-        """`visible_ids`: special tokens that stay in the text."""
+        """`visible_ids`: special tokens that stay in the text; `with_ids`: whether the answer
+        shows the tokens' ids too."""
         self._detokenizer = tokenizer.detokenizer(visible_ids)
         self._stops = StopStrings(stop) if stop else None
+        self._sampling = sampling
         self._min_tokens = sampling.min_tokens
+        self._ids: list[int] | None = [] if with_ids else None
+        self._last_id = -1
         self._with_logprobs = sampling.logprobs >= 0
         self._by_token = self._with_logprobs or bool(stop)
         self._entries: list[TokenEntry] = []
@@ -39,11 +46,43 @@ class AnswerText:
         if self._by_token:
             return self._push_by_token(delta)
         self.num_tokens += len(delta.token_ids)
+        if self._ids is not None:
+            self._ids += delta.token_ids
         text = self._detokenizer.push(delta.token_ids)
         if delta.finish_reason is not None:
-            self.finish_reason = delta.finish_reason
+            self._end(delta)
             text += self._detokenizer.end()
         return text
+
+    @property
+    def ending(self) -> Ending:
+        """Why the answer ended."""
+        assert self.finish_reason is not None
+        return Ending(self.finish_reason, self.stop_reason, self.matched_stop)
+
+    @property
+    def matched_stop(self) -> int | str | None:
+        """The stop string or the token, EOS too, that ended the answer, if one did."""
+        if self.stopped and self._stops is not None:
+            return self._stops.found
+        sampling = self._sampling
+        ending_ids = (*sampling.eos_token_ids, *sampling.stop_token_ids)
+        stopped = self.finish_reason == "stop" and self._last_id in ending_ids
+        return self._last_id if stopped else None
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The same without EOS."""
+        matched, sampling = self.matched_stop, self._sampling
+        is_eos = matched in sampling.eos_token_ids and not sampling.ignore_eos
+        return None if is_eos else matched
+
+    def take_ids(self) -> list[int] | None:
+        """Tokens since the last call; None where nobody wants them."""
+        if self._ids is None:
+            return None
+        ids, self._ids = self._ids, []
+        return ids
 
     def take_entries(self) -> list[TokenEntry]:
         """Log-probabilities of tokens whose text was shown since the last call; in the end,
@@ -64,15 +103,21 @@ class AnswerText:
             if entry is not None and self._with_logprobs:
                 self._entries.append(TokenEntry(token_id, entry, self._num_made_chars))
             self.num_tokens += 1
+            if self._ids is not None:
+                self._ids.append(token_id)
             shown += self._show(self._detokenizer.push((token_id,)))
             if self.stopped:
                 return shown
         if delta.finish_reason is not None:
             shown += self._show(self._detokenizer.end())
             if not self.stopped:
-                self.finish_reason = delta.finish_reason
+                self._end(delta)
                 shown += self._count(self._stops.end() if self._stops else "")
         return shown
+
+    def _end(self, delta: Delta) -> None:
+        self.finish_reason = delta.finish_reason
+        self._last_id = delta.token_ids[-1] if delta.token_ids else -1
 
     def _show(self, text: str) -> str:
         self._num_made_chars += len(text)

@@ -1,5 +1,7 @@
 """Text of a client, made fit to be named in an error."""
 
+from collections.abc import Sequence
+
 SHOWN_CHARS = 64
 
 
@@ -8,3 +10,9 @@ def shown(text: str) -> str:
     kept = "".join(char if char.isprintable() else "?" for char in text[:SHOWN_CHARS])
     kept = kept.encode("utf-8", "replace").decode()
     return kept + ("..." if len(text) > SHOWN_CHARS else "")
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b, c`, or the first of them and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -113,13 +113,15 @@ def stream_options(value: Any, param: str) -> dict[str, bool]:
     if type(value) is not dict:
         raise invalid(param, "an object")
     for name, item in value.items():
+        if name == "include_obfuscation" and item in (None, False):
+            continue
         if name not in known:
             raise RequestError(
                 f"{param}.{shown(name)}: not supported", code="unsupported_parameter", param=param
             )
         if item is not None and type(item) is not bool:
             raise invalid(param, f"made of true or false ({name})")
-    return {name: bool(item) for name, item in value.items()}
+    return {name: value[name] for name in known if value.get(name) is not None}
 
 
 def same(value: Any, neutral: Any) -> bool:

@@ -30,8 +30,12 @@ def choose_reasoning(
 
 
 def reasoning_start(prompt: str) -> ReasoningStart:
-    """How the answer to a rendered prompt begins."""
-    return "open" if prompt.rstrip().endswith(OPEN) else "possible"
+    """How the answer to a rendered prompt begins: a template that turns thinking off closes the
+    reasoning before it."""
+    prompt = prompt.rstrip()
+    if prompt.endswith(CLOSE):
+        return "none"
+    return "open" if prompt.endswith(OPEN) else "possible"
 
 
 class ReasoningText:

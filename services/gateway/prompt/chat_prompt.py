@@ -1,13 +1,13 @@
 """Messages to prompt ids such that nothing a client writes can become a special token.
 
-Names of special tokens inside messages and tools get a mark, a private-use character found nowhere
-else, after their first character. In the rendered text the unmarked names are then exactly the
-template's own: they become ids, and the text between them is encoded as plain text once the
+Names of special tokens inside messages, tools and values get a mark, a private-use character found
+nowhere else, after their first character. In the rendered text the unmarked names are then exactly
+the template's own: they become ids, and the text between them is encoded as plain text once the
 marks are out. Special tokens split text before anything else does, so for messages without such
 names this is the ordinary encoding, and the ordinary call is made.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,20 +35,28 @@ class ChatPrompt:
         self._tokenizer = tokenizer
         self._special = tokenizer.special_pattern
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables that the template looks at."""
+        return self._template.names
+
     def render(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[dict[str, Any]] = (),
         add_generation_prompt: bool = True,
+        values: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        mark = ""
-        if any(self._special.search(text) for text in _strings([messages, tools])):
-            mark = _unused_character(_strings([messages, tools]))
+        """`values`: what else the template gets to see."""
+        mark, values = "", dict(values or {})
+        if any(self._special.search(text) for text in _strings([messages, tools, values])):
+            mark = _unused_character(_strings([messages, tools, values]))
             messages = [self._marked(message, mark) for message in messages]
             tools = [self._marked(tool, mark) for tool in tools]
+            values = {name: self._marked(value, mark) for name, value in values.items()}
         text = self._template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, values=values
         )
         return RenderedChat(text, mark)
 

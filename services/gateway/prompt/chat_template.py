@@ -7,7 +7,7 @@ loop, and of output beyond the content that went in.
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,13 @@ class ChatTemplate:
         sandbox = _Sandbox()
         self.source = source + tool_source
         """what the model's syntax is recognised by"""
-        self._template, self._takes_tools = _compiled(sandbox, source)
-        self._tool_template = self._template
+        self._template, self.names = _compiled(sandbox, source)
+        self._tool_template, tool_names = self._template, self.names
         if tool_source:
-            self._tool_template, self._takes_tools = _compiled(sandbox, tool_source)
+            self._tool_template, tool_names = _compiled(sandbox, tool_source)
+        self._takes_tools = "tools" in tool_names
+        self.names |= tool_names
+        """the variables that it looks at"""
         self._variables = variables
 
     @classmethod
@@ -90,19 +93,23 @@ class ChatTemplate:
         *,
         tools: Sequence[dict[str, Any]] = (),
         add_generation_prompt: bool = True,
+        values: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text; RequestError with the template's words if it refuses."""
+        """The prompt text; RequestError with the template's words if it refuses. `values`: more
+        variables; ours come before them."""
         budget = _Budget(EXTRA_CHARS + _num_chars(messages) + _num_chars(tools))
+        variables = {
+            **(values or {}),
+            **self._variables,
+            "messages": list(messages),
+            "tools": list(tools) or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "baton_budget": budget,
+        }
         template = self._tool_template if tools else self._template
         try:
-            pieces = template.generate(
-                messages=list(messages),
-                tools=list(tools) or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                baton_budget=budget,
-                **self._variables,
-            )
+            pieces = template.generate(variables)
             return "".join(budget.count(piece) for piece in pieces)
         except TemplateBudgetError as error:
             raise RequestError(str(error), code="template_budget", param="messages") from None
@@ -227,11 +234,11 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _compiled(sandbox: _Sandbox, source: str) -> tuple[Template, bool]:
-    """The template, and whether it looks at `tools`."""
+def _compiled(sandbox: _Sandbox, source: str) -> tuple[Template, frozenset[str]]:
+    """The template, and the variables that it looks at."""
     try:
         names = meta.find_undeclared_variables(sandbox.parse(source))
-        return sandbox.from_string(source), "tools" in names
+        return sandbox.from_string(source), frozenset(names)
     except TemplateError as error:
         raise ModelError(f"the chat template does not compile: {error}") from None
 

@@ -22,10 +22,11 @@ ROLES = {
 """role of the API -> role the template sees; developer is OpenAI's newer word for system"""
 ROLE_FIELDS = {"assistant": ("reasoning_content", "tool_calls"), "tool": ("tool_call_id",)}
 """fields beyond role, content and name"""
-EMPTY_FIELDS = frozenset(
-    {"annotations", "audio", "function_call", "reasoning_content", "refusal", "tool_calls"}
+CONTENT_FIELDS = frozenset(
+    {"audio", "function_call", "images", "reasoning_content", "refusal", "tool_calls"}
 )
-"""message fields that clients echo; where they are not in use accepted when null or empty"""
+"""message fields that are part of what was said; where they are not in use they must be null or
+empty. Any other field is a client's own, or an answer's that comes back, and is left out"""
 
 Message = dict[str, Any]
 
@@ -68,9 +69,7 @@ def _message(value: Any, where: str) -> Message:
     role = value.get("role")
     known = ROLE_FIELDS.get(role, ()) if type(role) is str else ()
     for name, item in value.items():
-        if name in ("role", "content", "name") or name in known:
-            continue
-        if name in EMPTY_FIELDS and item in (None, [], ""):
+        if name not in CONTENT_FIELDS or name in known or item in (None, [], ""):
             continue
         param = f"{where}.{shown(name)}"
         raise RequestError(f"{param}: not supported", code="unsupported_parameter", param=param)
@@ -80,7 +79,7 @@ def _message(value: Any, where: str) -> Message:
     content = value.get("content")
     message: Message = {
         "role": ROLES[role],
-        "content": "" if content is None and calls else _content(content, where),
+        "content": "" if content is None and role == "assistant" else _content(content, where),
     }
     if value.get("name") is not None:
         message["name"] = _name(value["name"], f"{where}.name")
@@ -105,11 +104,11 @@ def _content(value: Any, where: str) -> str:
 def _part(part: Any, where: str) -> str:
     if type(part) is not dict or type(part.get("type")) is not str:
         raise invalid(where, "an object with a type")
-    if part["type"] != "text" or set(part) != {"type", "text"}:
+    if part["type"] != "text":
         raise RequestError(
             f"{where}: only text parts are supported", code="unsupported_content", param=where
         )
-    if type(part["text"]) is not str:
+    if type(part.get("text")) is not str:
         raise invalid(f"{where}.text", "a string")
     return str(part["text"])
 
@@ -123,17 +122,15 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _call(value: Any, where: str) -> dict[str, Any]:
-    """One call; its index, which clients keep from streams, is dropped."""
+    """One call; what clients keep beside it, such as its index in a stream, is left out."""
     if type(value) is not dict:
         raise invalid(where, "an object")
     if value.get("type", "function") != "function":
         raise invalid(f"{where}.type", '"function"')
-    _check_names(value, ("id", "type", "function", "index"), where)
     call_id = _call_id(value.get("id"), f"{where}.id")
     function, where = value.get("function"), f"{where}.function"
     if type(function) is not dict:
         raise invalid(where, "an object")
-    _check_names(function, ("name", "arguments"), where)
     name = function.get("name")
     if type(name) is not str or not NAME.fullmatch(name):
         raise invalid(f"{where}.name", "1 to 64 letters, digits, underscores and dashes")
@@ -151,13 +148,6 @@ def _arguments(value: Any, where: str) -> Any:
         return load_object(value.encode("utf-8"))
     except RequestError:
         return value
-
-
-def _check_names(value: dict[str, Any], known: tuple[str, ...], where: str) -> None:
-    for name in value:
-        if name not in known:
-            param = f"{where}.{shown(name)}"
-            raise RequestError(f"{param}: not supported", code="unsupported_parameter", param=param)
 
 
 def _call_id(value: Any, where: str) -> str:

@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from services.gateway.fields.json_body import load_object
-from services.gateway.fields.readers import flag, invalid, text, token_ids, unsupported
+from services.gateway.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
 from services.gateway.owner.generation import Endpoint
 from services.gateway.parts.parser import PLAIN, AnswerForm
 from services.gateway.prompt.answer_syntax import AnswerSyntax
 from services.gateway.prompt.chat_prompt import ChatPrompt, RenderedChat
 from services.gateway.prompt.chat_template import ChatTemplate
+from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.messages import Message, read_messages
-from services.gateway.prompt.request_fields import (
-    ParsedRequest,
-    check_model,
-    parse_request,
-    prompt_names,
-)
+from services.gateway.prompt.request_fields import ParsedRequest, check_model, parse_request
 from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.template_values import (
+    Values,
+    read_template_kwargs,
+    template_values,
+    unseen,
+)
 from services.gateway.prompt.tools import ToolUse, read_tools
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.block_hash import chain_hashes
@@ -58,6 +60,13 @@ class PreparedRequest:
     """the field that the sampling's grammar comes from"""
     form: AnswerForm = PLAIN
     """what the answers' texts are split into"""
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """logprobs name tokens by their ids"""
+    ignored: tuple[str, ...] = ()
+    """fields that changed nothing because nobody knows them"""
+    clamped: str = ""
+    """a limit that did not fit, as `max_tokens=1234`; empty if none"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,9 @@ class TokenList:
     """Answer of /tokenize."""
 
     token_ids: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+    """of the tokens in the vocabulary, where they were asked for"""
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,7 @@ class PlainText:
     """Answer of /detokenize."""
 
     text: str
+    ignored: tuple[str, ...] = ()
 
 
 class PromptReader:
@@ -126,11 +139,15 @@ class PromptReader:
 
     def prepare(self, endpoint: Endpoint, body: bytes) -> PreparedRequest:
         """Parse, template, tokenize, check against the model, hash. RequestError otherwise."""
-        parsed = parse_request(load_object(body), endpoint)
+        parsed = parse_request(
+            load_object(body), endpoint, refuse_unknown=self._model.unknown_fields == "refuse"
+        )
         check_model(parsed.model, self._model.name)
+        ignored = parsed.ignored
         form, grammar = PLAIN, parsed.grammar
         if endpoint == "chat":
-            chat = self._render(parsed.messages, parsed.tool_use)
+            chat = self._render(parsed.messages, parsed.tool_use, values=self._values(parsed))
+            ignored += tuple(self._unseen(parsed))
             self._check_fits(chat.text, "messages")
             prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), "messages")]
             assert self._syntax is not None
@@ -144,6 +161,8 @@ class PromptReader:
             ]
         self._check_ids(parsed.stop_token_ids, "stop_token_ids")
         self._check_ids(tuple(token_id for token_id, _ in parsed.logit_bias), "logit_bias")
+        shortest = min(prompt.max_tokens for prompt in prompts)
+        is_clamped = parsed.max_tokens is not None and shortest < parsed.max_tokens
         return PreparedRequest(
             endpoint=endpoint,
             stream=parsed.stream,
@@ -153,46 +172,59 @@ class PromptReader:
             sampling=replace(self._sampling(parsed, prompts[0].max_tokens), grammar=grammar),
             prompts=tuple(prompts),
             num_choices=parsed.num_choices,
-            grammar_param="tools" if parsed.tool_use.offered else "response_format",
+            grammar_param="tools" if parsed.tool_use.offered else parsed.grammar_param,
             form=form,
+            return_token_ids=parsed.return_token_ids,
+            tokens_as_ids=parsed.tokens_as_ids,
+            ignored=ignored,
+            clamped=f"{parsed.max_tokens_param}={shortest}" if is_clamped else "",
         )
 
     def tokenize(self, body: bytes) -> TokenList:
-        """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt"}.
+        """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt",
+        "chat_template_kwargs"}.
 
         Texts longer than the model's context are counted too, as long as their bytes do not say
         that they are."""
-        fields = load_object(body)
-        self._check_names(fields, _TOKENIZE_READERS)
-        if ("prompt" in fields) == ("messages" in fields):
+        given = load_object(body)
+        if ("prompt" in given) == ("messages" in given):
             raise RequestError(
                 "give either prompt or messages", code="missing_parameter", param="prompt"
             )
-        if "messages" in fields:
-            messages = read_messages(fields["messages"], "messages")
-            generate = fields.get("add_generation_prompt", True)
-            use = ToolUse(read_tools(fields.get("tools") or [], "tools"))
-            chat = self._render(messages, use, add_generation_prompt=generate)
-            self._check_fits(chat.text, "messages")
-            return TokenList(tuple(self._chat_prompt.encode(chat)))
-        content = text(fields["prompt"], "prompt")
-        self._check_fits(content, "prompt")
-        add_special = fields.get("add_special_tokens", True)
-        encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
-        return TokenList(tuple(encode(content)))
+        fields, ignored = self._text_fields(given, _TOKENIZE_READERS)
+        ids = tuple(self._chat_ids(fields) if "messages" in fields else self._text_ids(fields))
+        named = fields.get("return_token_strs", False)
+        names = tuple(map(self._tokenizer.token_name, ids)) if named else None
+        return TokenList(ids, names, ignored)
 
     def detokenize(self, body: bytes) -> PlainText:
         """{"tokens"} -> the text they make, special tokens left out."""
-        fields = load_object(body)
-        self._check_names(fields, _DETOKENIZE_READERS)
+        fields, ignored = self._text_fields(load_object(body), _DETOKENIZE_READERS)
         if "tokens" not in fields:
             raise RequestError("tokens: missing", code="missing_parameter", param="tokens")
-        ids = token_ids(fields["tokens"], "tokens")
-        self._check_ids(ids, "tokens")
-        if len(ids) > self._model.max_model_len:
-            raise self._too_long(f"{len(ids)}", "tokens")
+        self._check_ids(fields["tokens"], "tokens")
+        if len(fields["tokens"]) > self._model.max_model_len:
+            raise self._too_long(f"{len(fields['tokens'])}", "tokens")
         detokenizer = self._tokenizer.detokenizer()
-        return PlainText(detokenizer.push(ids) + detokenizer.end())
+        return PlainText(detokenizer.push(fields["tokens"]) + detokenizer.end(), ignored)
+
+    def _chat_ids(self, fields: Mapping[str, Any]) -> list[int]:
+        chat = self._render(
+            fields["messages"],
+            ToolUse(fields.get("tools", ())),
+            values=template_values(
+                self._model.thinking, None, fields.get("chat_template_kwargs", {})
+            ),
+            add_generation_prompt=fields.get("add_generation_prompt", True),
+        )
+        self._check_fits(chat.text, "messages")
+        return self._chat_prompt.encode(chat)
+
+    def _text_ids(self, fields: Mapping[str, Any]) -> list[int]:
+        self._check_fits(fields["prompt"], "prompt")
+        add_special = fields.get("add_special_tokens", True)
+        encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
+        return encode(fields["prompt"])
 
     @property
     def _chat_prompt(self) -> ChatPrompt:
@@ -204,8 +236,21 @@ class PromptReader:
             )
         return self._chat
 
+    def _values(self, parsed: ParsedRequest) -> Values:
+        effort, kwargs = parsed.reasoning_effort, parsed.template_kwargs
+        return template_values(self._model.thinking, effort, kwargs)
+
+    def _unseen(self, parsed: ParsedRequest) -> list[str]:
+        names = self._chat_prompt.names
+        return unseen(names, parsed.reasoning_effort, parsed.template_kwargs)
+
     def _render(
-        self, messages: tuple[Message, ...], use: ToolUse, *, add_generation_prompt: bool = True
+        self,
+        messages: tuple[Message, ...],
+        use: ToolUse,
+        *,
+        values: Values,
+        add_generation_prompt: bool = True,
     ) -> RenderedChat:
         prompt = self._chat_prompt
         assert self._syntax is not None
@@ -214,6 +259,7 @@ class PromptReader:
             self._syntax.messages(messages, "messages"),
             tools=[tool.shown for tool in use.offered],
             add_generation_prompt=add_generation_prompt,
+            values=values,
         )
 
     def _encode_prompt(self, prompt: str | tuple[int, ...], param: str) -> list[int]:
@@ -235,8 +281,9 @@ class PromptReader:
             raise self._too_long(f"at least {shortest}", param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
-        if ids and max(ids) >= self._model.vocab_size:
-            raise invalid(param, f"made of token ids below {self._model.vocab_size}")
+        if ids and (largest := max(ids)) >= self._model.vocab_size:
+            size = self._model.vocab_size
+            raise invalid(param, f"made of token ids below {size}, and {largest} is not")
 
     def _max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:
         if num_prompt_tokens == 0:
@@ -244,31 +291,25 @@ class PromptReader:
         left = self._model.max_model_len - num_prompt_tokens
         wanted = left if parsed.max_tokens is None else parsed.max_tokens
         if left < 1:
-            raise self._too_long(f"{num_prompt_tokens}", param, " + 1 to generate")
-        if wanted > left:
-            raise RequestError(
-                f"{parsed.max_tokens_param}: at most {left} fit behind the "
-                f"{num_prompt_tokens} tokens of the prompt; {self._context}",
-                code="context_length_exceeded",
-                param=parsed.max_tokens_param,
-            )
+            raise self._too_long(f"{num_prompt_tokens}", param, " and needs 1 more to generate")
+        wanted = min(wanted, left)
         if parsed.min_tokens > wanted:
             raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
         return wanted
 
-    @property
-    def _context(self) -> str:
-        length = self._model.max_model_len
-        if length == self._own_len:
-            return f"the model's context is {length} tokens"
-        return (
-            f"the context is {length} tokens, all that the workers' KV pools hold "
-            f"(the model's is {self._own_len})"
-        )
-
     def _too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
+        """Begins with OpenAI's own sentence, which clients look for."""
+        length = self._model.max_model_len
+        why = (
+            ""
+            if length == self._own_len
+            else (
+                f" The workers' KV pools hold no more; the model's own context is {self._own_len}."
+            )
+        )
         return RequestError(
-            f"{self._context}; this request needs {num_tokens} for the prompt{more}; shorten it",
+            f"This model's maximum context length is {length} tokens. However, your {param} "
+            f"has {num_tokens} tokens{more}. Shorten it.{why}",
             code="context_length_exceeded",
             param=param,
         )
@@ -293,14 +334,21 @@ class PromptReader:
             grammar=parsed.grammar,
         )
 
-    def _check_names(self, fields: Mapping[str, Any], readers: Mapping[str, Any]) -> None:
-        for name, value in fields.items():
-            if name not in readers:
-                raise unsupported(name)
-            if readers[name] is not None:
-                readers[name](value, name)
+    def _text_fields(
+        self, body: Mapping[str, Any], readers: Mapping[str, Reader]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What the readers make of a body, and the names of the fields that have none."""
+        fields = {
+            name: readers[name](value, name)
+            for name, value in body.items()
+            if name in readers and (value is not None or name in _TEXTS)
+        }
+        unknown = tuple(name for name in body if name not in readers)
+        if unknown and self._model.unknown_fields == "refuse":
+            raise unsupported(unknown[0])
         if "model" in fields:
             check_model(fields["model"], self._model.name)
+        return fields, tuple(name for name in unknown if body[name] is not None)
 
 
 def _syntax(template: ChatTemplate, tokenizer: TextTokenizer, model: ServedModel) -> AnswerSyntax:
@@ -312,12 +360,16 @@ def _syntax(template: ChatTemplate, tokenizer: TextTokenizer, model: ServedModel
     )
 
 
-_TOKENIZE_READERS = {
+_TEXTS = ("prompt", "messages", "tokens")
+"""fields whose null is an error"""
+_TOKENIZE_READERS: dict[str, Reader] = {
     "model": text,
-    "prompt": None,
-    "messages": None,
-    "tools": None,
+    "prompt": text,
+    "messages": read_messages,
+    "tools": read_tools,
     "add_special_tokens": flag,
     "add_generation_prompt": flag,
+    "chat_template_kwargs": read_template_kwargs,
+    "return_token_strs": flag,
 }
-_DETOKENIZE_READERS = {"model": text, "tokens": None}
+_DETOKENIZE_READERS: dict[str, Reader] = {"model": text, "tokens": token_ids}

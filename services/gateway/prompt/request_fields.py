@@ -1,9 +1,7 @@
-"""Which fields each endpoint takes, how each is read, and which are accepted without effect.
+"""One generation request's fields: read one by one by the tables, then checked against each other.
 
-Three tables say it all: the readers of the fields we implement, the values under which a field
-that we do not implement changes nothing (`NEUTRAL`), and the fields whose value never matters
-(`IGNORED`). Everything else is 400 `unsupported_parameter` with the field's name. Null means
-absent, except where a value is required.
+Null means absent, except where a value is required. A field of no table is unknown: it is left
+out and named, or refused under `--unknown-fields refuse`.
 """
 
 import secrets
@@ -11,124 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.fields.readers import (
-    Reader,
-    flag,
-    integer,
-    invalid,
-    logit_bias,
-    number,
-    same,
-    stop,
-    stop_token_ids,
-    stream_options,
-    text,
-    token_ids,
-    unsupported,
-)
+from services.gateway.fields.client_text import listed, shown
+from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.owner.generation import Endpoint
-from services.gateway.prompt.messages import Message, read_messages
-from services.gateway.prompt.response_format import response_format
-from services.gateway.prompt.tools import ToolUse, read_tool_choice, read_tools, tool_use
+from services.gateway.prompt import guided
+from services.gateway.prompt.field_tables import (
+    GREEDY_BELOW,
+    IGNORED,
+    MAX_CHOICES,
+    NEUTRAL,
+    READERS,
+    REQUIRED,
+)
+from services.gateway.prompt.messages import Message
+from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
 
-MAX_TOKENS = 2**31 - 1
-MAX_N = 8
-MAX_PROMPTS = 128
-MAX_CHOICES = 128
-"""of one answer: prompts times n"""
-MAX_LOGPROBS = 20
-MIN_REPETITION_PENALTY = 0.01
-"""a logit divided by less could leave the range of a float"""
-MAX_REPETITION_PENALTY = 2.0
-"""a logit is at most halved, or doubled where negative, for having been there before"""
-GREEDY_BELOW = 1e-4
-"""a temperature this low is argmax in every case that float arithmetic can tell apart"""
-
-
-def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
-    """Text, token ids, or a list of either."""
-    if type(value) is str and value:
-        return (value,)
-    if type(value) is not list or not value:
-        raise invalid(param, "a non-empty string or a non-empty list of token ids")
-    kinds = set(map(type, value))
-    if kinds not in ({str}, {list}):
-        return (token_ids(value, param),)
-    if len(value) > MAX_PROMPTS:
-        raise invalid(param, f"at most {MAX_PROMPTS} prompts")
-    for item, name in zip(value, prompt_names(len(value)), strict=True):
-        if not item:
-            raise invalid(name, "a non-empty string or a non-empty list of token ids")
-    return tuple(item if type(item) is str else token_ids(item, param) for item in value)
-
-
-def prompt_names(num_prompts: int) -> list[str]:
-    """What errors call each of the prompts."""
-    return ["prompt"] if num_prompts == 1 else [f"prompt[{at}]" for at in range(num_prompts)]
-
-
-SHARED_READERS: dict[str, Reader] = {
-    "model": text,
-    "max_tokens": integer(1, MAX_TOKENS),
-    "n": integer(1, MAX_N),
-    "temperature": number(0.0, 2.0),
-    "top_p": number(0.0, 1.0, above_low=True),
-    "top_k": integer(-1, MAX_TOKENS),
-    "min_p": number(0.0, 1.0),
-    "presence_penalty": number(-2.0, 2.0),
-    "frequency_penalty": number(-2.0, 2.0),
-    "repetition_penalty": number(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
-    "logit_bias": logit_bias,
-    "seed": integer(-(2**63), 2**63 - 1),
-    "stop": stop,
-    "stop_token_ids": stop_token_ids,
-    "response_format": response_format,
-    "min_tokens": integer(0, MAX_TOKENS),
-    "ignore_eos": flag,
-    "stream": flag,
-    "stream_options": stream_options,
-    "tools": read_tools,
-    "tool_choice": read_tool_choice,
-    "parallel_tool_calls": flag,
-    "user": text,
-}
-READERS: dict[Endpoint, dict[str, Reader]] = {
-    "chat": {
-        "messages": read_messages,
-        **SHARED_READERS,
-        "max_completion_tokens": integer(1, MAX_TOKENS),
-        "logprobs": flag,
-        "top_logprobs": integer(0, MAX_LOGPROBS),
-    },
-    "text": {
-        "prompt": prompts,
-        **SHARED_READERS,
-        "logprobs": integer(0, MAX_LOGPROBS),
-    },
-}
-REQUIRED: dict[Endpoint, tuple[str, ...]] = {
-    "chat": ("messages", "model"),
-    "text": ("prompt", "model"),
-}
-
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
-    "skip_special_tokens": (True,),
-    "store": (False,),
-    "suffix": ("",),
-    "use_beam_search": (False,),
-}
-"""field -> values under which leaving it out would give the same answer; null always is"""
-IGNORED = frozenset({"metadata"})
-"""fields that are objects for the client's own book-keeping"""
+MAX_NAMED = 8
+"""refused fields that one error names, beyond the first"""
+GRAMMAR_FIELDS = ("response_format", *guided.READERS)
+OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
 
 
 @dataclass(frozen=True)
@@ -167,16 +67,30 @@ class ParsedRequest:
     logprobs: int
     """-1 none; 0 the chosen token's; k also the k most likely"""
     grammar: str
-    """what response_format asks for; empty is any text"""
+    """what the answer must match; empty is any text"""
+    grammar_param: str
+    """the field that asks for it"""
     tool_use: ToolUse
     """chat only"""
+    template_kwargs: dict[str, Any]
+    """chat only: what the client wants the template to see"""
+    reasoning_effort: str | None
+    """chat only"""
+    return_token_ids: bool
+    tokens_as_ids: bool
+    """logprobs name tokens by their ids"""
+    ignored: tuple[str, ...]
+    """fields that nobody here knows"""
 
 
-def parse_request(body: Mapping[str, Any], endpoint: Endpoint) -> ParsedRequest:
-    """The request in a JSON object; RequestError names the first bad field."""
-    fields = _read_fields(body, endpoint)
+def parse_request(
+    body: Mapping[str, Any], endpoint: Endpoint, *, refuse_unknown: bool = False
+) -> ParsedRequest:
+    """The request in a JSON object; RequestError names every bad field."""
+    fields, ignored = _read_fields(body, endpoint, refuse_unknown)
     temperature = fields.get("temperature", 1.0)
     options = _stream_options(fields)
+    grammar_param = _grammar_param(fields)
     return ParsedRequest(
         endpoint=endpoint,
         messages=fields.get("messages", ()),
@@ -185,7 +99,8 @@ def parse_request(body: Mapping[str, Any], endpoint: Endpoint) -> ParsedRequest:
         model=fields["model"],
         stream=fields.get("stream", False),
         include_usage=options.get("include_usage", False),
-        continuous_usage=options.get("continuous_usage_stats", False),
+        continuous_usage=options.get("continuous_usage_stats", False)
+        and options.get("include_usage", True),
         max_tokens=_max_tokens(fields),
         max_tokens_param="max_tokens" if "max_tokens" in fields else "max_completion_tokens",
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
@@ -202,31 +117,66 @@ def parse_request(body: Mapping[str, Any], endpoint: Endpoint) -> ParsedRequest:
         min_tokens=_min_tokens(fields),
         ignore_eos=fields.get("ignore_eos", False),
         logprobs=_logprobs(fields, endpoint),
-        grammar=fields.get("response_format", ""),
+        grammar=fields.get(grammar_param, ""),
+        grammar_param=grammar_param,
         tool_use=_tool_use(fields, endpoint),
+        template_kwargs=fields.get("chat_template_kwargs", {}),
+        reasoning_effort=fields.get("reasoning_effort"),
+        return_token_ids=fields.get("return_token_ids", False),
+        tokens_as_ids=fields.get("return_tokens_as_token_ids", False),
+        ignored=ignored,
     )
 
 
-def _read_fields(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    readers = READERS[endpoint]
+def _read_fields(
+    body: Mapping[str, Any], endpoint: Endpoint, refuse_unknown: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields with a reader, read, and the names of those that nobody knows."""
     for name in REQUIRED[endpoint]:
         if name not in body:
             raise RequestError(f"{name}: is required", code="missing_parameter", param=name)
     fields: dict[str, Any] = {}
+    ignored: list[str] = []
+    refusals: list[RequestError] = []
     for name, value in body.items():
-        if name in readers:
-            if value is not None or name in REQUIRED[endpoint]:
-                fields[name] = readers[name](value, name)
-        elif not _changes_nothing(name, value):
-            raise unsupported(name, NEUTRAL.get(name, ()))
-    return fields
+        try:
+            if name in READERS[endpoint]:
+                if value is not None or name in REQUIRED[endpoint]:
+                    fields[name] = READERS[endpoint][name](value, name)
+            elif refuse_unknown or _is_known(name, endpoint):
+                _check_neutral(name, value)
+            elif value is not None:
+                ignored.append(name)
+        except RequestError as error:
+            refusals.append(error)
+    if refusals:
+        raise _together(refusals)
+    return fields, tuple(ignored)
 
 
-def _changes_nothing(name: str, value: Any) -> bool:
-    if name in IGNORED:
-        return value is None or type(value) is dict
-    neutral = NEUTRAL.get(name)
-    return neutral is not None and (value is None or any(same(value, item) for item in neutral))
+def _is_known(name: str, endpoint: Endpoint) -> bool:
+    return name in NEUTRAL or name in IGNORED or name in READERS[OTHER[endpoint]]
+
+
+def _check_neutral(name: str, value: Any) -> None:
+    """RequestError if the field would change the answer, were it implemented."""
+    known = name in NEUTRAL or name in IGNORED
+    if known and (value is None or type(value) is IGNORED.get(name)):
+        return
+    neutral = NEUTRAL.get(name, ())
+    if not any(same(value, item) for item in neutral):
+        raise unsupported(name, neutral)
+
+
+def _together(refusals: list[RequestError]) -> RequestError:
+    """The first refusal, with the names of the other fields that are wrong."""
+    first, *others = refusals
+    if not others:
+        return first
+    names = listed([shown(error.param or "") for error in others], MAX_NAMED)
+    return RequestError(
+        f"{first.message}; refused too: {names}", code=first.code, param=first.param
+    )
 
 
 def _tool_use(fields: dict[str, Any], endpoint: Endpoint) -> ToolUse:
@@ -242,6 +192,14 @@ def _stream_options(fields: Mapping[str, Any]) -> dict[str, bool]:
             "stream_options: only with stream: true", code="invalid_value", param="stream_options"
         )
     return options
+
+
+def _grammar_param(fields: Mapping[str, Any]) -> str:
+    """The one field that says what an answer must match."""
+    first, *others = [name for name in GRAMMAR_FIELDS if fields.get(name)] or ["response_format"]
+    if others:
+        raise invalid(others[0], f"left out beside {first}")
+    return first
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:

@@ -16,10 +16,14 @@ class ServedModel:
     """longest sequence, prompt and answer, in tokens"""
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    root: str = ""
+    """the model's own name, where clients call it by another"""
     created_s: int = 0
     """Unix time that /v1/models shows"""
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
+    thinking: str = "auto"
+    unknown_fields: str = "ignore"
     """the settings of these names"""
 
 
@@ -29,7 +33,10 @@ def served_model(checkpoint: Checkpoint, settings: Settings, created_s: int = 0)
         max_model_len=max_model_len(checkpoint.config, settings.max_model_len),
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=checkpoint.eos_token_ids,
+        root=checkpoint.name,
         created_s=created_s,
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
+        thinking=settings.thinking,
+        unknown_fields=settings.unknown_fields,
     )

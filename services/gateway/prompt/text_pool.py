@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from services.gateway.prompt.grammar_check import GrammarCheck
+from services.gateway.prompt.ignored_fields import IgnoredFields
 from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_line import TextLine
@@ -46,6 +47,7 @@ class TextPool:
         setup = Setup(str(directory), model, hash_root, block_size, os.getpid())
         self._line = TextLine(setup, time_limit_s)
         self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
+        self.ignored_fields = IgnoredFields()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
 
     async def start(self) -> None:
@@ -70,6 +72,7 @@ class TextPool:
         """What the body asks for; RequestError if it is wrong, or has a grammar nothing matches,
         OverloadedError if too many wait before it."""
         answer = await self._read(Job(kind, body, self.max_model_len))
+        self.ignored_fields.count(answer.ignored)
         if isinstance(answer, PreparedRequest):
             await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
         return answer

@@ -48,10 +48,10 @@ class AnswerGrammar:
             return _joined(self._begin(start), "answer: calls", self._calls(use))
         answer = wanted.removeprefix("start: ")
         if answer and use.offered:
-            answer = f"({answer}) | calls"
-            return _joined(self._begin(start), f"answer: {answer}", self._calls(use))
+            rules = _joined(self._begin(start), self._calls(use))
+            return f"{rules}\nanswer: ({answer}) | calls"
         if answer and start != "none":
-            return _joined(self._begin(start), f"answer: {answer}")
+            return f"{self._begin(start)}\nanswer: {answer}"
         if any(tool.strict for tool in use.offered):
             return _joined(self._begin(start), self._free_text(use), self._calls(use), TEXT)
         return wanted

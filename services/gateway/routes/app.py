@@ -3,7 +3,8 @@
 No middleware: it would cost every chunk of every stream. Each answer carries its own headers.
 """
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -23,6 +24,7 @@ from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.generate import GenerateRoutes
 from services.gateway.routes.intake import Intake
 from services.gateway.routes.models import ModelsRoutes
+from services.gateway.routes.openapi import DocsRoutes
 from services.gateway.routes.serving import Dispatch
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
@@ -47,18 +49,24 @@ def create_app(
     generate = GenerateRoutes(settings, model, dispatcher, text, intake)
     texts = TextRoutes(intake, text)
     models = ModelsRoutes(model, text)
+    docs = DocsRoutes(status.release)
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }.items():
-        app.add_api_route(path, post, methods=["POST"], response_model=None)
-    for path, get in {
-        "/v1/models": models.every,
-        "/v1/models/{name:path}": models.one,
-    }.items():
-        app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
+        for each in (path, f"{path}/"):
+            app.add_api_route(each, post, methods=["POST"], response_model=None)
+    _add_gets(
+        app,
+        {
+            "/v1/models": models.every,
+            "/v1/models/{name:path}": models.one,
+            "/openapi.json": docs.openapi,
+            "/docs": docs.docs,
+        },
+    )
     _add_status(app, status)
     _add_errors(app)
     return app
@@ -73,15 +81,25 @@ def create_admin_app(status: StatusRoutes) -> FastAPI:
 
 
 def _add_status(app: FastAPI, status: StatusRoutes) -> None:
-    for path, get in {
-        "/health": status.health,
-        "/ready": status.ready,
-        "/version": status.version,
-        "/metrics": status.metrics,
-        "/v1/baton/status": status.status,
-        "/v1/baton/requests/{rid}": status.receipt,
-    }.items():
-        app.add_api_route(path, get, methods=["GET", "HEAD"], response_model=None)
+    _add_gets(
+        app,
+        {
+            "/health": status.health,
+            "/ping": status.health,
+            "/ready": status.ready,
+            "/version": status.version,
+            "/metrics": status.metrics,
+            "/v1/baton/status": status.status,
+            "/v1/baton/requests/{rid}": status.receipt,
+        },
+    )
+
+
+def _add_gets(app: FastAPI, routes: Mapping[str, Callable[..., Any]]) -> None:
+    """A slash at the end changes nothing."""
+    for path, get in routes.items():
+        for each in (path, f"{path}/"):
+            app.add_api_route(each, get, methods=["GET", "HEAD"], response_model=None)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -111,10 +111,15 @@ class GenerateRoutes:
 
     def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
         form = prepared.form
-        text = AnswerText(self._text.tokenizer, prepared.sampling, prepared.stop, form.visible_ids)
+        text = AnswerText(
+            self._text.tokenizer,
+            prepared.sampling,
+            prepared.stop,
+            form.visible_ids,
+            with_ids=prepared.return_token_ids,
+        )
         return text if form.plain else PartedText(text, form, rid)
 
     def _shape(self, prepared: PreparedRequest) -> AnswerShape:
-        if prepared.endpoint == "chat":
-            return ChatShape(self._text.tokenizer)
-        return TextShape(self._text.tokenizer, prepared.sampling.logprobs)
+        shape = ChatShape if prepared.endpoint == "chat" else TextShape
+        return shape(self._text.tokenizer, tokens_as_ids=prepared.tokens_as_ids)

@@ -22,7 +22,7 @@ class ModelsRoutes:
         return json_response(request, {"object": "list", "data": [self._card()]})
 
     async def one(self, request: Request) -> Response:
-        check_model(request.path_params["name"], self._model.name)
+        check_model(request.path_params["name"].removesuffix("/"), self._model.name)
         return json_response(request, self._card())
 
     def _card(self) -> dict[str, Any]:
@@ -31,5 +31,7 @@ class ModelsRoutes:
             "object": "model",
             "created": self._model.created_s,
             "owned_by": "baton",
+            "root": self._model.root or self._model.name,
+            "parent": None,
             "max_model_len": self._text.max_model_len,
         }

@@ -31,7 +31,7 @@ class StatusRoutes:
         when none does."""
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._version = version
+        self.release = version
         self._trouble = trouble
 
     async def health(self, request: Request) -> Response:
@@ -52,7 +52,7 @@ class StatusRoutes:
         return error_response(request, error)
 
     async def version(self, request: Request) -> Response:
-        return json_response(request, {"version": self._version})
+        return json_response(request, {"version": self.release})
 
     async def metrics(self, request: Request) -> Response:
         headers = {"x-request-id": request_id(request.scope), "content-type": METRICS_TYPE}

@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.http.errors import json_response
+from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prompt_reader import PlainText, TokenList
 from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.intake import Intake
@@ -26,11 +27,13 @@ class TextRoutes:
             "count": len(answer.token_ids),
             "max_model_len": self._text.max_model_len,
         }
-        return json_response(request, payload)
+        if answer.names is not None:
+            payload["token_strs"] = answer.names
+        return json_response(request, payload, headers=told(answer.ignored))
 
     async def detokenize(self, request: Request) -> Response:
         incoming = await self._intake.read(request, "detokenize")
         incoming.share.release()
         answer = incoming.answer
         assert isinstance(answer, PlainText)
-        return json_response(request, {"prompt": answer.text})
+        return json_response(request, {"prompt": answer.text}, headers=told(answer.ignored))

@@ -14,16 +14,19 @@ class StopStrings:
         self._longest = max(map(len, stops), default=1) - 1
         self._last_chars = {beginning[-1] for beginning in self._beginnings}
         self.held = ""
+        self.found = ""
+        """the stop string that ended the text"""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown now, and whether a stop string ended it."""
         if not text:
             return "", False
         text = self.held + text
-        found = [at for at in map(text.find, self._stops) if at >= 0]
-        if found:
+        places = [(text.find(stop), stop) for stop in self._stops if stop in text]
+        if places:
             self.held = ""
-            return text[: min(found)], True
+            at, self.found = min(places)
+            return text[:at], True
         size = self._num_held(text)
         self.held = text[len(text) - size :]
         return text[: len(text) - size], False

@@ -2,7 +2,8 @@
 
 A decoder of the `tokenizers` library works on a whole list. The ones that Llama and Qwen
 checkpoints use act on each token alone, apart from the very start of the text, so the text of
-any token list is the concatenation of these bytes. Whoever streams needs only that.
+any token list is the concatenation of these bytes. Whoever streams needs only that. Any other
+decoder is left to the library.
 
 Where it differs from the library on purpose: with byte fallback, the library turns a whole run
 of byte tokens into U+FFFD when any part of the run is not UTF-8; here only the broken bytes
@@ -16,16 +17,27 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from shared.errors import ModelError
-
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 Step = Callable[[str], str]
+
+
+class NotPerTokenError(Exception):
+    """The decoder looks at more than one token at a time, or there is none."""
+
+
+def per_token(tokenizer: Tokenizer) -> "TokenBytes | None":
+    """What each token stands for; None where that depends on the others."""
+    try:
+        return TokenBytes(tokenizer)
+    except NotPerTokenError:
+        return None
 
 
 class TokenBytes:
     """Token id -> the bytes it stands for; computed on first use."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        """NotPerTokenError if its decoder cannot be taken apart."""
         self._name_of = tokenizer.id_to_token
         self._steps: list[Step] = []
         self._first_steps: list[Step] = []
@@ -64,7 +76,7 @@ class TokenBytes:
         return name.encode()
 
     def _add(self, part: dict[str, Any]) -> None:
-        """One part of the decoder; ModelError for one whose effect is not per token."""
+        """One part of the decoder; NotPerTokenError for one whose effect is not per token."""
         kind = part["type"]
         if kind == "ByteLevel":
             self._byte_level = byte_alphabet()
@@ -77,7 +89,7 @@ class TokenBytes:
         elif kind == "Strip" and part["content"] == " " and part["stop"] == 0:
             self.num_leading_spaces = part["start"]
         elif kind != "Fuse":
-            raise ModelError(f"tokenizer.json: decoder {kind} is not supported")
+            raise NotPerTokenError(f"decoder {kind}")
 
     def _add_replace(self, old: str, new: str) -> None:
         self._steps.append(lambda name: name.replace(old, new))
@@ -101,7 +113,7 @@ def byte_alphabet() -> dict[str, int]:
 
 def _parts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     if tokenizer.decoder is None:
-        raise ModelError("tokenizer.json: no decoder")
+        raise NotPerTokenError("no decoder")
     return flat(json.loads(tokenizer.decoder.__getstate__()), "decoders")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from services.gateway.text.detokenizer import Detokenizer
-from services.gateway.text.token_bytes import TokenBytes, flat
+from services.gateway.text.library_detokenizer import LibraryDetokenizer
+from services.gateway.text.token_bytes import flat, per_token
 from shared.errors import ModelError
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -37,7 +38,7 @@ class TextTokenizer:
         self.named_ids = frozenset(
             index for name, index in self.special_tokens.items() if len(name) > 1
         )
-        self.token_bytes = TokenBytes(tokenizer)
+        self.token_bytes = per_token(tokenizer)
         self._longest_token_bytes = _longest_token_bytes(tokenizer, list(added.values()))
         self._bos_ids = frozenset(tokenizer.encode("").ids)
 
@@ -89,22 +90,35 @@ class TextTokenizer:
         """No text of `num_bytes` has fewer tokens; 0 where this tokenizer gives no such bound."""
         return -(-num_bytes // self._longest_token_bytes) if self._longest_token_bytes else 0
 
-    def detokenizer(self, visible_ids: Collection[int] = ()) -> Detokenizer:
+    def detokenizer(self, visible_ids: Collection[int] = ()) -> Detokenizer | LibraryDetokenizer:
         """`visible_ids`: special tokens that stay in the text."""
         hidden = self.special_ids.difference(visible_ids) if visible_ids else self.special_ids
+        if self.token_bytes is None:
+            return LibraryDetokenizer(self._tokenizer, hidden)
         return Detokenizer(self.token_bytes, hidden)
+
+    def token_name(self, token_id: int) -> str:
+        """What the vocabulary calls it."""
+        return self._tokenizer.id_to_token(token_id) or ""
 
     def token_text(self, token_id: int) -> str:
         """How a token is shown on its own, as in logprobs."""
         if token_id in self.special_ids:
             return str(self._tokenizer.id_to_token(token_id))
-        return self.token_bytes.of(token_id).decode("utf-8", "replace")
+        return self._bytes_of(token_id).decode("utf-8", "replace")
 
     def token_utf8(self, token_id: int) -> bytes:
         """The bytes behind `token_text`."""
         if token_id in self.special_ids:
             return self.token_text(token_id).encode()
-        return self.token_bytes.of(token_id)
+        return self._bytes_of(token_id)
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        """Of a token that is not special."""
+        if self.token_bytes is not None:
+            return self.token_bytes.of(token_id)
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text.encode()
 
     def _encode(self, text: str) -> list[int]:
         # The batch call is the one that lets go of the interpreter lock while it works.

@@ -52,6 +52,11 @@ def structured(*tests: str) -> tuple[str, ...]:
     return tuple(f"test_http_structured.py::{test}" for test in tests)
 
 
+def fields(*tests: str) -> tuple[str, ...]:
+    """Fields that real clients send."""
+    return tuple(f"test_http_fields.py::{test}" for test in tests)
+
+
 def media_types(*cases: str) -> tuple[str, ...]:
     paths = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
     every = (
@@ -143,10 +148,11 @@ ROWS: dict[int, tuple[str, ...]] = {
     36: refused("36"),
     37: (
         *refused(
-            *("37-unknown", "37-__class__", "37-__proto__", "37-self", "37-$ref"),
             *("37-store-used", "37-metadata-used", "37-service_tier-used"),
         ),
         *answered("test_row_37_neutral_values_are_accepted"),
+        *fields("test_row_37_unknown_fields_are_ignored_named_and_counted"),
+        *fields("test_row_37_the_strict_form_refuses_them"),
     ),
     38: refused("38-missing", "38-number", "38-null"),
     39: ("test_http_bad_inputs.py::test_row_39_unknown_model",),
@@ -200,7 +206,7 @@ ROWS: dict[int, tuple[str, ...]] = {
         "test_http_bad_inputs.py::test_row_62_the_first_id_beyond_the_vocabulary",
     ),
     63: (
-        *refused("63-exact"),
+        *fields("test_row_63_a_limit_that_does_not_fit_is_clamped"),
         "test_http_bad_inputs.py::test_row_63_prompt_at_the_limit",
     ),
     64: (*refused("64"), *faults("test_row_64_a_long_text_does_not_block_the_loop")),
@@ -231,7 +237,10 @@ ROWS: dict[int, tuple[str, ...]] = {
     ),
     74: sampling("74-101", "74-null", "74-string", "74-list", "74-300000"),
     75: ("test_http_sampling.py::test_row_75_a_bias_on_every_token_leaves_finite_probabilities",),
-    76: refused("76-chat_template", "76-chat_template_kwargs"),
+    76: (
+        *refused("76-chat_template", "76-chat_template_kwargs"),
+        *fields("test_row_76_what_a_template_may_not_be_told"),
+    ),
     77: refused(
         *("77-kv_transfer_params", "77-remote_host", "77-bootstrap_room"),
         *("77-request_id", "77-priority"),
@@ -239,12 +248,10 @@ ROWS: dict[int, tuple[str, ...]] = {
     78: refused("78-prompt_embeds", "78-multi_modal_data"),
     79: (
         *structured(
-            *(
-                f"test_row_79_formats_we_do_not_have[row-79-{case}]"
-                for case in ("grammar", "regex", "json", "choice", "tag", "outputs")
-            ),
+            *(f"test_row_79_formats_we_do_not_have[row-79-{case}]" for case in ("grammar", "tag")),
             "test_row_79_formats_we_do_not_have[structural-tag]",
         ),
+        "test_http_guided.py::test_row_79_what_we_cannot_follow_is_refused_by_name",
         "test_http_tools.py::test_row_79_what_is_not_supported_is_named",
     ),
     80: structured(

@@ -68,6 +68,8 @@ async def test_a_whole_chat_answer(app: ServedApp, client: httpx.AsyncClient) ->
                 "message": {"role": "assistant", "content": "hello world", "refusal": None},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "stop_reason": None,
+                "matched_stop": app.tokenizer.token_to_id(END),
             }
         ],
         "usage": {
@@ -84,7 +86,8 @@ async def test_a_whole_completion(client: httpx.AsyncClient) -> None:
     assert answer["id"].startswith("cmpl-")
     assert answer["object"] == "text_completion"
     (choice,) = answer["choices"]
-    assert set(choice) == {"index", "text", "logprobs", "finish_reason"}
+    shown = {"index", "text", "logprobs", "finish_reason", "stop_reason", "matched_stop"}
+    assert set(choice) == shown
     assert choice["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 2
 
@@ -98,7 +101,9 @@ async def test_a_streamed_chat_answer(app: ServedApp, client: httpx.AsyncClient)
     assert all("usage" not in chunk for chunk in chunks)
     deltas = [chunk["choices"][0] for chunk in chunks]
     assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
-    assert deltas[-1] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    eos = app.tokenizer.token_to_id(END)
+    ending = {"finish_reason": "stop", "stop_reason": None, "matched_stop": eos}
+    assert deltas[-1] == {"index": 0, "delta": {}, "logprobs": None, **ending}
     assert all(choice["finish_reason"] is None for choice in deltas[:-1])
     assert text_of(events) == "hello world"
     assert len(chunks) >= 4
@@ -122,6 +127,7 @@ async def test_usage_in_streams(client: httpx.AsyncClient, path: str) -> None:
     events = await stream(client, path, body | {"stream_options": always})
     counts = [event["usage"]["completion_tokens"] for event in events[:-1]]
     assert counts == sorted(counts)
+    assert counts[0] == (0 if path == CHAT else 1), "the chunk of the role comes before all tokens"
     assert counts[-1] == once[-2]["usage"]["completion_tokens"]
 
 

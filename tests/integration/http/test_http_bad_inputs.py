@@ -58,7 +58,6 @@ UNSUPPORTED = [
     ("54", "echo", "true"),
     ("54", "suffix", '"x"'),
     ("76", "chat_template", '"{{ x }}"'),
-    ("76", "chat_template_kwargs", '{"a": 1}'),
     ("77", "kv_transfer_params", '{"remote_host": "10.0.0.1"}'),
     ("77", "remote_host", '"10.0.0.1"'),
     ("77", "bootstrap_room", "5"),
@@ -93,7 +92,7 @@ CASES = [
     case("26", with_field('"top_p": 1e999'), "invalid_number"),
     case("26-negative", with_field('"top_p": -1e999'), "invalid_number"),
     case("27-33", with_field(f'"x": {NESTED[1:-1]}'), "json_too_deep"),
-    case("27-32", with_field(f'"x": {NESTED[2:-2]}'), "unsupported_parameter", "x"),
+    case("27-32", with_field(f'"stop": {NESTED[2:-2]}'), "invalid_value", "stop"),
     case("27-1000", with_field(f'"x": {"[" * 1000 + "]" * 1000}'), "json_too_deep"),
     case("27-100000", b"[" * 100_000, "json_too_deep"),
     case("27-objects", b'{"a":' * 100_000, "json_too_deep"),
@@ -122,10 +121,6 @@ CASES = [
         "messages",
     ),
     *(
-        case(f"37-{name}", with_field(f'"{name}": 1'), "unsupported_parameter", name)
-        for name in ("unknown", "__class__", "__proto__", "self", "$ref")
-    ),
-    *(
         case(f"37-{name}-used", with_field(f'"{name}": {value}'), "unsupported_parameter", name)
         for name, value in {
             "store": "true",
@@ -136,6 +131,12 @@ CASES = [
     *(
         case(f"{row}-{name}", with_field(f'"{name}": {value}'), "unsupported_parameter", name)
         for row, name, value in UNSUPPORTED
+    ),
+    case(
+        "76-chat_template_kwargs",
+        chat(chat_template_kwargs={"messages": []}),
+        "unsupported_parameter",
+        "chat_template_kwargs.messages",
     ),
     case("38-missing", raw('{"messages": [{"role": "user", "content": "a"}]}'), None, "model"),
     case("38-number", chat(model=123), None, "model"),
@@ -200,7 +201,6 @@ CASES = [
     case("57-huge", chat(seed=2**64), None, "seed"),
     case("57-string", chat(seed="x"), None, "seed"),
     case("58", chat(min_tokens=5, max_tokens=4), None, "min_tokens"),
-    case("63-exact", chat(max_tokens=MAX_MODEL_LEN), "context_length_exceeded", "max_tokens"),
     case("64", chat(content="a" * 1_000_000), "context_length_exceeded", "messages"),
     case("71-empty", chat(stop=""), None, "stop"),
     case("71-number", chat(stop=5), None, "stop"),

@@ -13,7 +13,7 @@ import pytest
 
 from services.gateway.answer.group_requests import choice_seed
 from services.gateway.owner.generation import Delta, GenerateRequest
-from services.gateway.prompt.request_fields import MAX_CHOICES, MAX_N, MAX_PROMPTS
+from services.gateway.prompt.field_tables import MAX_CHOICES, MAX_N, MAX_PROMPTS
 from shared.errors import AttemptError, BatonError, OverloadedError
 from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body
 from tests.integration.http.choices import (
@@ -42,7 +42,7 @@ def answers_of(app: ServedApp, *texts: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-@pytest.mark.parametrize("n", [0, -1, 9, 2**31, 1.5, 2.0, "2", True, [2]], ids=repr)
+@pytest.mark.parametrize("n", [0, -1, 129, 2**31, 1.5, 2.0, "2", True, [2]], ids=repr)
 async def test_row_53_n_is_refused(client: httpx.AsyncClient, path: str, n: Any) -> None:
     body = chat_body(n=n) if path == CHAT else text_body(n=n)
     response = await client.post(path, json=body)

@@ -119,13 +119,7 @@ async def test_row_80_a_schema_that_takes_for_ever(
             {"response_format": schema_format({}, extra=1)}, "unsupported_parameter", id="extra"
         ),
         pytest.param({"grammar": "start: x"}, "unsupported_parameter", id="row-79-grammar"),
-        pytest.param({"guided_regex": "a+"}, "unsupported_parameter", id="row-79-regex"),
-        pytest.param({"guided_json": {}}, "unsupported_parameter", id="row-79-json"),
-        pytest.param({"guided_choice": ["a"]}, "unsupported_parameter", id="row-79-choice"),
         pytest.param({"structural_tag": "{}"}, "unsupported_parameter", id="row-79-tag"),
-        pytest.param(
-            {"structured_outputs": {"regex": "a"}}, "unsupported_parameter", id="row-79-outputs"
-        ),
     ],
 )
 async def test_row_79_formats_we_do_not_have(

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.answer.logprobs import LOWEST, TokenEntry, chat_logprobs, text_logprobs
+from services.gateway.answer.ending import Ending
+from services.gateway.answer.logprobs import (
+    LOWEST,
+    TokenEntry,
+    TokenNames,
+    chat_logprobs,
+    text_logprobs,
+)
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
 from services.gateway.answer.sse import ChunkWriter
 from services.gateway.answer.text import AnswerText
@@ -74,6 +81,44 @@ def test_text_held_back_comes_out_at_the_end() -> None:
     assert (answer.finish_reason, answer.stopped) == ("length", False)
 
 
+EOS = TOKENIZER.special_tokens[END]
+(LETTER,) = TOKENIZER.encode("a")
+ENDINGS: list[tuple[Sampling, tuple[str, ...], int, Ending]] = [
+    (Sampling(9, eos_token_ids=(EOS,)), (), EOS, Ending("stop", None, EOS)),
+    (Sampling(9, stop_token_ids=(LETTER,)), (), LETTER, Ending("stop", LETTER, LETTER)),
+    (
+        Sampling(9, eos_token_ids=(EOS,), stop_token_ids=(EOS,)),
+        (),
+        EOS,
+        Ending("stop", None, EOS),
+    ),
+    (
+        Sampling(9, eos_token_ids=(EOS,), stop_token_ids=(EOS,), ignore_eos=True),
+        (),
+        EOS,
+        Ending("stop", EOS, EOS),
+    ),
+    (Sampling(9, eos_token_ids=(EOS,)), ("zz", "a"), LETTER, Ending("stop", "a", "a")),
+    (Sampling(9, eos_token_ids=(EOS,)), (), LETTER, Ending("stop")),
+]
+
+
+@pytest.mark.parametrize(("sampling", "stops", "token_id", "ending"), ENDINGS)
+def test_what_ended_an_answer(
+    sampling: Sampling, stops: tuple[str, ...], token_id: int, ending: Ending
+) -> None:
+    """EOS, a stop token, one that is both, a stop string, and a grammar that is complete."""
+    answer = AnswerText(TOKENIZER, sampling, stops)
+    answer.push(delta((*TOKENIZER.encode("b"), token_id), "stop"))
+    assert answer.ending == ending
+
+
+def test_the_limit_is_no_stop_even_where_a_stop_token_came_with_it() -> None:
+    answer = AnswerText(TOKENIZER, Sampling(1, stop_token_ids=(LETTER,)))
+    answer.push(delta((LETTER,), "length"))
+    assert answer.ending == Ending("length")
+
+
 def entry(token: str, offset: int, logprob: float = -0.5) -> TokenEntry:
     (token_id,) = TOKENIZER.encode(token)
     top = TOKENIZER.encode("ab")
@@ -105,7 +150,7 @@ def test_log_probabilities_of_all_tokens_come_in_the_end() -> None:
 
 
 def test_the_chat_shape_of_log_probabilities() -> None:
-    shown = chat_logprobs(TOKENIZER, [entry("a", 0), entry("b", 1, -math.inf)])
+    shown = chat_logprobs(TokenNames(TOKENIZER), [entry("a", 0), entry("b", 1, -math.inf)])
     assert shown["content"][0] == {
         "token": "a",
         "logprob": -0.5,
@@ -120,19 +165,22 @@ def test_the_chat_shape_of_log_probabilities() -> None:
 
 
 def test_the_completions_shape_of_log_probabilities() -> None:
-    shown = text_logprobs(TOKENIZER, [entry("a", 0), entry("c", 1)], 2)
+    shown = text_logprobs(TokenNames(TOKENIZER), [entry("a", 0), entry("c", 1)])
     assert shown == {
         "tokens": ["a", "c"],
         "token_logprobs": [-0.5, -0.5],
         "top_logprobs": [{"a": -1.0, "b": -2.0}, {"a": -1.0, "b": -2.0, "c": -0.5}],
         "text_offset": [0, 1],
     }
-    assert text_logprobs(TOKENIZER, [], 0)["top_logprobs"] is None
+    bare = TokenEntry(TOKENIZER.encode("c")[0], TokenLogprobs(-0.5), 0)
+    assert text_logprobs(TokenNames(TOKENIZER), [bare])["top_logprobs"] == [{"c": -0.5}]
+    (name,) = text_logprobs(TokenNames(TOKENIZER, as_ids=True), [bare])["tokens"]
+    assert name == f"token_id:{bare.token_id}"
 
 
 SHAPES: dict[str, AnswerShape] = {
     "chat": ChatShape(TOKENIZER),
-    "text": TextShape(TOKENIZER, 0),
+    "text": TextShape(TOKENIZER),
 }
 
 
@@ -141,12 +189,12 @@ SHAPES: dict[str, AnswerShape] = {
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1))
 def test_every_chunk_is_json_with_exactly_this_text(name: str, text: str) -> None:
     writer = ChunkWriter(SHAPES[name], AnswerIdentity("1", 'm"\n', 5), with_usage=False)
-    for chunk in (writer.text(text), writer.text_with(text, None, None)):
+    for chunk in (writer.text(text), writer.piece(text, None, None)):
         events = events_of(chunk.decode())
         assert len(events) == 1
         assert text_of(events) == text
         assert events[0]["model"] == 'm"\n'
-    assert writer.text(text) == writer.text_with(text, None, None)
+    assert writer.text(text) == writer.piece(text, None, None)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -154,7 +202,11 @@ def test_usage_is_null_until_the_last_chunk(name: str) -> None:
     writer = ChunkWriter(SHAPES[name], AnswerIdentity("1", "m", 5), with_usage=True)
     cost = usage(3, 2, 1)
     chunks: list[Any] = events_of(
-        (writer.text("a") + writer.last("length") + writer.usage(cost)).decode()
+        (
+            writer.text("a")
+            + writer.piece("", None, None, ending=Ending("length"))
+            + writer.usage(cost)
+        ).decode()
     )
     assert [chunk["usage"] for chunk in chunks] == [None, None, cost]
     assert chunks[-1]["choices"] == []

@@ -1,11 +1,16 @@
 """The field tables: every field read, every neutral value neutral, nothing both."""
 
+import typing
 from typing import Any
 
 import pytest
+import typing_extensions
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as TextParams
 
 from services.gateway.owner.generation import Endpoint
-from services.gateway.prompt.request_fields import IGNORED, NEUTRAL, READERS, parse_request
+from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, READERS
+from services.gateway.prompt.request_fields import parse_request
 from shared.errors import RequestError
 from tests.http_bodies import chat_body, text_body
 
@@ -20,8 +25,8 @@ def body_of(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
 def test_the_tables_do_not_overlap(endpoint: Endpoint) -> None:
     readers = READERS[endpoint].keys()
     assert not readers & NEUTRAL.keys()
-    assert not readers & IGNORED
-    assert not NEUTRAL.keys() & IGNORED
+    assert not readers & IGNORED.keys()
+    assert not NEUTRAL.keys() & IGNORED.keys()
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -117,24 +122,82 @@ def test_messages_as_clients_echo_them() -> None:
         "annotations": None,
         "audio": None,
         "function_call": None,
+        "provider_specific_fields": None,
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
     }
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts = [
+        {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "b", "annotations": []},
+    ]
     messages = [
         {"role": "developer", "content": "x"},
         echoed,
-        {"role": "user", "content": parts, "name": "me"},
+        {"role": "assistant", "content": None, "annotations": []},
+        {"role": "user", "content": parts, "name": "me", "id": "msg_1"},
     ]
     parsed = parse_request(chat_body() | {"messages": messages}, "chat")
     assert parsed.messages == (
         {"role": "system", "content": "x"},
         {"role": "assistant", "content": "hi"},
+        {"role": "assistant", "content": ""},
         {"role": "user", "content": "ab", "name": "me"},
     )
 
 
-@pytest.mark.parametrize("field", [{"audio": {"id": "a"}}, {"function_call": {}}, {"foo": None}])
+@pytest.mark.parametrize(
+    "field",
+    [{"audio": {"id": "a"}}, {"function_call": {}}, {"images": ["a"]}, {"refusal": "I will not"}],
+    ids=lambda field: next(iter(field)),
+)
 def test_message_fields_that_mean_something_are_refused(field: dict[str, Any]) -> None:
     message = {"role": "assistant", "content": "hi", **field}
     with pytest.raises(RequestError) as caught:
         parse_request(chat_body() | {"messages": [message]}, "chat")
     assert caught.value.param == f"messages[0].{next(iter(field))}"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_every_field_that_openai_lets_be_null_may_be_null(endpoint: Endpoint) -> None:
+    """By the types of OpenAI's own client. A prompt of null would mean OpenAI's own default."""
+    kind = ChatParams if endpoint == "chat" else TextParams
+    hints = typing_extensions.get_type_hints(kind)
+    nullable = [name for name, hint in hints.items() if type(None) in typing.get_args(hint)]
+    assert len(nullable) > 12
+    nulls = dict.fromkeys(set(nullable) - {"prompt"})
+    plain = parse_request(body_of(endpoint, seed=1), endpoint)
+    assert parse_request(body_of(endpoint, **nulls) | {"seed": 1}, endpoint) == plain
+
+
+def test_all_bad_fields_are_named_at_once() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(chat_body(suffix="x", n=0, prompt_embeds="x", top_p=7), "chat")
+    assert caught.value.param == "suffix"
+    assert caught.value.message.endswith("; refused too: n, prompt_embeds, top_p")
+    many = dict.fromkeys(NEUTRAL, "x")
+    with pytest.raises(RequestError) as caught:
+        parse_request(chat_body(**many), "chat")
+    assert caught.value.message.endswith(f" and {len(many) - 9} more")
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize("name", ["max_completion_tokens", "messages", "chat_template_kwargs"])
+def test_a_chat_s_fields_are_no_unknown_fields_of_a_completion(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(text_body(**{name: [{}]}), "text")
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("options", "include", "continuous"),
+    [
+        ({"continuous_usage_stats": True}, False, True),
+        ({"include_usage": False, "continuous_usage_stats": True}, False, False),
+        ({"include_usage": None, "include_obfuscation": False}, False, False),
+        ({"include_usage": True, "continuous_usage_stats": True}, True, True),
+    ],
+)
+def test_no_usage_is_sent_where_it_is_not_wanted(
+    options: dict[str, Any], include: bool, continuous: bool
+) -> None:
+    parsed = parse_request(chat_body(stream=True, stream_options=options), "chat")
+    assert (parsed.include_usage, parsed.continuous_usage) == (include, continuous)

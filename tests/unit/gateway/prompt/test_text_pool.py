@@ -50,8 +50,8 @@ async def test_thread_and_process_agree(pool: TextPool) -> None:
 
 
 async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> None:
-    """Not an answer that ends early with HTTP 200: absent max_tokens is what is left there, and
-    more than that is refused, in the thread and in the process."""
+    """What is left there bounds max_tokens, and the answer says so; a prompt that does not fit is
+    refused and told why. In the thread and in the process."""
     tokenizer = byte_level_tokenizer()
     limits: list[int | None] = [None, 48, 10**6]
     pool = TextPool(
@@ -63,6 +63,7 @@ async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> N
     )
     open_end = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40}).encode()
     too_much = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40, "max_tokens": 9}).encode()
+    too_long = json.dumps({"model": MODEL_NAME, "prompt": [5] * 49}).encode()
     for max_model_len in (1000, 48, 1000):
         assert pool.max_model_len == max_model_len
         for body in (open_end, padded(open_end)):
@@ -71,13 +72,18 @@ async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> N
             assert prepared.sampling.max_tokens == max_model_len - 40
         if max_model_len == 48:
             for body in (too_much, padded(too_much)):
+                prepared = await pool.read("text", body)
+                assert isinstance(prepared, PreparedRequest)
+                assert prepared.sampling.max_tokens == 8
+                assert prepared.clamped == "max_tokens=8"
+            for body in (too_long, padded(too_long)):
                 with pytest.raises(RequestError) as error:
                     await pool.read("text", body)
                 assert error.value.code == "context_length_exceeded"
-                assert error.value.param == "max_tokens"
-                assert "at most 8 fit behind the 40 tokens" in error.value.message
-                assert "48 tokens, all that the workers' KV pools hold" in error.value.message
-                assert "the model's is 1000" in error.value.message
+                assert error.value.param == "prompt"
+                assert "maximum context length is 48 tokens" in error.value.message
+                assert "The workers' KV pools hold no more" in error.value.message
+                assert "the model's own context is 1000" in error.value.message
         limits.pop(0)
         limits.append(None)
     await pool.close()

@@ -11,8 +11,9 @@ from services.gateway.parts.reasoning import ReasoningStart
 from services.gateway.prompt.tool_grammar import AnswerGrammar, single_tokens
 from services.gateway.prompt.tools import Mode, Tool, ToolChoice, ToolUse
 from shared.errors import GrammarError
+from shared.grammar.ebnf import to_lark
 from shared.grammar.matcher import GrammarVocabulary
-from shared.grammar.source import json_schema
+from shared.grammar.source import choice, json_schema, lark, regex
 from tests.text_models import END, write_text_model
 from tests.tool_models import tagged_tokenizer
 
@@ -151,6 +152,29 @@ def test_response_format_beside_tools_and_behind_reasoning(vocabulary: Vocabular
     behind = hermes.of(ToolUse(), "open", wanted)
     assert vocabulary.accepts(behind, 'so {"y": 1}</think>\n{"x": 3}')
     assert not vocabulary.accepts(behind, '{"x": 3}')
+
+
+GBNF = 'root ::= a b\na ::= "x" | "1" "2"*\nb ::= "y" | "1" "2"*\n'
+GUIDED = {
+    "lark": (lark(to_lark(GBNF)), "121", "124"),
+    "regex": (regex("a/b|c"), "a/b", "a"),
+    "choice": (choice(["yes", "no"]), "no", "maybe"),
+}
+
+
+@pytest.mark.parametrize("name", GUIDED)
+def test_other_grammars_beside_tools_and_behind_reasoning(
+    vocabulary: Vocabulary, name: str
+) -> None:
+    """A grammar of several lines stays whole, those included that stand in it twice."""
+    hermes, (wanted, good, bad) = vocabulary.grammar("hermes"), GUIDED[name]
+    either = hermes.of(use("auto"), "none", wanted)
+    behind = hermes.of(ToolUse(), "open", wanted)
+    possible = hermes.of(use("auto"), "possible", wanted)
+    for grammar, before in ((either, ""), (behind, "so</think>\n"), (possible, "<think>a</think>")):
+        assert vocabulary.accepts(grammar, before + good)
+        assert not vocabulary.accepts(grammar, before + bad)
+    assert vocabulary.accepts(either, G)
 
 
 def test_where_no_grammar_is_needed_there_is_none(vocabulary: Vocabulary) -> None:

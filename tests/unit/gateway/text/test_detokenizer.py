@@ -5,17 +5,14 @@ a whole run of byte tokens by U+FFFD when any of it is broken; there the oracle 
 decoding of the bytes, and the library's wherever the run is valid.
 """
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from services.gateway.text.detokenizer import Detokenizer
-from services.gateway.text.token_bytes import TokenBytes
+from services.gateway.text.token_bytes import per_token
 from services.gateway.text.tokenizer import TextTokenizer
-from shared.errors import ModelError
 from tests.text_models import (
     BOS,
     END,
@@ -111,14 +108,50 @@ def test_an_id_outside_the_vocabulary_adds_nothing() -> None:
     assert stream(BYTE_LEVEL, [10**6]) == ""
 
 
-def test_a_decoder_that_is_not_per_token_is_refused() -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.decoder = decoders.WordPiece()
-    with pytest.raises(ModelError, match="WordPiece"):
-        TokenBytes(tokenizer)
-    tokenizer.decoder = None
-    with pytest.raises(ModelError, match="no decoder"):
-        TokenBytes(tokenizer)
+def word_piece(decoder: decoders.Decoder | None) -> Tokenizer:
+    names = ["[UNK]", "hello", "##ing", "wor", "##ld", ",", "n't", "do", "caf", "##\u00e9"]
+    model = models.WordPiece(
+        {name: index for index, name in enumerate(names)},
+        unk_token="[UNK]",  # noqa: S106
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken("[SEP]")])
+    return tokenizer
+
+
+OTHERS: dict[str, Tokenizer] = {
+    "word-piece": word_piece(decoders.WordPiece(cleanup=False)),
+    "none": word_piece(None),
+    "ctc": word_piece(decoders.CTC(pad_token="[UNK]")),  # noqa: S106
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@settings(max_examples=200)
+@given(
+    ids=st.lists(st.integers(0, 10), max_size=40),
+    size=st.integers(1, 7),
+)
+def test_other_decoders_are_the_library_s(name: str, ids: list[int], size: int) -> None:
+    tokenizer = OTHERS[name]
+    assert per_token(tokenizer) is None
+    streamed = stream(tokenizer, ids, size)
+    assert streamed == stream(tokenizer, ids, 1)
+    if name != "ctc":  # which takes text back that was shown
+        assert streamed == tokenizer.decode(ids)
+
+
+def test_a_text_that_a_decoder_takes_back_goes_on_behind_it() -> None:
+    tokenizer = word_piece(decoders.WordPiece(cleanup=True))
+    assert stream(tokenizer, [7, 6, 5, 10, 99, 8, 9]).replace(" ", "") == "don't,caf\u00e9"
+
+
+def test_how_tokens_are_shown_without_a_decoder() -> None:
+    tokenizer = TextTokenizer(OTHERS["none"])
+    assert tokenizer.token_text(9) == "##\u00e9"
+    assert tokenizer.token_utf8(9) == "##\u00e9".encode()
+    assert tokenizer.token_text(10) == "[SEP]"
 
 
 class ForgetsPending(Detokenizer):
@@ -132,9 +165,7 @@ class ForgetsPending(Detokenizer):
 def test_the_oracle_finds_a_detokenizer_that_loses_bytes() -> None:
     tokenizer = TextTokenizer(BYTE_LEVEL)
     ids = tokenizer.encode("👋")
-    make: Callable[[], Detokenizer] = lambda: ForgetsPending(  # noqa: E731
-        tokenizer.token_bytes, tokenizer.special_ids
-    )
-    mutant = make()
+    assert tokenizer.token_bytes is not None
+    mutant = ForgetsPending(tokenizer.token_bytes, tokenizer.special_ids)
     assert len(ids) > 1
     assert "".join(mutant.push((token,)) for token in ids) + mutant.end() != "👋"

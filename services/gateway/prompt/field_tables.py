@@ -1,0 +1,182 @@
+"""Which fields each endpoint takes, how each is read, and which are accepted without effect.
+
+Three tables say it all: the readers of the fields we implement, the values under which a field
+that would change the answer, but is not implemented, changes nothing (`NEUTRAL`), and the fields
+whose value never matters (`IGNORED`). What stands in none of them is unknown.
+"""
+
+from typing import Any
+
+from services.gateway.fields.readers import (
+    Reader,
+    flag,
+    integer,
+    invalid,
+    logit_bias,
+    number,
+    stop,
+    stop_token_ids,
+    stream_options,
+    text,
+    token_ids,
+)
+from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt import guided
+from services.gateway.prompt.messages import read_messages
+from services.gateway.prompt.response_format import response_format
+from services.gateway.prompt.template_values import read_effort, read_template_kwargs
+from services.gateway.prompt.tools import read_tool_choice, read_tools
+
+MAX_TOKENS = 2**31 - 1
+MAX_N = 128
+MAX_PROMPTS = 128
+MAX_CHOICES = 128
+"""of one answer: prompts times n"""
+MAX_LOGPROBS = 20
+MIN_REPETITION_PENALTY = 0.01
+"""a logit divided by less could leave the range of a float"""
+MAX_REPETITION_PENALTY = 2.0
+"""a logit is at most halved, or doubled where negative, for having been there before"""
+GREEDY_BELOW = 1e-4
+"""a temperature this low is argmax in every case that float arithmetic can tell apart"""
+
+
+def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
+    """Text, token ids, or a list of either."""
+    if type(value) is str and value:
+        return (value,)
+    if type(value) is not list or not value:
+        raise invalid(param, "a non-empty string or a non-empty list of token ids")
+    kinds = set(map(type, value))
+    if kinds not in ({str}, {list}):
+        return (token_ids(value, param),)
+    if len(value) > MAX_PROMPTS:
+        raise invalid(param, f"at most {MAX_PROMPTS} prompts")
+    for item, name in zip(value, prompt_names(len(value)), strict=True):
+        if not item:
+            raise invalid(name, "a non-empty string or a non-empty list of token ids")
+    return tuple(item if type(item) is str else token_ids(item, param) for item in value)
+
+
+def prompt_names(num_prompts: int) -> list[str]:
+    """What errors call each of the prompts."""
+    return ["prompt"] if num_prompts == 1 else [f"prompt[{at}]" for at in range(num_prompts)]
+
+
+SHARED_READERS: dict[str, Reader] = {
+    "model": text,
+    "max_tokens": integer(1, MAX_TOKENS),
+    "n": integer(1, MAX_N),
+    "temperature": number(0.0, 2.0),
+    "top_p": number(0.0, 1.0, above_low=True),
+    "top_k": integer(-1, MAX_TOKENS),
+    "min_p": number(0.0, 1.0),
+    "presence_penalty": number(-2.0, 2.0),
+    "frequency_penalty": number(-2.0, 2.0),
+    "repetition_penalty": number(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    "logit_bias": logit_bias,
+    "seed": integer(-(2**63), 2**63 - 1),
+    "stop": stop,
+    "stop_token_ids": stop_token_ids,
+    "response_format": response_format,
+    "min_tokens": integer(0, MAX_TOKENS),
+    "ignore_eos": flag,
+    "stream": flag,
+    "stream_options": stream_options,
+    "tools": read_tools,
+    "tool_choice": read_tool_choice,
+    "parallel_tool_calls": flag,
+    **guided.READERS,
+    "return_token_ids": flag,
+    "return_tokens_as_token_ids": flag,
+    "user": text,
+}
+READERS: dict[Endpoint, dict[str, Reader]] = {
+    "chat": {
+        "messages": read_messages,
+        **SHARED_READERS,
+        "max_completion_tokens": integer(1, MAX_TOKENS),
+        "logprobs": flag,
+        "top_logprobs": integer(0, MAX_LOGPROBS),
+        "chat_template_kwargs": read_template_kwargs,
+        "reasoning_effort": read_effort,
+    },
+    "text": {
+        "prompt": prompts,
+        **SHARED_READERS,
+        "logprobs": integer(0, MAX_LOGPROBS),
+    },
+}
+REQUIRED: dict[Endpoint, tuple[str, ...]] = {
+    "chat": ("messages", "model"),
+    "text": ("prompt", "model"),
+}
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "bootstrap_host": (),
+    "bootstrap_port": (),
+    "bootstrap_room": (),
+    "cache_salt": (),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "custom_logit_processor": (),
+    "documents": ([],),
+    "dry_multiplier": (0,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "input_embeds": (),
+    "input_ids": (),
+    "json_schema": (),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "lora_path": (),
+    "mirostat": (0,),
+    "mm_processor_kwargs": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "multi_modal_data": (),
+    "no_repeat_ngram_size": (0,),
+    "priority": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "remote_host": (),
+    "request_id": (),
+    "return_hidden_states": (False,),
+    "separate_reasoning": (True,),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_regex": ([],),
+    "store": (False,),
+    "stream_reasoning": (True,),
+    "structural_tag": (),
+    "suffix": ("",),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+    "xtc_probability": (0,),
+}
+"""field -> values under which leaving it out would give the same answer; null always is"""
+IGNORED: dict[str, type] = {
+    "guided_decoding_backend": str,
+    "metadata": dict,
+    "prompt_cache_key": str,
+    "prompt_cache_options": dict,
+    "prompt_cache_retention": str,
+    "safety_identifier": str,
+    "verbosity": str,
+}
+"""field -> type; it is for the client's own book-keeping, or a hint that binds nobody"""

@@ -1,0 +1,220 @@
+"""What the API takes, for tools and for people: /openapi.json, and /docs made from it.
+
+The page loads nothing and runs nothing. What a field may hold is in `FIELDS`; a test holds it
+against the readers.
+"""
+
+from html import escape
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.fields.readers import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+)
+from services.gateway.http.errors import json_response
+from services.gateway.http.request_id import request_id
+from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt.field_tables import (
+    IGNORED,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_REPETITION_PENALTY,
+    MAX_TOKENS,
+    MIN_REPETITION_PENALTY,
+    NEUTRAL,
+    READERS,
+    REQUIRED,
+)
+from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
+
+Schema = dict[str, Any]
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+TYPE_NAMES: dict[type, str] = {dict: "object", str: "string"}
+
+
+def _integer(low: int, high: int) -> Schema:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _number(low: float, high: float) -> Schema:
+    return {"type": "number", "minimum": low, "maximum": high}
+
+
+TEXT: Schema = {"type": "string"}
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+BIAS = _number(-MAX_BIAS, MAX_BIAS)
+FIELDS: dict[str, Schema] = {
+    "chat_template_kwargs": {**OBJECT, "maxProperties": MAX_VALUES},
+    "ebnf": SOME_TEXT,
+    "frequency_penalty": _number(-2, 2),
+    "guided_choice": {"type": "array", "items": SOME_TEXT, "minItems": 1},
+    "guided_grammar": SOME_TEXT,
+    "guided_json": {"type": ["object", "string"]},
+    "guided_regex": SOME_TEXT,
+    "ignore_eos": FLAG,
+    "logit_bias": {**OBJECT, "additionalProperties": BIAS, "maxProperties": MAX_BIASES},
+    "logprobs": {"anyOf": [FLAG, _integer(0, MAX_LOGPROBS)]},
+    "max_completion_tokens": _integer(1, MAX_TOKENS),
+    "max_tokens": _integer(1, MAX_TOKENS),
+    "messages": {"type": "array", "items": OBJECT, "minItems": 1},
+    "min_p": _number(0, 1),
+    "min_tokens": _integer(0, MAX_TOKENS),
+    "model": TEXT,
+    "n": _integer(1, MAX_N),
+    "parallel_tool_calls": FLAG,
+    "presence_penalty": _number(-2, 2),
+    "prompt": {"anyOf": [SOME_TEXT, {"type": "array", "minItems": 1}]},
+    "reasoning_effort": {"enum": list(EFFORTS)},
+    "regex": SOME_TEXT,
+    "repetition_penalty": _number(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    "response_format": {**OBJECT, "required": ["type"]},
+    "return_token_ids": FLAG,
+    "return_tokens_as_token_ids": FLAG,
+    "seed": _integer(-(2**63), 2**63 - 1),
+    "stop": {"anyOf": [STOP, {"type": "array", "items": STOP, "maxItems": MAX_STOPS}]},
+    "stop_token_ids": {**IDS, "maxItems": MAX_STOP_TOKEN_IDS},
+    "stream": FLAG,
+    "stream_options": OBJECT,
+    "structured_outputs": OBJECT,
+    "temperature": _number(0, 2),
+    "tool_choice": {"type": ["object", "string"]},
+    "tools": {"type": "array", "items": OBJECT},
+    "top_k": _integer(-1, MAX_TOKENS),
+    "top_logprobs": _integer(0, MAX_LOGPROBS),
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "user": TEXT,
+}
+TOKENIZE: Schema = {
+    **{name: FIELDS[name] for name in ("messages", "model", "tools", "chat_template_kwargs")},
+    "prompt": TEXT,
+    **dict.fromkeys(("add_special_tokens", "add_generation_prompt", "return_token_strs"), FLAG),
+}
+GETS = {
+    "/v1/models": "The model that is served",
+    "/v1/models/{name}": "One model",
+    "/health": "The process lives",
+    "/ping": "The same",
+    "/ready": "A request would be served now",
+    "/version": "The release",
+    "/metrics": "Prometheus metrics",
+    "/v1/baton/status": "The workers",
+    "/v1/baton/requests/{rid}": "What happened to one of the last requests",
+    "/openapi.json": "This description",
+    "/docs": "This description, to read",
+}
+
+
+def body_schema(endpoint: Endpoint) -> Schema:
+    """Of a request that generates."""
+    properties = {name: _or_null(name, endpoint) for name in READERS[endpoint]}
+    for name, values in NEUTRAL.items():
+        properties[name] = {"enum": [*values, None], "description": "only where it changes nothing"}
+    for name, kind in IGNORED.items():
+        properties[name] = {"type": [TYPE_NAMES[kind], "null"], "description": "changes nothing"}
+    return {**OBJECT, "properties": properties, "required": list(REQUIRED[endpoint])}
+
+
+def openapi(version: str) -> Schema:
+    """The whole description."""
+    detokenize = {"model": TEXT, "tokens": IDS}
+    posts = {
+        "/v1/chat/completions": ("The next message of a chat", body_schema("chat")),
+        "/v1/completions": ("The continuation of a prompt", body_schema("text")),
+        "/tokenize": ("A text's or a chat's tokens", {**OBJECT, "properties": TOKENIZE}),
+        "/detokenize": (
+            "The text of tokens",
+            {**OBJECT, "properties": detokenize, "required": ["tokens"]},
+        ),
+    }
+    paths = {path: {"post": _post(*told)} for path, told in posts.items()}
+    paths |= {path: {"get": _get(path, summary)} for path, summary in GETS.items()}
+    about = {"title": "Baton", "version": version}
+    return {"openapi": "3.1.0", "info": about, "paths": paths}
+
+
+def page(description: Schema) -> str:
+    """The description as HTML."""
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Baton API</title>",
+        "<style>body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        "td{border-top:1px solid #ccc;padding:.2em .8em .2em 0;vertical-align:top}</style>",
+        f"<h1>Baton {escape(description['info']['version'])}</h1>",
+    ]
+    for path, methods in description["paths"].items():
+        for method, told in methods.items():
+            parts.append(f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(told['summary'])}.")
+            if "requestBody" in told:
+                parts.append(_table(told["requestBody"]["content"]["application/json"]["schema"]))
+    return "\n".join(parts)
+
+
+class DocsRoutes:
+    """GET /openapi.json and /docs."""
+
+    def __init__(self, version: str) -> None:
+        self._description = openapi(version)
+        self._page = page(self._description).encode()
+
+    async def openapi(self, request: Request) -> Response:
+        return json_response(request, self._description)
+
+    async def docs(self, request: Request) -> Response:
+        headers = {
+            "x-request-id": request_id(request.scope),
+            "content-security-policy": POLICY,
+        }
+        return Response(self._page, headers=headers, media_type="text/html")
+
+
+def _or_null(name: str, endpoint: Endpoint) -> Schema:
+    schema = FIELDS[name]
+    if name == "logprobs":
+        schema = schema["anyOf"][0 if endpoint == "chat" else 1]
+    if name in REQUIRED[endpoint]:
+        return schema
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _post(summary: str, schema: Schema) -> Schema:
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"summary": summary, "requestBody": body, "responses": _RESPONSES}
+
+
+def _get(path: str, summary: str) -> Schema:
+    told: Schema = {"summary": summary, "responses": _RESPONSES}
+    if "{" in path:
+        name = path.partition("{")[2].removesuffix("}")
+        told["parameters"] = [{"name": name, "in": "path", "required": True, "schema": TEXT}]
+    return told
+
+
+def _table(schema: Schema) -> str:
+    required = schema.get("required", ())
+    rows = []
+    for name, field in schema["properties"].items():
+        kinds = [kind for kind in field.get("anyOf", [field]) if kind != {"type": "null"}]
+        shown = "; ".join(_told(kind) for kind in kinds)
+        mark = " (required)" if name in required else ""
+        rows.append(f"<tr><td><code>{escape(name)}</code>{mark}<td>{escape(shown)}")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _told(schema: Schema) -> str:
+    """A schema in a few words."""
+    return ", ".join(f"{name} {value}" for name, value in schema.items())
+
+
+_RESPONSES = {
+    "200": {"description": "The answer"},
+    "default": {"description": 'An error: {"error": {"message", "type", "param", "code"}}'},
+}
