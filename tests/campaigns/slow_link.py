@@ -44,6 +44,8 @@ LEAST_ADMITTED = 0.9
 CELLS = ((1, 1), (2, 2))
 SAY_EVERY_S = 10.0
 IDLE_S = 30.0
+REPORTED_S = 2.0
+"""a worker reports once a second"""
 PROMPT_TOKENS_TOTAL = "baton_prompt_tokens_total"
 COMPUTED = 'source="computed"'
 LOCAL_TOKENS = "baton_local_prefill_tokens_total"
@@ -72,6 +74,10 @@ class Counted:
     handed_bytes: float
     """of hand-overs that are complete"""
     computed_tokens: float
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        return self.wire_bytes, self.handed_bytes, self.computed_tokens
 
 
 @dataclass
@@ -172,6 +178,7 @@ async def run_slow_link(
         tokens_per_s = await _calibrate(Load(url, model), asks, num_streams, phases.calibrate_s)
         per_s = SHARE_OF_CELL * tokens_per_s / (sum(PROMPT_TOKENS) / 2)
         say(f"{num_prefill}P{num_decode}D: {tokens_per_s:.0f} tokens/s; {per_s:.2f} requests/s")
+        await _settle(cell)
         slowed = await _run_load(cell, Load(url, model), asks, per_s, phases, seed)
         begin_s = time.monotonic()
         accepted = [asked.ask for asked in slowed.accepted]
@@ -193,8 +200,7 @@ async def _calibrate(load: Load, asks: Iterator[Ask], num_streams: int, seconds:
 async def _run_load(
     cell: SlowCell, load: Load, asks: Iterator[Ask], per_s: float, phases: Phases, seed: int
 ) -> Slowed:
-    """Through all phases, from idle until everything is answered and idle."""
-    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    """Through all phases, until everything is answered and idle."""
     begin = await _count(cell)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(load.poisson(asks, per_s, phases.loaded_s, seed))
@@ -211,15 +217,24 @@ async def _run_load(
         say("the throttle is lifted")
         await asyncio.sleep(phases.lifted_s)
         telling.cancel()
-    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    await _settle(cell)
     end = await _count(cell)
     local = await asyncio.to_thread(cell.cluster.samples, LOCAL_TOKENS)
     return Slowed(load.asked, phases, begin, slow, lifted, end, link_per_s, 0, local)
 
 
+async def _settle(cell: SlowCell) -> None:
+    """Until the cell is idle and the workers have reported all that they counted."""
+    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    counted, before = await _count(cell), None
+    while before is None or counted.totals != before.totals:
+        await asyncio.sleep(REPORTED_S)
+        counted, before = await _count(cell), counted
+
+
 async def _count(cell: SlowCell) -> Counted:
     cluster = cell.cluster
-    await asyncio.to_thread(cluster.status)  # asks each worker, so that the totals are fresh
+    await asyncio.to_thread(cluster.status)
     computed = await asyncio.to_thread(cluster.samples, PROMPT_TOKENS_TOTAL)
     handed = await asyncio.to_thread(cluster.metric, "baton_kv_transfer_bytes_total")
     return Counted(time.monotonic(), cell.num_passed, handed, computed[COMPUTED])
