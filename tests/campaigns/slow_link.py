@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.campaigns.figures import Figure, at_least, at_most, exactly, judge, quantile, say
@@ -42,6 +43,7 @@ COMPUTED_SLACK = 0.005
 LEAST_LINK_SHARE = 0.9
 LEAST_ADMITTED = 0.9
 CELLS = ((1, 1), (2, 2))
+PHASES = ("calm", "throttled", "lifted")
 SAY_EVERY_S = 10.0
 IDLE_S = 30.0
 REPORTED_S = 2.0
@@ -135,13 +137,26 @@ class Slowed:
         whole = (asked.last for asked in self.asked if asked.last.complete)
         return [stream.first_s for stream in whole if from_s <= stream.sent_s < to_s]
 
+    def times(self) -> str:
+        """Of each phase, by when a request was sent."""
+        borders = [item.at_s for item in (self.begin, self.slow, self.lifted, self.end)]
+        lines = []
+        for name, (from_s, to_s) in zip(PHASES, pairwise(borders), strict=True):
+            firsts_s = self.ttft_s(from_s, to_s)
+            lines.append(
+                f"{name}: {len(firsts_s)} answers, first token p50 "
+                f"{quantile(firsts_s, 0.5):.2f} s, p99 {quantile(firsts_s, 0.99):.2f} s"
+            )
+        return "\n".join(lines)
+
     def figures(self) -> list[Figure]:
         say(describe_lost(self.asked))
+        say(self.times())
         say(f"prompt tokens computed on decode: {self.local_tokens}")
-        num_503 = sum(asked.last.status == 503 for asked in self.asked)
+        num_503 = sum(stream.status == 503 for asked in self.asked for stream in asked.streams)
         figures = [
             exactly("accepted requests that failed", sum(asked.lost for asked in self.asked)),
-            exactly("requests refused with 503", num_503),
+            exactly("refusals with 503", num_503),
             exactly("answers that are wrong", self.num_wrong),
             Figure(
                 "prompt tokens computed / accepted",
