@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.campaigns.figures import Figure, at_least, at_most, exactly, judge, quantile
-from tests.campaigns.load import Ask, Asked, num_wrong
+from tests.campaigns.load import Ask, Asked, describe_lost, num_wrong
 from tests.e2e.sse_load import LoadedStream
 
 ASK = Ask((5, 6, 7), 2)
@@ -64,6 +64,8 @@ def test_refused_is_not_lost_and_cut_off_is() -> None:
     never = Asked(ASK, [LoadedStream(0.0, tail=b"ConnectionResetError()")])
     failed = Asked(ASK, [stream("so", tail=b'data: {"error": {}}\n\ndata: [DONE]\n\n')])
     assert [item.lost for item in (cut, never, failed)] == [True, True, True]
+    assert describe_lost([refused, never]) == "lost: 0 ConnectionResetError()"
+    assert describe_lost([cut]).startswith('lost: 200 data: {"choices"')
 
 
 def test_an_answer_that_is_not_the_known_one_is_wrong() -> None:
