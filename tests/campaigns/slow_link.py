@@ -175,7 +175,8 @@ class Slowed:
         ]
         again_s = self.lifted.at_s + NORMAL_AGAIN_S
         if self.phases.lifted_s > NORMAL_AGAIN_S:
-            after_s = quantile(self.ttft_s(again_s, self.end.at_s), 0.5)
+            after = self.ttft_s(again_s, self.end.at_s)
+            after_s = quantile(after, 0.5) if after else float("inf")
             calm_s = quantile(self.ttft_s(self.begin.at_s, self.slow.at_s), 0.9)
             name = "TTFT p50 from 10 s after the throttle's end, against p90 before it"
             figures.append(at_most(name, after_s, calm_s, "s"))
