@@ -12,6 +12,7 @@ import pytest
 
 from tests.clock import ClockTests
 from tests.interpreter import patch_once
+from tests.measured import Measured, MeasuredLines, Record
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -28,6 +29,12 @@ MARKED_FOLDERS = ("gpu", "e2e")
 def anyio_backend() -> str:
     """Async tests run on asyncio, as the services do."""
     return "asyncio"
+
+
+@pytest.fixture
+def measured(record_property: Record) -> Measured:
+    """Records what a test measured, and judges it."""
+    return Measured(record_property)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -99,3 +106,4 @@ class SkipLedger:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipLedger(), "skip-ledger")
     config.pluginmanager.register(ClockTests(), "clock-tests")
+    config.pluginmanager.register(MeasuredLines(), "measured-lines")

@@ -29,7 +29,7 @@ class Figure:
 
     def __str__(self) -> str:
         verdict = "PASS" if self.met else "FAIL"
-        return f"{verdict}  {self.name}: {self.value:.4g} {self.unit}".rstrip() + (
+        return f"{verdict}  {self.name}: {self.value:.5g} {self.unit}".rstrip() + (
             f", wanted {self.wanted}"
         )
 

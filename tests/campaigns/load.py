@@ -159,4 +159,11 @@ def num_wrong(asked: Iterable[Asked], answers: dict[Ask, Answer]) -> int:
 
 def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
     lost = [item.last for item in asked if item.lost]
-    return "\n".join(f"lost: {stream.status} {stream.error[-300:]}" for stream in lost[:at_most])
+    return "\n".join(f"lost: {stream.status} {_last_words(stream)}" for stream in lost[:at_most])
+
+
+def _last_words(stream: LoadedStream) -> str:
+    """The last event; of an answer without any, all there is."""
+    lines = stream.tail.decode(errors="replace").splitlines()
+    events = [line for line in lines if line.startswith("data: ")]
+    return events[-1] if events else "".join(lines)

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.campaigns.figures import Figure, at_least, at_most, exactly, judge, quantile, say
@@ -42,8 +43,11 @@ COMPUTED_SLACK = 0.005
 LEAST_LINK_SHARE = 0.9
 LEAST_ADMITTED = 0.9
 CELLS = ((1, 1), (2, 2))
+PHASES = ("calm", "throttled", "lifted")
 SAY_EVERY_S = 10.0
 IDLE_S = 30.0
+REPORTED_S = 2.0
+"""a worker reports once a second"""
 PROMPT_TOKENS_TOTAL = "baton_prompt_tokens_total"
 COMPUTED = 'source="computed"'
 LOCAL_TOKENS = "baton_local_prefill_tokens_total"
@@ -72,6 +76,10 @@ class Counted:
     handed_bytes: float
     """of hand-overs that are complete"""
     computed_tokens: float
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        return self.wire_bytes, self.handed_bytes, self.computed_tokens
 
 
 @dataclass
@@ -129,13 +137,26 @@ class Slowed:
         whole = (asked.last for asked in self.asked if asked.last.complete)
         return [stream.first_s for stream in whole if from_s <= stream.sent_s < to_s]
 
+    def times(self) -> str:
+        """Of each phase, by when a request was sent."""
+        borders = [item.at_s for item in (self.begin, self.slow, self.lifted, self.end)]
+        lines = []
+        for name, (from_s, to_s) in zip(PHASES, pairwise(borders), strict=True):
+            firsts_s = self.ttft_s(from_s, to_s)
+            lines.append(
+                f"{name}: {len(firsts_s)} answers, first token p50 "
+                f"{quantile(firsts_s, 0.5):.2f} s, p99 {quantile(firsts_s, 0.99):.2f} s"
+            )
+        return "\n".join(lines)
+
     def figures(self) -> list[Figure]:
         say(describe_lost(self.asked))
+        say(self.times())
         say(f"prompt tokens computed on decode: {self.local_tokens}")
-        num_503 = sum(asked.last.status == 503 for asked in self.asked)
+        num_503 = sum(stream.status == 503 for asked in self.asked for stream in asked.streams)
         figures = [
             exactly("accepted requests that failed", sum(asked.lost for asked in self.asked)),
-            exactly("requests refused with 503", num_503),
+            exactly("refusals with 503", num_503),
             exactly("answers that are wrong", self.num_wrong),
             Figure(
                 "prompt tokens computed / accepted",
@@ -154,7 +175,8 @@ class Slowed:
         ]
         again_s = self.lifted.at_s + NORMAL_AGAIN_S
         if self.phases.lifted_s > NORMAL_AGAIN_S:
-            after_s = quantile(self.ttft_s(again_s, self.end.at_s), 0.5)
+            after = self.ttft_s(again_s, self.end.at_s)
+            after_s = quantile(after, 0.5) if after else float("inf")
             calm_s = quantile(self.ttft_s(self.begin.at_s, self.slow.at_s), 0.9)
             name = "TTFT p50 from 10 s after the throttle's end, against p90 before it"
             figures.append(at_most(name, after_s, calm_s, "s"))
@@ -172,6 +194,7 @@ async def run_slow_link(
         tokens_per_s = await _calibrate(Load(url, model), asks, num_streams, phases.calibrate_s)
         per_s = SHARE_OF_CELL * tokens_per_s / (sum(PROMPT_TOKENS) / 2)
         say(f"{num_prefill}P{num_decode}D: {tokens_per_s:.0f} tokens/s; {per_s:.2f} requests/s")
+        await _settle(cell)
         slowed = await _run_load(cell, Load(url, model), asks, per_s, phases, seed)
         begin_s = time.monotonic()
         accepted = [asked.ask for asked in slowed.accepted]
@@ -193,8 +216,7 @@ async def _calibrate(load: Load, asks: Iterator[Ask], num_streams: int, seconds:
 async def _run_load(
     cell: SlowCell, load: Load, asks: Iterator[Ask], per_s: float, phases: Phases, seed: int
 ) -> Slowed:
-    """Through all phases, from idle until everything is answered and idle."""
-    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    """Through all phases, until everything is answered and idle."""
     begin = await _count(cell)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(load.poisson(asks, per_s, phases.loaded_s, seed))
@@ -211,15 +233,24 @@ async def _run_load(
         say("the throttle is lifted")
         await asyncio.sleep(phases.lifted_s)
         telling.cancel()
-    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    await _settle(cell)
     end = await _count(cell)
     local = await asyncio.to_thread(cell.cluster.samples, LOCAL_TOKENS)
     return Slowed(load.asked, phases, begin, slow, lifted, end, link_per_s, 0, local)
 
 
+async def _settle(cell: SlowCell) -> None:
+    """Until the cell is idle and the workers have reported all that they counted."""
+    await asyncio.to_thread(cell.cluster.wait_blocks_back, IDLE_S)
+    counted, before = await _count(cell), None
+    while before is None or counted.totals != before.totals:
+        await asyncio.sleep(REPORTED_S)
+        counted, before = await _count(cell), counted
+
+
 async def _count(cell: SlowCell) -> Counted:
     cluster = cell.cluster
-    await asyncio.to_thread(cluster.status)  # asks each worker, so that the totals are fresh
+    await asyncio.to_thread(cluster.status)
     computed = await asyncio.to_thread(cluster.samples, PROMPT_TOKENS_TOTAL)
     handed = await asyncio.to_thread(cluster.metric, "baton_kv_transfer_bytes_total")
     return Counted(time.monotonic(), cell.num_passed, handed, computed[COMPUTED])

@@ -4,7 +4,7 @@ it measures: events are counted in the bytes, and only the last ones are parsed.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -144,6 +144,23 @@ async def keep_open(
             report.streams.append(await stream_completion(url, next(bodies)))
 
     on_start()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(num_streams):
+            tasks.create_task(slot())
+    report.seconds = time.monotonic() - start_s
+    return report
+
+
+async def in_turn(url: str, bodies: Iterable[bytes], num_streams: int) -> LoadReport:
+    """Every body once, so many at a time."""
+    report = LoadReport()
+    start_s = time.monotonic()
+    left = iter(bodies)
+
+    async def slot() -> None:
+        for body in left:
+            report.streams.append(await stream_completion(url, body))
+
     async with asyncio.TaskGroup() as tasks:
         for _ in range(num_streams):
             tasks.create_task(slot())

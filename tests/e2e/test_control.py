@@ -22,6 +22,7 @@ from shared.protocol import Message, Tokens
 from shared.state.embedded import EmbeddedRedis
 from tests.e2e.cluster import BATON, Cluster, Stream
 from tests.e2e.wire import LinkProxy, ProxyThread, free_port, pass_at_once
+from tests.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -188,7 +189,9 @@ def max_gap_s(streams: list[Stream]) -> float:
 
 
 @pytest.mark.parametrize("fault", AWAY_S)
-def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: str) -> None:
+def test_redis_lost_under_running_streams(
+    cell: Cell, cluster: Cluster, fault: str, measured: Measured
+) -> None:
     bodies = bodies_of(2, max_tokens=300, seed=len(fault))
     with cluster.streams(bodies) as streams:
         streams.wait_tokens(20, num_streams=len(bodies))
@@ -204,10 +207,10 @@ def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: s
         assert all(after > before for before, after in zip(num_before, num_after, strict=True))
         back_s = time.monotonic()
         cluster.wait(lambda: cluster.answer(bodies_of(1, 2, seed=9)[0]).complete, 5)
-        assert time.monotonic() - back_s <= BACK_S
+        measured.at_most("served again after", time.monotonic() - back_s, BACK_S, "s")
         seen = streams.wait(60)
     assert [stream for stream in seen if not stream.complete] == []
-    assert max_gap_s(seen) < MAX_GAP_S
+    measured.at_most("longest gap of a stream", max_gap_s(seen), MAX_GAP_S, "s")
     assert all(len(cluster.receipt(stream.rid)["attempts"]) == 1 for stream in seen)
     undisturbed = cluster.answers(bodies)
     assert all(stream.complete for stream in undisturbed)

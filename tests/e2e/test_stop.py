@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import running
+from tests.measured import Measured
 
 pytestmark = pytest.mark.clock
 
@@ -13,13 +14,13 @@ NUM_STREAMS = 4
 STOPPED_WITHIN_S = 8.0
 
 
-def test_open_streams_end_cleanly_when_everything_stops(tmp_path: Path) -> None:
+def test_open_streams_end_cleanly_when_everything_stops(tmp_path: Path, measured: Measured) -> None:
     body = {"prompt": list(range(1000, 1040)), "max_tokens": 3000, "ignore_eos": True}
     with running(tmp_path) as cluster, cluster.streams([body] * NUM_STREAMS) as streams:
         cluster.wait(lambda: all(stream.num_chunks > 3 for stream in streams.seen))
         stopped_s = time.monotonic()
         assert cluster.stop() == 0, cluster.log_tail()
-        assert time.monotonic() - stopped_s < STOPPED_WITHIN_S
+        measured.at_most("stopped after", time.monotonic() - stopped_s, STOPPED_WITHIN_S, "s")
         seen = streams.wait(10)
     assert "killed" not in cluster.log.read_text()
     assert [stream.status for stream in seen] == [200] * NUM_STREAMS

@@ -24,6 +24,7 @@ from shared.transfer.frames import (
 )
 from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import KVProxy, ProxyThread, free_port
+from tests.measured import Measured
 from tests.proxy import BitFlip, Direction, PullPlan, SeenFrame, WireBytes, predicted_wire_bytes
 
 CHUNK = 96
@@ -230,7 +231,7 @@ def test_the_only_worker_of_a_role_killed_under_a_stream(bed: Bed, role: str) ->
 
 @pytest.mark.clock
 @pytest.mark.parametrize("stage", ["queue", "prefill", "transfer", "decode"])
-def test_a_client_that_leaves_frees_its_blocks(bed: Bed, stage: str) -> None:
+def test_a_client_that_leaves_frees_its_blocks(bed: Bed, stage: str, measured: Measured) -> None:
     bodies = [bed.body(3000 if stage in ("queue", "prefill") else 100, max_tokens=200)]
     if stage == "queue":
         bodies += [bed.body(500)]
@@ -247,6 +248,7 @@ def test_a_client_that_leaves_frees_its_blocks(bed: Bed, stage: str) -> None:
             left_s = time.monotonic()
         bed.cluster.wait_blocks_back(left_s + RETURN_S - time.monotonic())
         bed.cluster.wait(lambda: num_requests(bed) == 0, left_s + RETURN_S - time.monotonic())
+        measured.at_most("everything back after", time.monotonic() - left_s, RETURN_S, "s")
     bed.thread.call(bed.proxy.gate.set)
     assert bed.cluster.answer(bed.body(20)).complete
 

@@ -40,6 +40,7 @@ from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestReco
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
+from tests.measured import Measured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 
@@ -208,7 +209,7 @@ async def test_a_client_that_leaves_cancels_at_the_worker() -> None:
         await until(lambda: bed.workers["d0"].cancelled == ["r1"])
 
 
-async def test_assign_reaches_the_worker_in_well_under_a_millisecond() -> None:
+async def test_assign_reaches_the_worker_in_well_under_a_millisecond(measured: Measured) -> None:
     """From `submit` to the worker's frame, both ends on this loop; bounds are for a busy host."""
     async with cell(p0="prefill", d0="decode") as bed:
         p0 = bed.workers["p0"]
@@ -224,4 +225,4 @@ async def test_assign_reaches_the_worker_in_well_under_a_millisecond() -> None:
         logging.getLogger(__name__).info("submit %.0f us, ASSIGN %.0f us", submit_us, arrival_us)
         counters = bed.dispatcher.counters
         assert (counters.direct_assigns, counters.backlog_puts) == (200, 0)
-        assert arrival_us < 5000
+        measured.at_most("submit to ASSIGN, p50", arrival_us, 5000, "us")

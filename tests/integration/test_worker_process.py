@@ -20,6 +20,7 @@ from shared.state.redis_registry import RedisWorkerRegistry
 from shared.transfer.failure import raise_refusal
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Open, Seal
+from tests.measured import Measured
 from tests.tiny_model import TINY, write_checkpoint
 from tests.worker_process import (
     WorkerLink,
@@ -62,7 +63,9 @@ def serve(tmp_path: Path, redis_url: str, model: Path) -> Iterator[Serve]:
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-async def test_a_worker_registers_and_answers(serve: Serve, redis_url: str, role: str) -> None:
+async def test_a_worker_registers_and_answers(
+    serve: Serve, redis_url: str, role: str, measured: Measured
+) -> None:
     worker = serve(role)
     entry = await worker.entry(redis_url)
     assert (entry.role, entry.host, entry.block_size) == (role, "127.0.0.1", 16)
@@ -78,7 +81,8 @@ async def test_a_worker_registers_and_answers(serve: Serve, redis_url: str, role
     assert "libtorch" in maps_of(engine.pid)
     sizes = {"io": rss_mib(worker.io.pid), "engine": rss_mib(engine.pid)}
     logger.info("%s worker: %.0f MiB io, %.0f MiB engine", role, sizes["io"], sizes["engine"])
-    assert sizes["io"] < 150 and sum(sizes.values()) < 700
+    measured.at_most("memory of io", sizes["io"], 150, "MiB")
+    measured.at_most("memory of io and engine", sum(sizes.values()), 700, "MiB")
     await link.close()
 
 

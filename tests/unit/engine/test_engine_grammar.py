@@ -17,6 +17,7 @@ from shared.errors import GrammarError
 from shared.grammar import source
 from shared.grammar.matcher import GrammarVocabulary, Matcher
 from shared.protocol import Attempt, Sampling, TokenRun
+from tests.measured import Measured
 from tests.structured_model import StructuredModel, run_all, spec_of, structured_model, tokens_of
 
 PROMPT = tuple(range(50, 90))
@@ -278,7 +279,7 @@ def test_compiled_grammars_are_kept_up_to_a_number(
 
 
 @pytest.mark.clock
-def test_a_slow_grammar_does_not_delay_a_step(model: StructuredModel) -> None:
+def test_a_slow_grammar_does_not_delay_a_step(model: StructuredModel, measured: Measured) -> None:
     """The library lets go of the interpreter while it compiles: some 300 ms here."""
     wide = {"enum": [f"{number:x} {number * 7919:o}" for number in range(60_000)]}
     engine = model.engine()
@@ -298,4 +299,5 @@ def test_a_slow_grammar_does_not_delay_a_step(model: StructuredModel) -> None:
         longest_s = max(longest_s, time.perf_counter() - begun)
         num_steps += 1
     compiled_s = time.perf_counter() - started
-    assert num_steps > 5 and longest_s < compiled_s / 2, (num_steps, longest_s, compiled_s)
+    assert num_steps > 5
+    measured.at_most("longest step beside a compilation", longest_s, compiled_s / 2, "s")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shared.state.kv_events import KVEvent, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
+from tests.measured import Measured
 
 WORKERS = ["w.0", "w.1", "w.2", "w.3"]
 HASHES = [hashlib.sha256(bytes([n])).digest() for n in range(12)]
@@ -174,7 +175,7 @@ def full_index(rng: random.Random) -> tuple[PrefixIndex, list[list[bytes]]]:
 
 
 @pytest.mark.alone
-def test_a_lookup_is_fast_with_64_workers_and_190k_entries() -> None:
+def test_a_lookup_is_fast_with_64_workers_and_190k_entries(measured: Measured) -> None:
     rng = random.Random(5)  # noqa: S311
     index, prompts = full_index(rng)
     assert len(index) == 64 * 2969
@@ -186,4 +187,5 @@ def test_a_lookup_is_fast_with_64_workers_and_190k_entries() -> None:
             index.holders(prompt)
             times_ns.append(time.thread_time_ns() - begin_ns)
         rounds_ns.append(sorted(times_ns)[len(times_ns) * 99 // 100])
-    assert min(rounds_ns) < 50_000  # a neighbour on the machine slows some rounds, not all
+    # A neighbour on the machine slows some rounds, not all.
+    measured.at_most("a lookup, p99 of the best round", min(rounds_ns) / 1e3, 50, "us")

@@ -9,6 +9,7 @@ from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.telemetry.otlp import CLOSE_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
 from shared.telemetry.tracing import NoSpans, build_span_sink, new_trace, parse_traceparent
+from tests.measured import Measured
 from tests.otlp_receiver import receiving
 
 SPAN = Span("decode", 1_000, 2_000, 77, {"baton.decode.tokens": 3}, (SpanEvent("chunk", 1_500),))
@@ -63,7 +64,7 @@ def test_an_unsampled_trace_is_not_recorded() -> None:
 
 @pytest.mark.clock
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool) -> None:
+def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool, measured: Measured) -> None:
     """Refused connections, and connections that nobody ever answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -76,10 +77,10 @@ def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool) -> None:
             begin_s = time.monotonic()
             sink.emit(SPAN, parent)
             longest_s = max(longest_s, time.monotonic() - begin_s)
-        assert longest_s < 0.5, "emit waited for the collector"
+        measured.at_most("longest emit", longest_s, 0.5, "s")
         begin_s = time.monotonic()
         sink.close()
-        assert time.monotonic() - begin_s < CLOSE_LIMIT_S + 1
+        measured.at_most("close took", time.monotonic() - begin_s, CLOSE_LIMIT_S + 1, "s")
 
 
 def test_without_an_endpoint_nothing_is_kept() -> None:

@@ -1,0 +1,44 @@
+"""Short forms of `make kill-campaign`, `make stopped-worker` and `make slow-link`: none of them
+rots, and a gross fault is seen early."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns import kill_campaign, stopped_worker
+from tests.campaigns.faults import Size
+from tests.campaigns.figures import Figure
+from tests.campaigns.slow_link import Phases, run_slow_link
+from tests.measured import Measured
+
+pytestmark = [pytest.mark.alone, pytest.mark.clock]
+
+NUM_ASKS = 16
+MOST_TOKENS = 160
+KILL_EVERY_S = 4.0
+SHORT_PHASES = Phases(calibrate_s=2, calm_s=4, throttled_s=12, lifted_s=2)
+
+
+def judge(figures: Sequence[Figure], measured: Measured) -> None:
+    for figure in figures:
+        measured.note(str(figure))
+    assert [str(figure) for figure in figures if not figure.met] == []
+
+
+def test_workers_killed_under_16_streams(tmp_path: Path, measured: Measured) -> None:
+    size = Size(3.5 * KILL_EVERY_S, NUM_ASKS, MOST_TOKENS)
+    faulted = asyncio.run(kill_campaign.run(tmp_path, size, KILL_EVERY_S))
+    judge(kill_campaign.figures(faulted), measured)
+
+
+def test_a_stopped_decode_worker_under_16_streams(tmp_path: Path, measured: Measured) -> None:
+    size = Size(3 * stopped_worker.EVERY_S, NUM_ASKS, MOST_TOKENS)
+    faulted = asyncio.run(stopped_worker.run(tmp_path, size))
+    judge(stopped_worker.figures(faulted), measured)
+
+
+def test_a_link_of_a_tenth_of_what_the_load_needs(tmp_path: Path, measured: Measured) -> None:
+    slowed = asyncio.run(run_slow_link(tmp_path, 1, 1, SHORT_PHASES, seed=1))
+    judge(slowed.figures(), measured)
