@@ -4,7 +4,8 @@ A setting `kv_blocks` is `--kv-blocks` on a command line, `BATON_KV_BLOCKS` in t
 and `kvBlocks` in Helm values. A flag beats the environment, the environment beats the default.
 This is the only module that reads the environment. A bad value, or a `BATON_` variable that
 names no setting, stops the start with a SettingsError that says which and why.
-`BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the value instead.
+`BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the
+value instead.
 """
 
 import os
@@ -21,7 +22,7 @@ PREFIX = "BATON_"
 NOT_SETTINGS = frozenset({"BATON_URL"})
 """variables of ours that clients read and no process is configured by"""
 
-SECRETS = frozenset({"kv_secret", "redis"})
+SECRETS = frozenset({"cell_secret", "kv_secret", "redis"})
 """settings that no list of processes may show; a file may hold them, so that nothing else does"""
 FILE_SUFFIX = "_FILE"
 
@@ -99,6 +100,12 @@ class Settings:
     # Network
     host: str = _setting(LOOPBACK, "address to listen on")
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
+    admin_port: int = _setting(
+        0,
+        "HTTP port of the gateway for /health, /ready, /metrics and status; 0 picks one",
+        low=0,
+        high=65535,
+    )
     worker_port: int = _setting(0, "link port of a worker; 0 picks one", low=0, high=65535)
     transfer_port: int = _setting(0, "KV port of a prefill worker; 0 picks", low=0, high=65535)
     worker_advertise: str = _setting(
@@ -109,6 +116,9 @@ class Settings:
     )
     probe_port: int = _setting(
         0, "HTTP port of a worker's /health and /ready; 0 = none", low=0, high=65535
+    )
+    cell_secret: str = _setting(
+        "", "secret that gateways and workers of one cell prove to each other"
     )
     worker_id: str = _setting("", "stable name of a worker; default: role and pid")
 
