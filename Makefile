@@ -73,8 +73,8 @@ test: install ## run all tests; what needs a GPU or a newer Redis than the bundl
 
 redis-test: install ## what starts a Redis, but measurements, on the bundled one as where no other is
 	$(BIN)/python -m tests.path_without_redis $(BIN)/python -m pytest --timeout 300 -n $(JOBS) \
-		--dist loadfile -m "redis and not needs_redis and not alone" $(TEST_ARGS) \
-		--ignore tests/integration/test_bench_gateway.py tests/integration tests/chart
+		--dist loadfile -m "redis and not needs_redis and not alone" -k "not bench" $(TEST_ARGS) \
+		tests/integration tests/chart
 
 clients: install ## run unmodified clients (openai, litellm, ...) against baton up; downloads GBs once
 	$(BIN)/python -m tests.clients --venvs .venv-clients
