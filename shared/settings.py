@@ -5,7 +5,7 @@ and `kvBlocks` in Helm values. A flag beats the environment, the environment bea
 This is the only module that reads the environment. A bad value, or a `BATON_` variable that
 names no setting, stops the start with a SettingsError that says which and why.
 `BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the
-value instead.
+value instead. The cell's secret is never a flag.
 """
 
 import os
@@ -98,6 +98,9 @@ class Settings:
     )
 
     # Network
+    cell_secret: str = _setting(
+        "", "secret that all processes of a cell share; links and KV pulls prove it; never a flag"
+    )
     host: str = _setting(LOOPBACK, "address to listen on")
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
     admin_port: int = _setting(
@@ -116,9 +119,6 @@ class Settings:
     )
     probe_port: int = _setting(
         0, "HTTP port of a worker's /health and /ready; 0 = none", low=0, high=65535
-    )
-    cell_secret: str = _setting(
-        "", "secret that gateways and workers of one cell prove to each other"
     )
     worker_id: str = _setting("", "stable name of a worker; default: role and pid")
 
