@@ -81,7 +81,9 @@ def _redis_not_here(items: Sequence[pytest.Item]) -> frozenset[str]:
 
     missing = not_here()
     if missing and os.environ.get("REQUIRE_REDIS"):
-        raise pytest.UsageError(f"REQUIRE_REDIS, and there is no {' and no '.join(missing)} here")
+        raise pytest.UsageError(
+            f"REQUIRE_REDIS, and there is no {' and no '.join(sorted(missing))} here"
+        )
     return missing
 
 

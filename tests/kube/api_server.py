@@ -121,7 +121,7 @@ class Cluster:
 
 
 def apiserver_binary() -> Path:
-    cache = Path(os.environ.get("BATON_CACHE", Path.home() / ".cache" / "baton"))
+    cache = Path(os.environ.get("KUBE_TEST_CACHE", Path.home() / ".cache" / "baton"))
     binary = cache / "kube-apiserver"
     assert os.access(binary, os.X_OK), f"no {binary}: {CURE}"
     return binary
