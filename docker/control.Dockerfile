@@ -10,7 +10,8 @@ COPY kernels kernels
 RUN /opt/baton/bin/pip install --no-cache-dir -c constraints.txt '.[gateway,autoscaler]'
 
 FROM python:3.12-slim
-RUN useradd --uid 10001 --user-group --home-dir /home/baton --create-home baton
+RUN useradd --uid 10001 --user-group --home-dir /home/baton --create-home baton \
+    && install --directory --owner=baton --group=baton --mode=0700 /cell
 COPY --from=build /opt/baton /opt/baton
 ENV PATH=/opt/baton/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001

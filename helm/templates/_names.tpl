@@ -43,41 +43,33 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets the processes read: the chart's own, or the user's. */}}
-{{- define "baton.redisSecret" -}}
-{{- if .Values.redis.existingSecret -}}
-{{- .Values.redis.existingSecret -}}
-{{- else if .Values.redis.enabled -}}
-{{- include "baton.fullname" . }}-redis
+{{/* The Secrets the processes read: the user's, or the one that the hook makes. */}}
+{{- define "baton.madeSecret" -}}
+{{- include "baton.fullname" . }}-cell
+{{- end -}}
+
+{{- define "baton.makesSecret" -}}
+{{- if or (not .Values.cellSecret.existingSecret) (and .Values.redis.enabled (not .Values.redis.existingSecret)) -}}
+true
 {{- end -}}
 {{- end -}}
 
-{{- define "baton.kvSecret" -}}
-{{- .Values.kvSecret.existingSecret | default (printf "%s-kv" (include "baton.fullname" .)) -}}
-{{- end -}}
-
-{{/* A random text under `key` of our Secret `name`: the one in the cluster, else a new one, and
-within one rendering always the same. Takes {root, name, key}. */}}
-{{- define "baton.generated" -}}
+{{/* YAML of the secret texts a role reads: name -> Secret, its key, and the file's name, under
+/etc/baton/name. Takes {root, role}. */}}
+{{- define "baton.secretFiles" -}}
 {{- $values := .root.Values -}}
-{{- if not (hasKey $values "generated") -}}
-{{- $_ := set $values "generated" dict -}}
+{{- $made := include "baton.madeSecret" .root -}}
+{{- $files := dict "cell" (dict "secret" ($values.cellSecret.existingSecret | default $made) "key" (ternary $values.cellSecret.key "cell-secret" (ne $values.cellSecret.existingSecret "")) "file" "cell-secret") -}}
+{{- if $values.redis.existingSecret -}}
+{{- $_ := set $files "redis" (dict "secret" $values.redis.existingSecret "key" "url" "file" "url") -}}
+{{- else if $values.redis.enabled -}}
+{{- $_ := set $files "redis" (dict "secret" $made "key" "redis-url" "file" "url") -}}
 {{- end -}}
-{{- if not (hasKey $values.generated .name) -}}
-{{- $found := dig "data" .key "" (lookup "v1" "Secret" .root.Release.Namespace .name | default dict) -}}
-{{- $_ := set $values.generated .name (ternary ($found | b64dec) (randAlphaNum 40) (ne $found "")) -}}
+{{- if and (eq .role "gateway") $values.kvSecret.existingSecret -}}
+{{- $_ := set $files "kv" (dict "secret" $values.kvSecret.existingSecret "key" $values.kvSecret.key "file" "kv-secret") -}}
 {{- end -}}
-{{- get $values.generated .name -}}
+{{- if $values.hub.tokenSecret -}}
+{{- $_ := set $files "hub" (dict "secret" $values.hub.tokenSecret "key" $values.hub.tokenKey "file" "token") -}}
 {{- end -}}
-
-{{- define "baton.redisPassword" -}}
-{{- if and .Values.redis.enabled (not .Values.redis.existingSecret) -}}
-{{- include "baton.generated" (dict "root" . "name" (include "baton.redisSecret" .) "key" "password") -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "baton.kvSalt" -}}
-{{- if not .Values.kvSecret.existingSecret -}}
-{{- include "baton.generated" (dict "root" . "name" (include "baton.kvSecret" .) "key" .Values.kvSecret.key) -}}
-{{- end -}}
+{{- toYaml $files -}}
 {{- end -}}

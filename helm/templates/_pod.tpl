@@ -9,26 +9,34 @@ replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}1{
 
 {{- define "baton.podMetadata" -}}
 {{- $block := get .root.Values .role -}}
-{{- $secrets := list (include "baton.redisPassword" .root) -}}
-{{- if eq .role "gateway" }}{{ $secrets = append $secrets (include "baton.kvSalt" .root) }}{{ end -}}
 labels:
   {{- include "baton.podLabels" . | nindent 2 }}
   {{- with $block.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- $annotations := deepCopy $block.podAnnotations -}}
+{{- if dig "rdma" "enabled" false $block }}{{ $annotations = merge $annotations $block.rdma.annotations }}{{ end -}}
+{{- with $annotations }}
 annotations:
-  checksum/secrets: {{ join "\n" $secrets | sha256sum }}
-  {{- with $block.podAnnotations }}
   {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- if dig "rdma" "enabled" false $block }}
-  {{- with $block.rdma.annotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "baton.placement" -}}
+{{ include "baton.nodes" . }}
+{{- $block := get .root.Values .role -}}
+{{- if dig "topologySpread" "enabled" false $block }}
+topologySpreadConstraints:
+  - maxSkew: {{ $block.topologySpread.maxSkew }}
+    topologyKey: {{ $block.topologySpread.topologyKey }}
+    whenUnsatisfiable: {{ $block.topologySpread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "baton.selector" . | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.nodes" -}}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -41,15 +49,6 @@ imagePullSecrets:
 {{ $key }}:
   {{- if kindIs "string" . }} {{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
-{{- end }}
-{{- if dig "topologySpread" "enabled" false $block }}
-topologySpreadConstraints:
-  - maxSkew: {{ $block.topologySpread.maxSkew }}
-    topologyKey: {{ $block.topologySpread.topologyKey }}
-    whenUnsatisfiable: {{ $block.topologySpread.whenUnsatisfiable }}
-    labelSelector:
-      matchLabels:
-        {{- include "baton.selector" . | nindent 8 }}
 {{- end }}
 {{- end -}}
 
@@ -88,17 +87,10 @@ capabilities:
   value: /cache
 - name: HF_HOME
   value: /cache/huggingface
-{{- if .root.Values.hub.tokenSecret }}
-- name: HF_TOKEN_PATH
-  value: /etc/baton/hub/token
-{{- end }}
-{{- if include "baton.redisSecret" .root }}
-- name: BATON_REDIS_FILE
-  value: /etc/baton/redis/url
-{{- end }}
-{{- if eq .role "gateway" }}
-- name: BATON_KV_SECRET_FILE
-  value: /etc/baton/kv/kv-secret
+{{- $variables := dict "cell" "BATON_CELL_SECRET_FILE" "redis" "BATON_REDIS_FILE" "kv" "BATON_KV_SECRET_FILE" "hub" "HF_TOKEN_PATH" }}
+{{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
+- name: {{ get $variables $name }}
+  value: /etc/baton/{{ $name }}/{{ $source.file }}
 {{- end }}
 {{- if dig "rdma" "enabled" false $block }}
 {{- with $block.rdma.env }}
@@ -124,19 +116,9 @@ capabilities:
   mountPath: {{ .root.Values.modelVolume.mountPath }}
   readOnly: true
 {{- end }}
-{{- if .root.Values.hub.tokenSecret }}
-- name: hub-token
-  mountPath: /etc/baton/hub
-  readOnly: true
-{{- end }}
-{{- if include "baton.redisSecret" .root }}
-- name: redis-url
-  mountPath: /etc/baton/redis
-  readOnly: true
-{{- end }}
-{{- if eq .role "gateway" }}
-- name: kv-secret
-  mountPath: /etc/baton/kv
+{{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
+- name: {{ $name }}-secret
+  mountPath: /etc/baton/{{ $name }}
   readOnly: true
 {{- end }}
 {{- end -}}
@@ -159,26 +141,12 @@ capabilities:
 - name: models
   persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
 {{- end }}
-{{- with .root.Values.hub.tokenSecret }}
-- name: hub-token
+{{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
+- name: {{ $name }}-secret
   secret:
-    secretName: {{ . }}
+    secretName: {{ $source.secret }}
     defaultMode: 0440
-    items: [{key: {{ $.root.Values.hub.tokenKey }}, path: token}]
-{{- end }}
-{{- with include "baton.redisSecret" .root }}
-- name: redis-url
-  secret:
-    secretName: {{ . }}
-    defaultMode: 0440
-    items: [{key: url, path: url}]
-{{- end }}
-{{- if eq .role "gateway" }}
-- name: kv-secret
-  secret:
-    secretName: {{ include "baton.kvSecret" .root }}
-    defaultMode: 0440
-    items: [{key: {{ .root.Values.kvSecret.key }}, path: kv-secret}]
+    items: [{key: {{ $source.key }}, path: {{ $source.file }}}]
 {{- end }}
 {{- end -}}
 

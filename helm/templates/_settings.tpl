@@ -7,7 +7,7 @@ better: the role's ports, its device, its pod's address. Takes {root, role}. */}
 {{- $settings := dict -}}
 {{- range $name, $value := $values.settings }}{{ $_ := set $settings $name $value }}{{ end -}}
 {{- range $name, $value := (get $values .role).settings }}{{ $_ := set $settings $name $value }}{{ end -}}
-{{- $unused := list "port" "topology" -}}
+{{- $unused := list "port" "adminPort" "topology" -}}
 {{- $block := get $values .role -}}
 {{- if eq .role "gateway" -}}
 {{- $unused = list "workerPort" "transferPort" "probePort" "workerId" "workerAdvertise" "transferAdvertise" -}}

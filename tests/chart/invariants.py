@@ -2,7 +2,6 @@
 sentences; none means it holds. `process_rules`, `references` and `reachability`
 hold the other rules."""
 
-import base64
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,9 @@ from tests.chart.release import Object, Release, component
 
 Rule = Callable[[Release], Iterator[str]]
 SAFE_VOLUMES = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+HOOK = "secrets"
+"""component of what makes the release's Secret"""
+HOOK_LIFE = ("pre-install,pre-upgrade", "before-hook-creation,hook-succeeded")
 ORDINARY = {"cpu", "memory", "ephemeral-storage"}
 
 
@@ -63,10 +65,21 @@ def ports_exist(release: Release) -> Iterator[str]:
             name = container.get(probe, {}).get("httpGet", {}).get("port")
             if name is not None and name not in ports[role]:
                 yield f"{role} has no port {name} to probe"
-    for item in release.of_kind("ServiceMonitor", "PodMonitor"):
-        for end in item["spec"].get("endpoints") or item["spec"]["podMetricsEndpoints"]:
-            if end["port"] not in ports["gateway"]:
-                yield f"{_name(item)} scrapes no port"
+    services = release.of_kind("Service")
+    for item in release.of_kind("ServiceMonitor"):
+        selected = [o for o in services if _selects(item, o["metadata"]["labels"])]
+        named = {port["name"] for service in selected for port in service["spec"]["ports"]}
+        yield from (
+            f"{_name(item)} scrapes no port"
+            for end in item["spec"]["endpoints"]
+            if end["port"] not in named
+        )
+    for item in release.of_kind("PodMonitor"):
+        yield from (
+            f"{_name(item)} scrapes no port"
+            for end in item["spec"]["podMetricsEndpoints"]
+            if end["port"] not in ports["gateway"]
+        )
 
 
 def services_exist(release: Release) -> Iterator[str]:
@@ -151,35 +164,46 @@ def _container_problems(role: str, container: Object) -> Iterator[str]:
 
 
 def no_pod_has_a_token(release: Release) -> Iterator[str]:
+    """But the hook's."""
     accounts = {o["metadata"]["name"]: o for o in release.of_kind("ServiceAccount")}
     for account in accounts.values():
         if account.get("automountServiceAccountToken") is not False:
             yield f"{_name(account)} hands out its token"
     for role, pod in release.pods():
-        if pod["spec"].get("automountServiceAccountToken") is not False:
-            yield f"{role} gets a token"
+        if pod["spec"].get("automountServiceAccountToken") is not (role == HOOK):
+            yield f"{role} gets a token, or the hook none"
         if pod["spec"].get("serviceAccountName") not in accounts:
             yield f"{role} has no ServiceAccount of ours"
         if pod["spec"].get("enableServiceLinks") is not False:
             yield f"{role} gets variables of Services, which name no setting"
-    for item in release.of_kind("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"):
+
+
+def the_hook_alone_has_rights_and_only_while_it_runs(release: Release) -> Iterator[str]:
+    for item in release.of_kind("ClusterRole", "ClusterRoleBinding"):
         yield f"{_name(item)} grants what nothing here needs"
-
-
-def secret_texts(release: Release) -> list[str]:
-    """Every text that our own Secrets hold."""
-    return [
-        base64.b64decode(value).decode()
-        for item in release.of_kind("Secret")
-        for value in item["data"].values()
-    ]
+    for item in release.of_kind("Role"):
+        if item["rules"] != [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}]:
+            yield f"{_name(item)} grants more than to create Secrets"
+    pods = dict(release.pods())
+    for item in release.of_kind("RoleBinding"):
+        names = [subject["name"] for subject in item["subjects"]]
+        if names != [pods[HOOK]["spec"]["serviceAccountName"]]:
+            yield f"{_name(item)} grants it to {names}"
+    weights: dict[str, int] = {}
+    for item in release.objects:
+        if component(item) == HOOK or item["kind"] in ("Role", "RoleBinding"):
+            found = item["metadata"].get("annotations", {})
+            weights[item["kind"]] = int(found.get("helm.sh/hook-weight", 0))
+            if (found.get("helm.sh/hook"), found.get("helm.sh/hook-delete-policy")) != HOOK_LIFE:
+                yield f"{_name(item)} is not gone when the hook has succeeded"
+    if weights and any(weights[kind] >= weights["Job"] for kind in weights if kind != "Job"):
+        yield "the hook runs before it has its rights"
 
 
 def secrets_are_files(release: Release) -> Iterator[str]:
-    hidden = secret_texts(release)
-    for item in release.objects:
-        if item["kind"] != "Secret" and any(text in str(item) for text in hidden):
-            yield f"{_name(item)} shows a secret"
+    """And none is in the release: whoever may read what Helm stores would read it too."""
+    for item in release.of_kind("Secret"):
+        yield f"{_name(item)} is rendered"
     for role, container in release.containers():
         if "secretKeyRef" in str(container) or "secretRef" in str(container):
             yield f"{role} has a secret in its environment"
@@ -198,5 +222,6 @@ RULES: tuple[Rule, ...] = (
     devices_are_guaranteed,
     every_container_is_restricted,
     no_pod_has_a_token,
+    the_hook_alone_has_rights_and_only_while_it_runs,
     secrets_are_files,
 )

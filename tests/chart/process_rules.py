@@ -16,6 +16,8 @@ from tests.chart.release import Object, Release
 
 POD = {"$(POD_IP)": "10.1.2.3", "$(POD_NAME)": "pod-0"}
 PROBED = {"/health", "/ready"}
+PROBE_PORTS = {"admin", "probe"}
+"""never a port of clients, who could use up its connections"""
 FILE_VARIABLES = {environment_name(name) + FILE_SUFFIX for name in SECRETS}
 
 
@@ -65,7 +67,7 @@ def processes_start(release: Release) -> Iterator[str]:
 def _port_problems(role: str, container: Object, settings: Settings) -> Iterator[str]:
     declared = {port["name"]: port["containerPort"] for port in container["ports"]}
     if role == "gateway":
-        used = {"http": settings.port}
+        used = {"http": settings.port, "admin": settings.admin_port}
     else:
         used = {"link": settings.worker_port, "probe": settings.probe_port}
         if settings.worker_advertise != f"10.1.2.3:{settings.worker_port}":
@@ -83,6 +85,26 @@ def one_pool(release: Release) -> Iterator[str]:
     pools = {role: _pool(settings_of(container)) for role, _, container in processes(release)}
     if len(set(pools.values())) != 1:
         yield f"processes of different pools: {pools}"
+
+
+def one_cell(release: Release) -> Iterator[str]:
+    """All processes read the same secret of the cell, from a file."""
+    sources = {role: _cell_secret(pod, container) for role, pod, container in processes(release)}
+    if None in sources.values() or len(set(sources.values())) != 1:
+        yield f"processes of different cells: {sources}"
+
+
+def _cell_secret(pod: Object, container: Object) -> tuple[str, str] | None:
+    """(Secret, key) of the file that BATON_CELL_SECRET_FILE names."""
+    variables = {item["name"]: item.get("value", "") for item in container["env"]}
+    file = variables.get(environment_name("cell_secret") + FILE_SUFFIX)
+    for mount in container["volumeMounts"]:
+        for volume in pod["spec"]["volumes"]:
+            for item in volume.get("secret", {}).get("items", []):
+                path = f"{mount['mountPath']}/{item['path']}"
+                if volume["name"] == mount["name"] and path == file:
+                    return volume["secret"]["secretName"], item["key"]
+    return None
 
 
 def _pool(settings: Settings) -> tuple[Any, ...]:
@@ -110,13 +132,10 @@ def probes_ask_what_is_answered(release: Release) -> Iterator[str]:
         ports = {port["name"] for port in container["ports"]}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             asked = container.get(probe, {}).get("httpGet", {})
-            if asked.get("path") not in PROBED or asked.get("port") not in ports & {
-                "http",
-                "probe",
-            }:
+            if asked.get("path") not in PROBED or asked.get("port") not in ports & PROBE_PORTS:
                 yield f"{role}: {probe} asks what nobody answers"
         if container["livenessProbe"]["httpGet"]["path"] != "/health":
             yield f"{role} is killed for not being ready"
 
 
-RULES = (processes_start, one_pool, pods_have_time_to_stop, probes_ask_what_is_answered)
+RULES = (processes_start, one_pool, one_cell, pods_have_time_to_stop, probes_ask_what_is_answered)

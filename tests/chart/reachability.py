@@ -51,14 +51,28 @@ def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
     wanted, found = needed(release), admitted(release, pods)
     # Whoever may call the gateway is up to the values: anyone by default, pods of ours too.
-    public = {edge for edge in found if edge[1] == "gateway" and edge[0] != "test"}
+    open_ports = _open_ports(release)
+    public = {e for e in found if e[1] == "gateway" and e[0] != "test" and e[2] in open_ports}
     for edge in wanted - found:
         yield f"{edge} is needed and refused"
     for edge in found - wanted - public:
         yield f"{edge} is admitted and not needed"
     for edge in admitted(release, {OUTSIDE: {"app": "other"}}):
-        if edge[1] != "gateway":
+        if edge[1] != "gateway" or edge[2] not in open_ports:
             yield f"{edge} is open to strangers"
+
+
+def _open_ports(release: Release) -> set[int]:
+    """The gateway's port for clients; the one for scrapes only where the values name no scraper."""
+    (settings,) = (settings_of(c) for role, _, c in processes(release) if role == "gateway")
+    peers = [
+        rule.get("from")
+        for policy in release.of_kind("NetworkPolicy")
+        for rule in policy["spec"].get("ingress", [])
+        if settings.admin_port in [port["port"] for port in rule["ports"]]
+    ]
+    scraped = release.of_kind("ServiceMonitor", "PodMonitor")
+    return {settings.port} | ({settings.admin_port} if scraped and None in peers else set())
 
 
 def outward_ports(release: Release, role: str) -> set[int]:

@@ -4,16 +4,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from tests.chart.release import Object, Release
+from tests.chart.release import Object, Release, secrets_script
 
 EXTERNAL = {
     ("redis", "existingSecret"): ("Secret", ("url", "password")),
+    ("cellSecret", "existingSecret"): ("Secret", ("key",)),
     ("kvSecret", "existingSecret"): ("Secret", ("key",)),
     ("hub", "tokenSecret"): ("Secret", ("tokenKey",)),
     ("modelVolume", "existingClaim"): ("PersistentVolumeClaim", ()),
 }
 """value that names an object of the user -> its kind, and its keys or the values that name them"""
-DEFAULT_KEYS = {"key": "kv-secret", "tokenKey": "token"}
+DEFAULT_KEYS = {
+    ("cellSecret", "key"): "cell-secret",
+    ("kvSecret", "key"): "kv-secret",
+    ("hub", "tokenKey"): "token",
+}
 
 
 def existing(release: Release, values: Mapping[str, Any]) -> dict[tuple[str, str], set[str]]:
@@ -25,7 +30,12 @@ def existing(release: Release, values: Mapping[str, Any]) -> dict[tuple[str, str
     for (block, value), (kind, keys) in EXTERNAL.items():
         given = values.get(block, {})
         if given.get(value):
-            found[kind, given[value]] = {given.get(k, DEFAULT_KEYS.get(k, k)) for k in keys}
+            found[kind, given[value]] = {
+                given.get(key, DEFAULT_KEYS.get((block, key), key)) for key in keys
+            }
+    for item in release.of_kind("Job"):
+        _, name, *_ = item["spec"]["template"]["spec"]["containers"][0]["args"]
+        found["Secret", name] = set(secrets_script()["manifest"](name, {}, "")["data"])
     return found
 
 

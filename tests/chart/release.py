@@ -1,5 +1,6 @@
 """The chart rendered by Helm's own engine, as objects."""
 
+import runpy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class Release:
     def pods(self) -> Iterator[tuple[str, Object]]:
         """(component, pod or pod template) of everything that runs."""
         for item in self.objects:
-            if item["kind"] in ("Deployment", "StatefulSet"):
+            if item["kind"] in ("Deployment", "StatefulSet", "Job"):
                 yield component(item), item["spec"]["template"]
             elif item["kind"] == "Pod":
                 yield component(item), item
@@ -46,6 +47,11 @@ class Release:
         for role, pod in self.pods():
             for container in pod["spec"]["containers"]:
                 yield role, container
+
+
+def secrets_script() -> dict[str, Any]:
+    """The names that the hook's script defines: it is no module of a package."""
+    return runpy.run_path(str(CHART / "files" / "secrets.py"))
 
 
 def component(item: Object) -> str:

@@ -36,15 +36,15 @@ def free_ports(count: int) -> list[int]:
 
 def release_on(ports: list[int]) -> Release:
     """A release whose pods would share this machine's loopback interface."""
-    http, *workers = ports
+    http, admin, *workers = ports
     names = ("workerPort", "probePort", "transferPort")
     roles: dict[str, Any] = {
         role: {"settings": dict(zip(names, workers[start : start + 3], strict=True))}
         for role, start in (("prefill", 0), ("decode", 3))
     }
-    settings = {"host": HOST, "port": http, "drainS": 1, "kvMemoryMib": 32}
+    settings = {"host": HOST, "port": http, "adminPort": admin, "drainS": 1, "kvMemoryMib": 32}
     service = {"service": {"port": http}}
-    existing = {"redis": {"existingSecret": "r"}, "kvSecret": {"existingSecret": "k"}}
+    existing = {name: {"existingSecret": "s"} for name in ("redis", "cellSecret", "kvSecret")}
     return render({"settings": settings, "gateway": service, **roles, **existing})
 
 
@@ -91,10 +91,11 @@ class Pod:
 
 @pytest.fixture
 def cell(tmp_path: Path, redis_url: str) -> Iterator[tuple[Release, dict[str, Pod]]]:
-    for name, text in (("redis/url", redis_url), ("kv/kv-secret", SECRET)):
+    files = {"redis/url": redis_url, "kv/kv-secret": SECRET, "cell/cell-secret": f"cell-{SECRET}"}
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    release = release_on(free_ports(7))
+    release = release_on(free_ports(8))
     pods: dict[str, Pod] = {}
     try:
         for role, _, container in processes(release):

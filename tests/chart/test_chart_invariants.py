@@ -1,10 +1,8 @@
 """Every rendering keeps every rule, and every rule finds what breaks it."""
 
-import base64
 import copy
 import re
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -66,11 +64,23 @@ def replace_arg(release: Release, role: str, old: str, new: str) -> None:
     args[:] = [arg.replace(old, new) for arg in args]
 
 
-def show_secret(release: Release) -> None:
-    text = invariants.secret_texts(release)[0]
-    container_of(release, "gateway")["args"].append(f"--served-model-name={text}")
+def hook_of(release: Release) -> Object:
+    container: Object = dict(release.pods())["secrets"]["spec"]["containers"][0]
+    return container
 
 
+def cell_volume_of(release: Release, role: str) -> Object:
+    (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == "cell-secret")
+    source: Object = volume["secret"]
+    return source
+
+
+def drop_variable(release: Release, role: str, name: str) -> None:
+    variables = container_of(release, role)["env"]
+    variables[:] = [item for item in variables if item["name"] != name]
+
+
+RIGHTS = invariants.the_hook_alone_has_rights_and_only_while_it_runs.__name__
 MUTANTS: list[tuple[str, Change]] = [
     (
         "selectors_match_labels",
@@ -142,7 +152,17 @@ MUTANTS: list[tuple[str, Change]] = [
     ("no_pod_has_a_token", lambda r: pod_of(r, "decode").pop("automountServiceAccountToken")),
     ("no_pod_has_a_token", lambda r: pod_of(r, "gateway").pop("enableServiceLinks")),
     ("no_pod_has_a_token", lambda r: pod_of(r, "gateway").update(serviceAccountName="default")),
-    ("secrets_are_files", show_secret),
+    (RIGHTS, lambda r: r.of_kind("Role")[0]["rules"][0]["verbs"].append("get")),
+    (RIGHTS, lambda r: r.of_kind("Role")[0]["metadata"].pop("annotations")),
+    (RIGHTS, lambda r: r.of_kind("Role")[0].update(kind="ClusterRole")),
+    (RIGHTS, lambda r: r.of_kind("RoleBinding")[0]["subjects"][0].update(name="default")),
+    (
+        RIGHTS,
+        lambda r: r.of_kind("Job")[0]["metadata"]["annotations"].update(
+            {"helm.sh/hook-weight": "-9"}
+        ),
+    ),
+    ("secrets_are_files", lambda r: r.of_kind("ConfigMap")[0].update(kind="Secret")),
     (
         "secrets_are_files",
         lambda r: container_of(r, "decode")["env"].append(
@@ -157,13 +177,20 @@ MUTANTS: list[tuple[str, Change]] = [
         lambda r: pod_of(r, "redis")["volumes"][1]["configMap"].update(name="gone"),
     ),
     ("references_resolve", lambda r: container_of(r, "prefill")["volumeMounts"].pop()),
-    ("references_resolve", lambda r: r.of_kind("Secret")[0]["data"].clear()),
+    (
+        "references_resolve",
+        lambda r: pod_of(r, "gateway")["volumes"][-1]["secret"]["items"][0].update(key="x"),
+    ),
+    ("references_resolve", lambda r: hook_of(r)["args"].__setitem__(1, "other")),
     ("processes_start", lambda r: replace_arg(r, "prefill", "--drain-s", "--drain-seconds")),
     ("processes_start", lambda r: replace_arg(r, "gateway", "--port=8080", "--port=8081")),
     ("processes_start", lambda r: replace_arg(r, "decode", "$(POD_IP)", "127.0.0.1")),
     ("processes_start", lambda r: container_of(r, "decode").update(env=[])),
     ("one_pool", lambda r: replace_arg(r, "gateway", "--device=cuda", "--device=cpu")),
     ("one_pool", lambda r: container_of(r, "decode")["args"].append("--block-size=32")),
+    ("one_cell", lambda r: drop_variable(r, "decode", "BATON_CELL_SECRET_FILE")),
+    ("one_cell", lambda r: cell_volume_of(r, "prefill").update(secretName="another")),
+    ("one_cell", lambda r: cell_volume_of(r, "gateway")["items"][0].update(key="redis-password")),
     (
         "pods_have_time_to_stop",
         lambda r: pod_of(r, "prefill").update(terminationGracePeriodSeconds=15),
@@ -181,11 +208,19 @@ MUTANTS: list[tuple[str, Change]] = [
         "probes_ask_what_is_answered",
         lambda r: container_of(r, "decode")["startupProbe"]["httpGet"].update(port="link"),
     ),
+    (
+        "probes_ask_what_is_answered",
+        lambda r: container_of(r, "gateway")["readinessProbe"]["httpGet"].update(port="http"),
+    ),
     ("traffic_is_what_baton_needs", lambda r: policy_of(r, "prefill")["ingress"].pop()),
     ("traffic_is_what_baton_needs", lambda r: policy_of(r, "gateway")["egress"].clear()),
     (
         "traffic_is_what_baton_needs",
         lambda r: policy_of(r, "redis")["ingress"][0].pop("from"),
+    ),
+    (
+        "traffic_is_what_baton_needs",
+        lambda r: policy_of(r, "gateway")["ingress"][1].update({"from": [{"podSelector": {}}]}),
     ),
     (
         "traffic_is_what_baton_needs",
@@ -218,28 +253,55 @@ def test_only_named_ports_leave_the_release(releases: dict[str, Release]) -> Non
 
 
 def test_listed_clients_alone_call_the_gateway(releases: dict[str, Release]) -> None:
-    (rule,) = policy_of(releases["everything"], "gateway")["ingress"]
-    assert {"podSelector": {"matchLabels": {"app": "web"}}} in rule["from"]
-    assert len(rule["from"]) == 2, "the clients, and helm test"
+    clients, scrapers = policy_of(releases["everything"], "gateway")["ingress"]
+    assert {"podSelector": {"matchLabels": {"app": "web"}}} in clients["from"]
+    assert len(clients["from"]) == 2, "the clients, and helm test"
+    assert scrapers["ports"] == [{"port": 8001, "protocol": "TCP"}]
+    assert scrapers["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
 
 
-def test_a_changed_config_or_secret_restarts_its_readers_only() -> None:
+def test_nobody_in_the_cluster_reaches_the_admin_port_by_default(
+    releases: dict[str, Release],
+) -> None:
+    (rule,) = policy_of(releases["default"], "gateway")["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [8000]
+    services = [o["spec"]["ports"] for o in releases["default"].of_kind("Service")]
+    assert 8001 not in [port["port"] for ports in services for port in ports]
+
+
+def test_the_ingress_publishes_what_clients_call_and_nothing_else(
+    releases: dict[str, Release],
+) -> None:
+    (rule,) = releases["everything"].of_kind("Ingress")[0]["spec"]["rules"]
+    prefixes = [path["path"].strip("/").split("/") for path in rule["http"]["paths"]]
+
+    def published(path: str) -> bool:
+        parts = path.strip("/").split("/")
+        return any(parts[: len(prefix)] == prefix for prefix in prefixes)
+
+    assert all(map(published, ("/v1/chat/completions", "/v1/completions", "/v1/models/demo")))
+    hidden = ("/v1/baton/status", "/v1/baton/requests/1", "/metrics", "/health", "/ready")
+    assert not any(map(published, hidden))
+
+
+def test_the_hook_reaches_the_api_server_and_nothing_else(releases: dict[str, Release]) -> None:
+    (rule,) = policy_of(releases["default"], "secrets")["egress"]
+    assert [port["port"] for port in rule["ports"]] == [443, 6443]
+    (narrowed,) = policy_of(releases["everything"], "secrets")["egress"]
+    assert narrowed["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+
+
+def test_no_secret_is_made_where_all_exist(releases: dict[str, Release]) -> None:
+    assert "secrets" not in dict(releases["existing-secret"].pods())
+    assert "secrets" in dict(releases["external-redis"].pods()), "the cell's"
+    redis_alone = render({"cellSecret": {"existingSecret": "c"}})
+    assert "secrets" in dict(redis_alone.pods()), "its password"
+
+
+def test_a_changed_config_restarts_redis() -> None:
     first, again, resized = render({}), render({}), render({"redis": {"maxmemory": "100mb"}})
     config = [annotations(release, "redis")["checksum/config"] for release in (first, again)]
     assert config[0] == config[1] != annotations(resized, "redis")["checksum/config"]
-    for release in (first, again):
-        password = secret_text(release, "rel-baton-redis", "password")
-        salt = secret_text(release, "rel-baton-kv", "kv-secret")
-        assert password in secret_text(release, "rel-baton-redis", "url")
-        expected = {"gateway": f"{password}\n{salt}", "decode": password, "redis": password}
-        for role, text in expected.items():
-            found = annotations(release, role)["checksum/secrets"]
-            assert found == sha256(text.encode()).hexdigest()
-    assert annotations(first, "decode") != annotations(again, "decode"), "made anew without cluster"
-
-
-def secret_text(release: Release, name: str, key: str) -> str:
-    return base64.b64decode(release.named("Secret", name)["data"][key]).decode()
 
 
 def annotations(release: Release, role: str) -> dict[str, str]:

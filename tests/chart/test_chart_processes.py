@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.chart.process_rules import PROBED
-from tests.chart.release import Release, render
+from tests.chart.release import render, secrets_script
 from tests.redis_server import ON_PATH, server_binary
 from tests.served_app import ServedApp, serve_app
 from tests.text_models import byte_level_tokenizer, write_text_model
@@ -66,15 +66,10 @@ async def test_the_gateway_answers_what_its_probes_ask(gateway: ServedApp) -> No
 class RedisPod:
     """The chart's Redis container as a process, in a folder instead of an image."""
 
-    release: Release
+    secret: dict[str, str]
     container: dict[str, Any]
     process: psutil.Process
     port: int
-
-    def secret(self, key: str) -> str:
-        return base64.b64decode(
-            self.release.named("Secret", "rel-baton-redis")["data"][key]
-        ).decode()
 
     def client(self, password: str | None) -> redis.Redis:
         return redis.Redis(HOST, self.port, password=password, retry=Retry(NoBackoff(), 0))
@@ -94,8 +89,10 @@ def redis_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
     (tmp_path / "etc/redis/redis.conf").write_text(config)
     (script,) = container["args"]
     script = script.replace("/etc/", f"{tmp_path}/etc/").replace("/run/", f"{tmp_path}/run/")
-    pod = RedisPod(release, container, psutil.Process(), port)
-    (tmp_path / "etc/redis-secret/password").write_text(pod.secret("password"))
+    made = secrets_script()["manifest"]("rel-baton-cell", {}, "rel-baton-redis")["data"]
+    secret = {key: base64.b64decode(text).decode() for key, text in made.items()}
+    pod = RedisPod(secret, container, psutil.Process(), port)
+    (tmp_path / "etc/redis-secret/password").write_text(secret["redis-password"])
     with subprocess.Popen(  # noqa: S603 the chart's own command
         [*container["command"], script], stdout=subprocess.DEVNULL
     ) as process:
@@ -119,7 +116,7 @@ def _wait_until_open(port: int) -> None:
 
 
 def test_redis_asks_for_a_password_nobody_can_see(redis_pod: RedisPod, tmp_path: Path) -> None:
-    password = redis_pod.secret("password")
+    password = redis_pod.secret["redis-password"]
     with redis_pod.client(None) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
     with redis_pod.client(password) as client:
@@ -129,8 +126,9 @@ def test_redis_asks_for_a_password_nobody_can_see(redis_pod: RedisPod, tmp_path:
     shown = str(redis_pod.process.environ()) + str(redis_pod.process.cmdline())
     assert password not in shown
     assert (tmp_path / "run/redis/redis.conf").stat().st_mode & 0o077 == 0
-    expected = f"redis://:{password}@rel-baton-redis:{redis_pod.port}/0"
-    assert redis_pod.secret("url") == expected
+    assert redis_pod.secret["redis-url"] == f"redis://:{password}@rel-baton-redis:6379/0"
+    service = render({"redis": {"port": redis_pod.port}}).named("Service", "rel-baton-redis")
+    assert [port["port"] for port in service["spec"]["ports"]] == [6379]
 
 
 def test_redis_ends_at_sigterm_and_its_probe_needs_no_password(redis_pod: RedisPod) -> None:

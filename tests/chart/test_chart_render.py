@@ -81,6 +81,12 @@ def test_no_two_objects_share_a_name(releases: dict[str, Release]) -> None:
         assert all(len(name) <= 63 for _, _, name in names)
 
 
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_rendering_twice_gives_the_same(releases: dict[str, Release], name: str) -> None:
+    """A tool that renders without a cluster finds nothing to change, and no secret is made here."""
+    assert render(VALUE_SETS[name]) == releases[name]
+
+
 @pytest.mark.parametrize("name", GOLDEN_SETS)
 def test_golden(releases: dict[str, Release], name: str) -> None:
     """A change of the chart shows here: look at it, then `python -m tests.chart.generate`."""
@@ -104,4 +110,5 @@ def test_notes_say_what_was_installed(releases: dict[str, Release]) -> None:
     assert "rollout status deployment/rel-baton-gateway" in releases["default"].notes
     assert "https://llm.example/v1" in releases["everything"].notes
     assert "IPC_LOCK" in releases["pd-rdma"].notes
-    assert "redis.existingSecret" not in releases["existing-secret"].notes
+    assert "delete secret rel-baton-cell" in releases["default"].notes
+    assert "delete secret" not in releases["existing-secret"].notes

@@ -80,6 +80,7 @@ EXTERNAL_REDIS: Values = {
 
 EXISTING_SECRET: Values = {
     "redis": {"existingSecret": "our-redis"},
+    "cellSecret": {"existingSecret": "our-cell", "key": "secret"},
     "kvSecret": {"existingSecret": "our-salt", "key": "salt"},
     "hub": {"tokenSecret": "our-hub", "tokenKey": "hub-token", "cache": {"claim": True}},
     "settings": {"model": "owner/name"},
@@ -124,6 +125,8 @@ EVERYTHING: Values = {
     "hub": {"cache": {"claim": True, "storageClass": "fast"}},
     "networkPolicy": {
         "clients": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+        "scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+        "apiServer": {"ports": [443], "peers": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]},
         "extraEgress": [{"ports": [{"port": 5353, "protocol": "UDP"}]}],
     },
     "ingress": {

@@ -14,6 +14,7 @@ import pytest
 from shared.demo_model.knowledge import DEMO_QUESTION
 from tests.e2e.cluster import BATON
 from tests.measured import Measured
+from tests.path_without_redis import path_without_redis
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -72,24 +73,14 @@ def belongs(process: psutil.Process, runtime: str) -> bool:
         return False
 
 
-def without_redis(folder: Path) -> str:
-    """A PATH with all commands but those that are a Redis."""
-    folder.mkdir()
-    for directory in os.environ["PATH"].split(os.pathsep):
-        for command in Path(directory).glob("*") if Path(directory).is_dir() else ():
-            link = folder / command.name
-            if not command.name.startswith(("redis", "valkey")) and not link.is_symlink():
-                link.symlink_to(command)
-    return str(folder)
-
-
 @pytest.mark.parametrize("redis_hidden", [False, True])
 def test_demo_answers_in_time_and_shows_where_it_went(
     tmp_path: Path, redis_hidden: bool, measured: Measured
 ) -> None:
     """The limits and the overlap are those of an idle machine: time in which others had the CPU
     does not count, and the best of three runs does."""
-    path = without_redis(tmp_path / "bin") if redis_hidden else os.environ["PATH"]
+    (tmp_path / "bin").mkdir()
+    path = path_without_redis(tmp_path / "bin") if redis_hidden else os.environ["PATH"]
     assert (shutil.which("redis-server", path=path) is None) or not redis_hidden
     runs = []
     for turn in range(3):

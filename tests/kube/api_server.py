@@ -56,10 +56,11 @@ class ApiServer:
         }
         return json.dumps(config)
 
-    def client(self) -> httpx.Client:
+    def client(self, token: str = "") -> httpx.Client:
+        """As the administrator, or as whom a token is for."""
         return httpx.Client(
             base_url=f"https://{HOST}:{self.port}",
-            headers={"authorization": f"Bearer {self.token}"},
+            headers={"authorization": f"Bearer {token or self.token}"},
             verify=ssl.create_default_context(cafile=str(self.certificate)),
             timeout=20,
         )
@@ -76,6 +77,19 @@ class Cluster:
 
     def create(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
         return self._answer(self._client.post(path, json=item))
+
+    def delete(self, path: str) -> None:
+        self._answer(self._client.delete(path))
+
+    def token(self, namespace: str, account: str) -> str:
+        """A ServiceAccount's, as a kubelet asks for it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        text: str = self.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
+        return text
+
+    def write_status(self, path: str, patch: dict[str, Any]) -> None:
+        headers = {"content-type": "application/merge-patch+json"}
+        self._answer(self._client.patch(f"{path}/status", json=patch, headers=headers))
 
     def scale(self, path: str, replicas: int) -> None:
         """As an autoscaler does it, through the scale subresource."""
@@ -107,7 +121,7 @@ class Cluster:
 
 
 def apiserver_binary() -> Path:
-    cache = Path(os.environ.get("BATON_CACHE", Path.home() / ".cache" / "baton"))
+    cache = Path(os.environ.get("KUBE_TEST_CACHE", Path.home() / ".cache" / "baton"))
     binary = cache / "kube-apiserver"
     assert os.access(binary, os.X_OK), f"no {binary}: {CURE}"
     return binary

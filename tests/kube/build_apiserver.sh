@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds kube-apiserver 1.20.2 from Debian's source package `kubernetes` and puts it where
-# `make kube-test` looks: $BATON_CACHE/kube-apiserver, default ~/.cache/baton. About 5 minutes
+# `make kube-test` looks: $KUBE_TEST_CACHE/kube-apiserver, default ~/.cache/baton. About 5 minutes
 # of CPU, 34 MB to download, 1.5 GB of scratch that is removed. A binary already there is kept.
 #
 # Debian's Go is newer than this source: the vendored reflect2 crashes on Go 1.18 and later and is
@@ -9,7 +9,7 @@
 set -eu
 
 PACKAGES="golang-go etcd-server golang-github-modern-go-reflect2-dev"
-CACHE="${BATON_CACHE:-$HOME/.cache/baton}"
+CACHE="${KUBE_TEST_CACHE:-$HOME/.cache/baton}"
 BINARY="$CACHE/kube-apiserver"
 
 missing=""

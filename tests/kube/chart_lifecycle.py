@@ -13,9 +13,13 @@ import helm_python
 import pytest
 import yaml
 
-from tests.chart.release import CHART
-from tests.kube.api_server import Cluster, running_api_server
+from tests.chart.release import CHART, render
+from tests.chart.release import NAMESPACE as RENDERED
+from tests.kube.api_server import ApiServer, Cluster, running_api_server
+from tests.kube.job_runner import running_jobs
 
+Installation = tuple[helm_python.Config, Cluster, ApiServer]
+HOOK_ACCOUNT = "rel-baton-secrets"
 NAMESPACE = "llm"
 NAME = "rel"
 VALUES = yaml.safe_load((Path(__file__).parent / "values.yaml").read_text(encoding="utf-8"))
@@ -23,6 +27,7 @@ CORE = f"/api/v1/namespaces/{NAMESPACE}"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 DECODE = f"{APPS}/deployments/rel-baton-decode"
 PREFILL = f"{APPS}/deployments/rel-baton-prefill"
+CELL = f"{CORE}/secrets/rel-baton-cell"
 KINDS = {
     "Deployment": 3,
     "StatefulSet": 1,
@@ -32,23 +37,27 @@ KINDS = {
     "ConfigMap": 1,
     "Ingress": 1,
     "ScaledObject": 1,
+    "Job": 0,
+    "Role": 0,
+    "RoleBinding": 0,
 }
-"""objects of the release; Secrets are two of ours and one of Helm's per revision"""
+"""objects of the release, and none of the hook; Secrets are the hook's and Helm's, per revision"""
 
 
 @pytest.fixture(scope="module")
 def installation(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[helm_python.Config, Cluster]]:
+) -> Iterator[Installation]:
     with running_api_server(tmp_path_factory.mktemp("kube")) as server, server.client() as client:
         cluster = Cluster(client)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         cluster.create("/api/v1/namespaces", namespace)
         cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", scaled_object())
-        with helm_python.Config(
-            kubeconfig_content=server.kubeconfig, namespace=NAMESPACE
-        ) as config:
-            yield config, cluster
+        with (
+            running_jobs(server, NAMESPACE, tmp_path_factory.mktemp("jobs")),
+            helm_python.Config(kubeconfig_content=server.kubeconfig, namespace=NAMESPACE) as config,
+        ):
+            yield config, cluster, server
 
 
 def scaled_object() -> dict[str, Any]:
@@ -86,9 +95,9 @@ def counted(names: set[str]) -> dict[str, int]:
 
 
 def test_install_upgrade_rollback_uninstall(
-    installation: tuple[helm_python.Config, Cluster],
+    installation: Installation,
 ) -> None:
-    helm, cluster = installation
+    helm, cluster, _ = installation
     empty = cluster.names(NAMESPACE)
 
     helm.install(CHART, NAME, with_tag("one"), namespace=NAMESPACE)
@@ -98,7 +107,8 @@ def test_install_upgrade_rollback_uninstall(
     gateway = cluster.get(f"{APPS}/deployments/rel-baton-gateway")
     hook = containers_of(gateway)[0]["lifecycle"]["preStop"]
     assert hook == {"exec": {"command": ["sleep", "10"]}}, "1.20 has no preStop.sleep"
-    secret = cluster.get(f"{CORE}/secrets/rel-baton-redis")["data"]
+    secret = cluster.get(CELL)["data"]
+    assert set(secret) == {"cell-secret", "redis-password", "redis-url"}
     redis = template_of(cluster, "rel-baton-redis")
 
     cluster.scale(DECODE, 9)
@@ -107,28 +117,55 @@ def test_install_upgrade_rollback_uninstall(
     assert image_of(cluster.get(DECODE)) == "baton-engine:two"
     assert cluster.get(DECODE)["spec"]["replicas"] == 9, "the autoscaler's number stays"
     assert cluster.get(PREFILL)["spec"]["replicas"] == 2, "the number in the values is the law"
-    assert cluster.get(f"{CORE}/secrets/rel-baton-redis")["data"] == secret, "password kept"
+    assert cluster.get(CELL)["data"] == secret, "made once"
     assert template_of(cluster, "rel-baton-redis") == redis, "an upgrade restarts no Redis"
 
     with pytest.raises(helm_python.HelmError, match="replicaz"):
         helm.upgrade(CHART, NAME, {**with_tag("three"), "replicaz": 1}, namespace=NAMESPACE)
     assert image_of(cluster.get(DECODE)) == "baton-engine:two"
 
-    assert "generated" not in helm.get_values(NAME, all_values=True), "no secret in the values"
     helm.rollback(NAME)
     assert image_of(cluster.get(DECODE)) == "baton-engine:one"
     assert cluster.get(DECODE)["spec"]["replicas"] == 9
-    assert cluster.get(f"{CORE}/secrets/rel-baton-redis")["data"] == secret
+    assert cluster.get(CELL)["data"] == secret
     assert len(helm.history(NAME)) == 3
 
     helm.uninstall(NAME)
+    assert cluster.names(NAMESPACE) - empty == {"Secret/rel-baton-cell"}, "as helm/README.md says"
+
+    helm.install(CHART, NAME, with_tag("one"), namespace=NAMESPACE)
+    assert cluster.get(CELL)["data"] == secret, "found again"
+    helm.uninstall(NAME)
+    cluster.delete(CELL)
     assert cluster.names(NAMESPACE) == empty
 
 
-def test_from_a_fixed_number_to_an_autoscaler(
-    installation: tuple[helm_python.Config, Cluster],
+def test_the_hook_s_account_may_create_secrets_and_nothing_else(
+    installation: Installation,
 ) -> None:
-    helm, cluster = installation
+    _, cluster, server = installation
+    cluster.create("/api/v1/namespaces", {"metadata": {"name": RENDERED}})
+    for group, kind in (
+        ("/api/v1", "ServiceAccount"),
+        ("/apis/rbac.authorization.k8s.io/v1", "Role"),
+        ("/apis/rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ):
+        item = render({}).named(kind, HOOK_ACCOUNT)
+        cluster.create(f"{group}/namespaces/{RENDERED}/{kind.lower()}s", item)
+    secrets = f"/api/v1/namespaces/{RENDERED}/secrets"
+    with server.client(cluster.token(RENDERED, HOOK_ACCOUNT)) as hook:
+        assert hook.post(secrets, json={"metadata": {"name": "s"}}).status_code == 201
+        assert hook.post(secrets, json={"metadata": {"name": "s"}}).status_code == 409
+        assert hook.post(f"{CORE}/secrets", json={"metadata": {"name": "s"}}).status_code == 403
+        for path in (f"{secrets}/s", secrets, f"/api/v1/namespaces/{RENDERED}/pods"):
+            assert hook.get(path).status_code == 403
+        assert hook.delete(f"{secrets}/s").status_code == 403
+
+
+def test_from_a_fixed_number_to_an_autoscaler(
+    installation: Installation,
+) -> None:
+    helm, cluster, _ = installation
     values = with_tag("one")
     scaled = values["decode"].pop("autoscaling")
     values["decode"]["replicas"] = 4
@@ -141,9 +178,9 @@ def test_from_a_fixed_number_to_an_autoscaler(
 
 
 def test_a_client_and_a_server_dry_run_change_nothing(
-    installation: tuple[helm_python.Config, Cluster],
+    installation: Installation,
 ) -> None:
-    helm, cluster = installation
+    helm, cluster, _ = installation
     before = cluster.names(NAMESPACE)
     for where in ("client", "server"):
         helm.install(CHART, "dry", with_tag("one"), namespace=NAMESPACE, dry_run=where)

@@ -6,6 +6,8 @@ No engine builds images here; these checks catch what would break a build or a s
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CELL_SECRET = "/cell/secret"  # noqa: S105 a path
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
@@ -40,7 +43,7 @@ def compose() -> dict[str, Any]:
 
 def baton_services() -> dict[str, dict[str, Any]]:
     services = compose()["services"].items()
-    return {name: service for name, service in services if service["image"].startswith("baton-")}
+    return {name: service for name, service in services if "serve" in service.get("command", ())}
 
 
 def settings_of(service: dict[str, Any]) -> Settings:
@@ -49,7 +52,18 @@ def settings_of(service: dict[str, Any]) -> Settings:
     command, *rest = service["command"]
     assert command == "serve"
     add_arguments(parser)
-    return load_settings(given_settings(parser.parse_args(rest)), service["environment"])
+    environment = {**service["environment"]}
+    assert environment.pop("BATON_CELL_SECRET_FILE") == CELL_SECRET
+    return load_settings(given_settings(parser.parse_args(rest)), environment)
+
+
+def make_secret(cell: Path) -> str:
+    """What the one-shot service leaves in the volume, which is `cell` here."""
+    program, *arguments = compose()["services"]["cell"]["entrypoint"]
+    assert (program, arguments[0]) == ("python", "-c")
+    script = arguments[1].replace("/cell/", f"{cell}/")
+    subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603 compose's own command
+    return (cell / "secret").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -100,6 +114,23 @@ def test_workers_are_found_where_they_listen(name: str) -> None:
     assert settings.worker_advertise == f"{name}:{settings.worker_port}"
     assert settings.transfer_advertise == f"{name}:{settings.transfer_port}"
     assert f"127.0.0.1:{settings.probe_port}/ready" in shlex.join(service["healthcheck"]["test"])
+
+
+def test_one_secret_is_made_once_for_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, again, other = map(make_secret, (tmp_path / "a", tmp_path / "a", tmp_path / "b"))
+    assert first == again != other
+    assert len(first) >= 43
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["secret"]
+    assert (tmp_path / "a" / "secret").stat().st_mode & 0o077 == 0
+    assert compose()["services"]["cell"]["volumes"] == ["cell:/cell"]
+    for service in baton_services().values():
+        assert "cell:/cell:ro" in service["volumes"]
+        assert service["depends_on"]["cell"] == {"condition": "service_completed_successfully"}
+    created = dict(instructions(DOCKER / "control.Dockerfile"))["RUN"]
+    assert "--owner=baton" in created, "a fresh volume takes its owner from the image's folder"
+    assert created.endswith("/cell")
 
 
 def test_containers_are_confined_and_have_time_to_drain() -> None:
