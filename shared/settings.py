@@ -4,26 +4,30 @@ A setting `kv_blocks` is `--kv-blocks` on a command line, `BATON_KV_BLOCKS` in t
 and `kvBlocks` in Helm values. A flag beats the environment, the environment beats the default.
 This is the only module that reads the environment. A bad value, or a `BATON_` variable that
 names no setting, stops the start with a SettingsError that says which and why.
-`BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the value instead.
+`BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and `BATON_REDIS_FILE` name a file that holds the
+value instead. The cell's secret is never a flag.
 """
 
 import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from shared.challenge import purpose_key
 from shared.errors import SettingsError
 
 PREFIX = "BATON_"
 NOT_SETTINGS = frozenset({"BATON_URL"})
 """variables of ours that clients read and no process is configured by"""
 
-SECRETS = frozenset({"kv_secret", "redis"})
+SECRETS = frozenset({"cell_secret", "kv_secret", "redis"})
 """settings that no list of processes may show; a file may hold them, so that nothing else does"""
 FILE_SUFFIX = "_FILE"
+NEVER_FLAGS = frozenset({"cell_secret"})
+"""settings of every process that come from the environment or a file only"""
 
 LOOPBACK = "127.0.0.1"
 Role = Literal["gateway", "prefill", "decode"]
@@ -78,7 +82,9 @@ class Settings:
         0.9, "share of the GPU's memory to use", low=0.05, high=1.0
     )
     kv_memory_mib: int = _setting(256, "KV pool on a CPU when kv_blocks is 0, MiB", low=1)
-    kv_secret: str = _setting("", "secret that salts block hashes; same on all gateways")
+    kv_secret: str = _setting(
+        "", "secret that salts block hashes; same on all gateways; empty: made from cell_secret"
+    )
 
     # Engine
     threads: int = _setting(
@@ -97,6 +103,9 @@ class Settings:
     )
 
     # Network
+    cell_secret: str = _setting(
+        "", "secret that all processes of a cell share; links and KV pulls prove it; never a flag"
+    )
     host: str = _setting(LOOPBACK, "address to listen on")
     port: int = _setting(8000, "HTTP port of the gateway; 0 picks one", low=0, high=65535)
     worker_port: int = _setting(0, "link port of a worker; 0 picks one", low=0, high=65535)
@@ -160,6 +169,17 @@ class Settings:
     @property
     def embedded_redis(self) -> bool:
         return self.redis == "embedded"
+
+    @property
+    def block_hash_secret(self) -> bytes:
+        """What salts block hashes."""
+        if self.kv_secret or not self.cell_secret:
+            return self.kv_secret.encode()
+        return purpose_key(self.cell_secret, "block hashes")
+
+    def without_secrets(self) -> "Settings":
+        """For a process that needs none: an environment can be read in /proc."""
+        return replace(self, cell_secret="", kv_secret="", redis="embedded")
 
 
 def load_settings(

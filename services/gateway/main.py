@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 import time
+from functools import partial
 from typing import cast
 
 from prometheus_client import disable_created_metrics
@@ -31,6 +32,7 @@ from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.kv_layout import pool_name
+from shared.link.link import Link
 from shared.process import new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
 from shared.release import release
@@ -85,7 +87,12 @@ class Gateway:
         index = PrefixIndex()
         cost = PrefillCost()
         self._links = WorkerLinks(
-            RedisWorkerRegistry(redis, keys), identity.pool, identity.g_inc, clock, cost
+            RedisWorkerRegistry(redis, keys),
+            identity.pool,
+            identity.g_inc,
+            clock,
+            cost,
+            partial(Link.dial, cell_secret=settings.cell_secret),
         )
         self._sink = build_span_sink(
             settings.otlp_endpoint, "baton-gateway", {"service.instance.id": identity.g_inc}
@@ -108,7 +115,7 @@ class Gateway:
         self._text = TextPool(
             checkpoint.path,
             model,
-            hash_root=root_hash(settings.kv_secret.encode(), TENANT),
+            hash_root=root_hash(settings.block_hash_secret, TENANT),
             block_size=settings.block_size,
             workers_limit=self._links.max_model_len,
         )

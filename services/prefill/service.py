@@ -108,7 +108,7 @@ class PrefillService:
             )
         )
         self._offers[attempt] = self._transport.offer(attempt, message.ticket)
-        self._engine.send(Add(assigned_sequence(message)))
+        self._engine.send(Add(assigned_sequence(message, self._state.block_size)))
 
     def _schedule(self, event: Scheduled) -> None:
         """Step 5: the first chunk is scheduled; the gateway may pick the decode worker."""

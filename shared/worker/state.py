@@ -6,14 +6,15 @@ from typing import Literal
 from shared.protocol import Load
 from shared.worker.attempts import AttemptTable
 
-Refusal = Literal["no_room", "incarnation", "draining", "too_long"]
+Refusal = Literal["no_room", "incarnation", "draining", "too_long", "invalid"]
 
 
 class WorkerState:
     """Facts the io process decides by. The engine's own numbers arrive with its reports."""
 
-    def __init__(self, inc: str, room_limit_tokens: int) -> None:
+    def __init__(self, inc: str, room_limit_tokens: int, block_size: int) -> None:
         self.inc = inc
+        self.block_size = block_size
         self.attempts = AttemptTable()
         self.draining = False
         self.counters: dict[str, int] = {}

@@ -128,7 +128,7 @@ class Pulling:
     """A puller with one gateway."""
 
     def __init__(self, client: RedisClient) -> None:
-        self.state = WorkerState(INC, 64)
+        self.state = WorkerState(INC, 64, 16)
         self.backlog = RedisBacklog(client, Keys(), "pool", 16)
         publisher = KVPublisher(RedisKVEvents(client, Keys()), INC)
         self.peer = RecordingPeer()

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from services.gateway.prompt.request_fields import IGNORED, NEUTRAL
-from shared.settings import Settings, environment_name, flag_name, helm_name
+from shared.settings import NEVER_FLAGS, Settings, environment_name, flag_name, helm_name
 from tests.rules.sources import ROOT
 
 NOTE = "written by `python -m tests.rules.readme_tables`"
@@ -42,7 +42,7 @@ def _neutral_rows() -> Iterator[str]:
 def _settings_rows() -> Iterator[str]:
     for item in fields(Settings):
         cells = (
-            f"`{flag_name(item.name)}`",
+            "" if item.name in NEVER_FLAGS else f"`{flag_name(item.name)}`",
             f"`{environment_name(item.name)}`",
             f"`{helm_name(item.name)}`",
             _default(item),

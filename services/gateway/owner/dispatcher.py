@@ -223,7 +223,7 @@ class Dispatcher:
 
     def _open(self, request: GenerateRequest) -> LiveRequest:
         identity = self._identity
-        root = root_hash(self._settings.kv_secret.encode(), request.tenant)
+        root = root_hash(self._settings.block_hash_secret, request.tenant)
         hashes = request.block_hashes
         if hashes is None:
             hashes = tuple(chain_hashes(root, request.prompt_ids, identity.block_size))

@@ -8,6 +8,7 @@ says on its link counts for more than what the registry says of it.
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -16,11 +17,12 @@ from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import WorkerView
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
+from shared.challenge import purpose_key
 from shared.clock import Clock
-from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
+from shared.errors import OtherPeerError, PeerLostError, ProtocolError, StateUnavailableError
 from shared.link.link import Link
 from shared.process import worker_id_of
-from shared.protocol import VERSION, Hello, Message, Ping, Pong
+from shared.protocol import MAX_LIVE_ATTEMPTS, VERSION, Hello, Message, Ping, Pong
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
 from shared.telemetry.worker_metrics import WorkerSample
 
@@ -86,6 +88,9 @@ class WorkerLinks:
         self._by_link: dict[Any, WorkerLink] = {}
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
         self._entries: dict[str, WorkerEntry] = {}
+        self._misleading: set[WorkerEntry] = set()
+        """listed, and somebody else answers there"""
+        self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
         self._ping_seq = 0
@@ -162,7 +167,10 @@ class WorkerLinks:
             try:
                 entries = await self._registry.list(self._pool)
                 self.registry_answers = True
-                self._entries = {entry.inc: entry for entry in entries}
+                self._misleading.intersection_update(entries)
+                self._entries = {
+                    entry.inc: entry for entry in entries if entry not in self._misleading
+                }
                 self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
                 self._dial_missing()
             except StateUnavailableError:
@@ -204,12 +212,19 @@ class WorkerLinks:
 
     async def _open(self, entry: WorkerEntry) -> None:
         assert self._user is not None
-        live = self._user.live_attempts(entry.inc)
-        hello = Hello(VERSION, "gateway", self._g_inc, self._pool, live=live)
+        live = self._user.live_attempts(entry.inc)[:MAX_LIVE_ATTEMPTS]
+        session = purpose_key(self._session_secret, entry.inc).hex()
+        hello = Hello(
+            VERSION, "gateway", self._g_inc, self._pool, live, to=entry.inc, session=session
+        )
         try:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
             if self._register(link) is None:
                 await link.close()
+        except OtherPeerError as error:
+            logger.info("worker %s is not where it was: %s", entry.worker_id, error)
+            self._misleading.add(entry)
+            self._entries.pop(entry.inc, None)
         except (PeerLostError, ProtocolError) as error:
             logger.debug("worker %s not linked: %s", entry.worker_id, error)
         finally:

@@ -97,11 +97,11 @@ class WorkerMessages:
         worker.settle(message.rid)
         if message.reason == "no_room":
             worker.note_full()
-        elif message.reason != "too_long":
+        elif message.reason not in ("too_long", "invalid"):
             worker.note_draining()
         live = self._requests.live.get(message.rid)
         if live is not None:
-            effects = live.machine.refuse(message.epoch, worker.inc, message.reason)
+            effects = live.machine.refuse(message.epoch, worker.inc, message.reason, message.text)
             self._requests.execute(live, effects)
 
     def _fail(self, worker: WorkerLink, message: Fail) -> None:

@@ -139,7 +139,7 @@ class Stage:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        self.state = WorkerState(INC, ROOM_TOKENS)
+        self.state = WorkerState(INC, ROOM_TOKENS, block_size=16)
         self.outbox = Outbox(self.state, NoSpans())
         self.engine = FakeEngine(self.journal)
         self.transport = FakeTransport(self.journal)
@@ -164,7 +164,6 @@ def make_assign(rid: str = "r", epoch: int = 0, num_tokens: int = 5, **changes: 
         "inc": INC,
         "token_ids": tuple(range(num_tokens)),
         "num_prompt_tokens": num_tokens,
-        "block_hashes": (),
         "hash_root": bytes(32),
         "sampling": Sampling(8),
         "mode": "prefill",
@@ -181,7 +180,6 @@ def make_receive(rid: str = "r", epoch: int = 0, **changes: Any) -> Receive:
         "ticket": "secret",
         "token_ids": tuple(range(5)),
         "num_prompt_tokens": 5,
-        "block_hashes": (),
         "hash_root": bytes(32),
         "sampling": Sampling(8),
     }

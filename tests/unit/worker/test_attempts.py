@@ -63,11 +63,11 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
-    assert WorkerState(INC, ROOM_TOKENS).refusal(INC, 100 * ROOM_TOKENS) is None
+    assert WorkerState(INC, ROOM_TOKENS, 16).refusal(INC, 100 * ROOM_TOKENS) is None
 
 
 def test_room_is_what_waits_not_what_runs() -> None:
-    state = WorkerState(INC, ROOM_TOKENS)
+    state = WorkerState(INC, ROOM_TOKENS, 16)
     running = held("a", num_tokens=500)
     running.started_ns = 1
     state.attempts.hold(running)
@@ -78,7 +78,7 @@ def test_room_is_what_waits_not_what_runs() -> None:
 
 
 def test_another_incarnation_and_draining_are_refused_before_room() -> None:
-    state = WorkerState(INC, ROOM_TOKENS)
+    state = WorkerState(INC, ROOM_TOKENS, 16)
     state.attempts.hold(held("a", num_tokens=20))
     assert state.refusal("worker.0", 1) == "incarnation"
     state.draining = True
@@ -87,7 +87,7 @@ def test_another_incarnation_and_draining_are_refused_before_room() -> None:
 
 
 def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -> None:
-    state = WorkerState(INC, ROOM_TOKENS)
+    state = WorkerState(INC, ROOM_TOKENS, 16)
     state.note_engine(Load(999, 999, 3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
     assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5)
@@ -97,7 +97,7 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
 
 
 def test_engine_totals_and_own_counts_share_one_table() -> None:
-    state = WorkerState(INC, ROOM_TOKENS)
+    state = WorkerState(INC, ROOM_TOKENS, 16)
     state.count("handed_back")
     state.note_engine(LOAD, {"engine_steps": 4})
     state.note_engine(LOAD, {"engine_steps": 9})

@@ -38,7 +38,7 @@ async def test_a_request_travels_through_both_workers() -> None:
         await bench.add(p, d)
         generation = bench.dispatcher.submit(bench.request())
         assign = p.last(Assign)
-        assert (assign.epoch, assign.mode, len(assign.block_hashes)) == (0, "prefill", 2)
+        assert (assign.epoch, assign.mode, len(assign.hash_root)) == (0, "prefill", 32)
         p.start(num_cached_tokens=16)
         receive = d.last(Receive)
         assert (receive.p_inc, receive.source, receive.ticket) == (p.inc, "p0:7", assign.ticket)
