@@ -214,7 +214,7 @@ def test_redis_lost_under_running_streams(cell: Cell, cluster: Cluster, fault: s
 def lose_redis(cell: Cell, fault: str) -> None:
     """Dead, frozen, or there and empty."""
     if fault == "emptied":
-        with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
+        with redis.Redis.from_url(cell.redis.url) as client:
             client.flushall()
     else:
         os.kill(cell.redis.pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)

@@ -17,7 +17,7 @@ from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import WorkerView
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
-from shared.challenge import purpose_key
+from shared.challenge import ChallengeError, purpose_key
 from shared.clock import Clock
 from shared.errors import OtherPeerError, PeerLostError, ProtocolError, StateUnavailableError
 from shared.link.link import Link
@@ -89,7 +89,7 @@ class WorkerLinks:
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
         self._entries: dict[str, WorkerEntry] = {}
         self._misleading: set[WorkerEntry] = set()
-        """listed, and somebody else answers there"""
+        """listed, and somebody else or another cell answers there"""
         self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
@@ -221,8 +221,8 @@ class WorkerLinks:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
             if self._register(link) is None:
                 await link.close()
-        except OtherPeerError as error:
-            logger.info("worker %s is not where it was: %s", entry.worker_id, error)
+        except (OtherPeerError, ChallengeError) as error:
+            logger.warning("worker %s is not dialled again: %s", entry.worker_id, error)
             self._misleading.add(entry)
             self._entries.pop(entry.inc, None)
         except (PeerLostError, ProtocolError) as error:
