@@ -1,6 +1,6 @@
 """`baton serve gateway`: the gateway's process.
 
-checkpoint (config, tokenizer) -> pool name -> links, dispatcher, upkeep -> HTTP
+checkpoint (config, tokenizer) -> links, dispatcher, upkeep -> HTTP; the pool comes from the workers
 SIGTERM                        -> no new connections, live streams finish, then stop
 """
 
@@ -19,6 +19,7 @@ from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observation import Observation
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Topology
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.upkeep import Upkeep
 from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import ServedModel, served_model
@@ -26,12 +27,10 @@ from services.gateway.prompt.text_pool import TextPool
 from services.gateway.routes.app import create_app
 from services.gateway.routes.generate import TENANT
 from shared.block_hash import root_hash
-from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
+from shared.checkpoint import Checkpoint, load_checkpoint
 from shared.clock import SystemClock
-from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
-from shared.kv_layout import pool_name
 from shared.link.link import Link
 from shared.process import new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
@@ -78,17 +77,18 @@ class Gateway:
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint, listener: socket.socket) -> None:
         model = served_model(checkpoint, settings, created_s=int(time.time()))
-        identity = gateway_identity(settings, checkpoint, model, listener)
         clock, keys = SystemClock(), Keys()
         self._redis = RedisClient(settings.redis)
         redis = self._redis
         records = RedisRequestRecords(redis, keys)
-        backlog = RedisBacklog(redis, keys, identity.pool, settings.max_backlog)
+        backlog = RedisBacklog(redis, keys, "", settings.max_backlog)
+        served = ServedPool(model.name, on_change=backlog.serve)
+        identity = gateway_identity(settings, model, served, listener)
         index = PrefixIndex()
         cost = PrefillCost()
         self._links = WorkerLinks(
             RedisWorkerRegistry(redis, keys),
-            identity.pool,
+            served,
             identity.g_inc,
             clock,
             cost,
@@ -146,21 +146,19 @@ class Gateway:
 
 
 def gateway_identity(
-    settings: Settings, checkpoint: Checkpoint, model: ServedModel, listener: socket.socket
+    settings: Settings, model: ServedModel, served: ServedPool, listener: socket.socket
 ) -> GatewayIdentity:
-    """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
-    dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
-    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len, settings.tp)
+    """Who this gateway is."""
     host, port = listener.getsockname()[:2]
     return GatewayIdentity(
         g_inc=new_incarnation(f"gateway-{os.getpid()}"),
-        pool=pool_name(model.name, layout),
+        served=served,
         version=release(),
         url=f"http://{host}:{port}",
         model=model.name,
         max_model_len=model.max_model_len,
-        block_size=settings.block_size,
         topology=cast(Topology, settings.topology),
+        vocab_size=model.vocab_size,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import WorkerView
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
 from shared.challenge import ChallengeError, purpose_key
 from shared.clock import Clock
@@ -45,6 +46,9 @@ class LinkUser(Protocol):
     def live_attempts(self, inc: str) -> tuple[tuple[str, int], ...]:
         """Attempts still owned on a worker; it drops all others of this gateway."""
 
+    def may_change_pool(self) -> bool:
+        """Nothing is under way that another pool might go on with differently."""
+
     def receive(self, worker: WorkerLink, message: Message) -> None:
         """A frame other than PONG."""
 
@@ -64,7 +68,7 @@ class WorkerLinks:
     def __init__(
         self,
         registry: WorkerRegistry,
-        pool: str,
+        served: ServedPool,
         g_inc: str,
         clock: Clock,
         cost: PrefillCost,
@@ -78,7 +82,7 @@ class WorkerLinks:
         self.lost_at_s: float | None = None
         """when the last link was lost"""
         self._registry = registry
-        self._pool = pool
+        self._served = served
         self._g_inc = g_inc
         self._clock = clock
         self._cost = cost
@@ -165,7 +169,7 @@ class WorkerLinks:
     async def _poll_registry(self) -> None:
         while True:
             try:
-                entries = await self._registry.list(self._pool)
+                entries = await self._list()
                 self.registry_answers = True
                 self._misleading.intersection_update(entries)
                 self._entries = {
@@ -176,6 +180,15 @@ class WorkerLinks:
             except StateUnavailableError:
                 self.registry_answers = False
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def _list(self) -> tuple[WorkerEntry, ...]:
+        """The workers of the pool that is served; which one that is may change first."""
+        assert self._user is not None
+        served = self._served
+        pools = {served.name, *filter(served.has, await self._registry.pools())} - {""}
+        listed = {pool: await self._registry.list(pool) for pool in sorted(pools)}
+        served.note(listed, may_change=not self._workers and self._user.may_change_pool())
+        return listed.get(served.name, ())
 
     async def _redial(self) -> None:
         while True:
@@ -215,7 +228,7 @@ class WorkerLinks:
         live = self._user.live_attempts(entry.inc)[:MAX_LIVE_ATTEMPTS]
         session = purpose_key(self._session_secret, entry.inc).hex()
         hello = Hello(
-            VERSION, "gateway", self._g_inc, self._pool, live, to=entry.inc, session=session
+            VERSION, "gateway", self._g_inc, entry.pool, live, to=entry.inc, session=session
         )
         try:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
@@ -236,7 +249,12 @@ class WorkerLinks:
         if known is not None:
             return known
         peer = link.peer
-        if link.closed or self._closing or peer.pool != self._pool or peer.inc in self._workers:
+        if (
+            link.closed
+            or self._closing
+            or peer.pool != self._served.name
+            or peer.inc in self._workers
+        ):
             return None
         self._cost.expect(peer.inc, peer.prefill_token_s)
         worker = WorkerLink(link, worker_id_of(peer.inc), self._cost.token_s(peer.inc), self._clock)

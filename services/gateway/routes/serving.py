@@ -14,6 +14,9 @@ class Dispatch(Protocol):
     def ready(self) -> bool:
         """Whether a request would be served now."""
 
+    def other_pools(self) -> tuple[str, ...]:
+        """Pools of the model that have workers and are not served here."""
+
     def status(self) -> dict[str, Any]:
         """The `status --json` object."""
 

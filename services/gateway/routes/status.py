@@ -32,7 +32,9 @@ class StatusRoutes:
     async def ready(self, request: Request) -> Response:
         """Whether a chat request would be served now."""
         if self._dispatcher.ready():
-            return json_response(request, {"status": "ready"})
+            others = self._dispatcher.other_pools()
+            note = {"other_pools": list(others)} if others else {}
+            return json_response(request, {"status": "ready", **note})
         error = OverloadedError("not ready", retry_after_s=RETRY_AFTER_S, status=503)
         return error_response(request, error)
 

@@ -7,7 +7,15 @@ from shared.errors import AttemptError, OverloadedError
 from shared.protocol import Assign, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
 from shared.state.records import RequestState
 from shared.telemetry import attributes as names
-from tests.unit.gateway.owner.gateway_bench import FULL, Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.gateway_bench import (
+    FULL,
+    VOCAB_SIZE,
+    Bench,
+    FakeWorker,
+    settle,
+    started,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -215,6 +223,35 @@ async def test_handback_and_refusal_move_the_request_on() -> None:
         q.say(Handback("r1", 1, q.inc, "drain"))
         await settle()
         assert len(q.all(Assign)) + len(p.all(Assign)) == 3
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 2**40])
+async def test_what_is_no_token_costs_the_attempt_and_not_the_link(token_id: int) -> None:
+    p, d = pair()
+    e = FakeWorker("decode", "d1")
+    async with started(Bench()) as bench:
+        await bench.add(p, d, e)
+        generation = bench.dispatcher.submit(bench.request())
+        p.start()
+        first = d if d.all(Receive) else e
+        p.tokens(0, 10)
+        first.tokens(1, token_id)
+        assert p.last(Assign).epoch == 1
+        assert first.last(Cancel).epoch == 0
+        assert first.link is not None and not first.link.closed
+        assert (await anext(generation)).token_ids == (10,)
+
+
+async def test_a_request_that_a_worker_does_not_take_fails_at_once_and_says_why() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        generation = bench.dispatcher.submit(bench.request())
+        p.say(Refuse("r1", 0, p.inc, "invalid", "token_ids: bad"))
+        await settle()
+        with pytest.raises(AttemptError, match="does not take this request: token_ids: bad"):
+            await anext(generation)
+        assert len(p.all(Assign)) == 1
 
 
 async def test_attempts_run_out_in_one_error() -> None:
