@@ -10,6 +10,7 @@ BatonError
  +- AttemptError           one attempt failed; the gateway may retry the request
  +- GrammarError           a grammar is wrong, needs too much, or was left by an output
  +- ProtocolError          a peer sent what the wire format does not allow
+ |   +- OtherPeerError     a peer is not who was looked for at its address
  +- OutOfBlocksError       the KV pool has no free block
  +- StateUnavailableError  Redis does not answer
  |   +- StateRefusedError  it answers and does not write (out of memory, read only): nothing is done
@@ -87,6 +88,10 @@ class GrammarError(BatonError):
 
 
 class ProtocolError(BatonError):
+    pass
+
+
+class OtherPeerError(ProtocolError):
     pass
 
 

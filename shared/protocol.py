@@ -1,23 +1,32 @@
 """The words gateway and workers say to each other, and their encoding.
 
-A frame is a 4-byte big-endian length and the message as `shared.codec` encodes it. A peer that
-sends anything else gets its link closed.
+A link begins with the bytes of `shared.challenge`. Then the worker says HELLO, and the gateway
+after it, if it has reached who it looked for. A frame is a 4-byte big-endian length and the message
+as `shared.codec` encodes it. A peer that sends anything else gets its link closed.
 
 Every message about a request carries (rid, epoch). An epoch names one prefill incarnation and
 one decode incarnation, once; a receiver ignores any epoch but its current one.
 
 Version history
     1  first version
+    2  links and pulls begin with a challenge; the gateway's HELLO comes second, names its receiver
+       and carries a session secret; token ids travel packed, without the hashes of their blocks;
+       REFUSE has a text
 """
 
 import typing
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from shared.codec import Codec
+from shared.codec import Codec, PackedIds
 
-VERSION = 1
-MAX_FRAME_BYTES = 64 * 2**20
+VERSION = 2
+MAX_HELLO_BYTES = 64 * 2**10
+"""of a frame before HELLO"""
+MAX_FRAME_BYTES = 8 * 2**20
+"""of a worker's frame after it"""
+MAX_LIVE_ATTEMPTS = 1000
+"""in one HELLO; each takes some 50 bytes"""
 
 
 class Attempt(NamedTuple):
@@ -135,7 +144,8 @@ class Hello:
     pool: str
     """(model, revision, layout fingerprint) in one string; peers of another pool are refused"""
     live: tuple[tuple[str, int], ...] = ()
-    """gateway only: attempts it still owns on this worker; the worker drops all others of it"""
+    """gateway only: attempts it still owns on this worker, at most MAX_LIVE_ATTEMPTS; the worker
+    drops all others of it"""
     load: Load | None = None
     """worker only"""
     transfer_address: str = ""
@@ -144,6 +154,11 @@ class Hello:
     host: str = ""
     prefill_token_s: float = 0.0
     """worker only: seconds a prompt token took in a trial at its start"""
+    to: str = ""
+    """gateway only: the receiver's incarnation, as its HELLO said"""
+    session: str = ""
+    """gateway only: a secret of this gateway's incarnation for this receiver. Its attempts there
+    move to a new link only if that says the same"""
 
 
 @dataclass(frozen=True)
@@ -155,14 +170,12 @@ class Assign:
     epoch: int
     inc: str
     """receiver's incarnation; a restarted worker refuses"""
-    token_ids: tuple[int, ...]
+    token_ids: PackedIds
     """the client's prompt, then the tokens already delivered by earlier attempts"""
     num_prompt_tokens: int
     """length of the client's prompt"""
-    block_hashes: tuple[bytes, ...]
-    """chain hashes of the full blocks of token_ids"""
     hash_root: bytes
-    """parent of the first block: hashes of later blocks continue from here"""
+    """parent of the first block; the worker names the blocks of token_ids itself"""
     sampling: Sampling
     mode: Literal["prefill", "local"]
     reason: Literal["", "agg", "no_prefill_worker", "no_pair", "slow_link"] = ""
@@ -182,9 +195,8 @@ class Receive:
     source: str
     """transfer address of the prefill worker"""
     ticket: str
-    token_ids: tuple[int, ...]
+    token_ids: PackedIds
     num_prompt_tokens: int
-    block_hashes: tuple[bytes, ...]
     hash_root: bytes
     sampling: Sampling
     traceparent: str = ""
@@ -238,7 +250,9 @@ class Refuse:
     rid: str
     epoch: int
     inc: str
-    reason: Literal["no_room", "incarnation", "draining", "too_long", "fingerprint"]
+    reason: Literal["no_room", "incarnation", "draining", "too_long", "fingerprint", "invalid"]
+    text: str = ""
+    """of `invalid`: what the worker does not take"""
 
 
 class TokenRun(NamedTuple):
@@ -319,7 +333,10 @@ Message = (
     | Pull
 )
 
-CODEC = Codec(typing.get_args(Message))
+CODEC = Codec(typing.get_args(Message), max_items=4096)
+"""at a gateway: a worker's step has at most 4,096 sequences"""
+WORKER_CODEC = Codec((Hello, Assign, Receive, Cancel, Ping), max_items=1024, max_arrays=2048)
+"""at a worker: what gateways say, with bounds on what a frame of a stranger's can cost"""
 
 
 def encode(message: Message) -> bytes:

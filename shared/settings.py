@@ -12,10 +12,11 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from shared.challenge import purpose_key
 from shared.errors import SettingsError
 
 PREFIX = "BATON_"
@@ -25,6 +26,8 @@ NOT_SETTINGS = frozenset({"BATON_URL"})
 SECRETS = frozenset({"cell_secret", "kv_secret", "redis"})
 """settings that no list of processes may show; a file may hold them, so that nothing else does"""
 FILE_SUFFIX = "_FILE"
+NEVER_FLAGS = frozenset({"cell_secret"})
+"""settings of every process that come from the environment or a file only"""
 
 LOOPBACK = "127.0.0.1"
 Role = Literal["gateway", "prefill", "decode"]
@@ -87,7 +90,9 @@ class Settings:
         0.9, "share of the GPU's memory to use", low=0.05, high=1.0
     )
     kv_memory_mib: int = _setting(256, "KV pool on a CPU when kv_blocks is 0, MiB", low=1)
-    kv_secret: str = _setting("", "secret that salts block hashes; same on all gateways")
+    kv_secret: str = _setting(
+        "", "secret that salts block hashes; same on all gateways; empty: made from cell_secret"
+    )
 
     # Engine
     threads: int = _setting(
@@ -188,6 +193,17 @@ class Settings:
     @property
     def embedded_redis(self) -> bool:
         return self.redis == "embedded"
+
+    @property
+    def block_hash_secret(self) -> bytes:
+        """What salts block hashes."""
+        if self.kv_secret or not self.cell_secret:
+            return self.kv_secret.encode()
+        return purpose_key(self.cell_secret, "block hashes")
+
+    def without_secrets(self) -> "Settings":
+        """For a process that needs none: an environment can be read in /proc."""
+        return replace(self, cell_secret="", kv_secret="", redis="embedded")
 
 
 def load_settings(

@@ -24,6 +24,7 @@ from shared.transfer.frames import (
     decode_prefix,
     encode,
 )
+from tests.introduction import INTRODUCTION_BYTES
 
 Direction = Literal["to_server", "to_client"]
 
@@ -57,7 +58,7 @@ class SeenFrame:
 def frames_of(recorded: bytes | bytearray) -> list[SeenFrame]:
     """The frames whose headers have passed; the last one's payload may be on its way."""
     frames: list[SeenFrame] = []
-    start = 0
+    start = INTRODUCTION_BYTES
     while start + PREFIX_BYTES <= len(recorded):
         prefix = decode_prefix(recorded[start : start + PREFIX_BYTES])
         header_end = start + PREFIX_BYTES + prefix.header_bytes
@@ -191,7 +192,9 @@ def predicted_wire_bytes(plan: PullPlan) -> WireBytes:
     to_decode.append(Verified(fresh=True))
     to_prefill += [Renew()] * plan.num_renews
     to_decode += [Renewed()] * plan.num_renews
-    return WireBytes(_length(to_prefill), _length(to_decode) + payload)
+    return WireBytes(
+        INTRODUCTION_BYTES + _length(to_prefill), INTRODUCTION_BYTES + _length(to_decode) + payload
+    )
 
 
 def _columns(num_blocks: int) -> tuple[bytes, bytes]:

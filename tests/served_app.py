@@ -67,6 +67,9 @@ class ScriptedDispatcher:
         task.add_done_callback(self._playing.discard)
         return generation
 
+    def other_pools(self) -> tuple[str, ...]:
+        return ()
+
     def ready(self) -> bool:
         return self.is_ready
 

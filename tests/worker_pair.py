@@ -16,7 +16,7 @@ from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
 from services.gateway.owner.sequencer import Sequencer
 from services.prefill.service import PrefillService
-from shared.block_hash import chain_hashes, root_hash
+from shared.block_hash import root_hash
 from shared.clock import SystemClock
 from shared.engine.engine import Engine
 from shared.link.server import Peer
@@ -187,14 +187,11 @@ class PairRequest:
 class PairGateway:
     """Owner of requests over one prefill and one decode worker, with a link to each."""
 
-    def __init__(
-        self, prefill: StepWorker | None, decode_worker: StepWorker, block_size: int
-    ) -> None:
+    def __init__(self, prefill: StepWorker | None, decode_worker: StepWorker) -> None:
         self.requests: dict[str, PairRequest] = {}
         self.num_retries = 0
         self._prefill = prefill
         self._decode = decode_worker
-        self._block_size = block_size
         self._links = {w.inc: RecordingPeer() for w in (prefill, decode_worker) if w is not None}
 
     def submit(self, request: PairRequest) -> None:
@@ -294,7 +291,6 @@ class PairGateway:
             inc=worker.inc,
             token_ids=request.known_tokens,
             num_prompt_tokens=len(request.prompt),
-            block_hashes=self._hashes(request),
             hash_root=ROOT,
             sampling=request.sampling,
             mode="prefill" if request.local is None else "local",
@@ -314,14 +310,10 @@ class PairGateway:
             ticket=f"ticket {request.rid} {request.epoch}",
             token_ids=prompt_and_delivered,
             num_prompt_tokens=len(request.prompt),
-            block_hashes=self._hashes(request),
             hash_root=ROOT,
             sampling=request.sampling,
         )
         self._send(self._decode, message)
-
-    def _hashes(self, request: PairRequest) -> tuple[bytes, ...]:
-        return tuple(chain_hashes(ROOT, request.known_tokens, self._block_size))
 
 
 async def drive(

@@ -84,12 +84,16 @@ class WorkerLink:
 
     @classmethod
     async def dial(
-        cls, entry: WorkerEntry, inc: str = "", live: tuple[tuple[str, int], ...] = ()
+        cls,
+        entry: WorkerEntry,
+        inc: str = "",
+        live: tuple[tuple[str, int], ...] = (),
+        session: str = "",
     ) -> "WorkerLink":
         """As the gateway `inc` (default: a new one) that still owns `live`."""
         self = cls()
         inc = inc or f"gateway.{uuid4().hex}"
-        hello = Hello(VERSION, "gateway", inc, entry.pool, live=live)
+        hello = Hello(VERSION, "gateway", inc, entry.pool, live=live, to=entry.inc, session=session)
         self.link = await Link.dial(
             entry.host,
             entry.port,
@@ -136,7 +140,6 @@ def local_prompt(inc: str, rid: str, max_tokens: int, length: int = 20) -> Assig
     fields: dict[str, Any] = {
         "token_ids": tuple(range(2, 2 + length)),
         "num_prompt_tokens": length,
-        "block_hashes": (),
         "hash_root": bytes(32),
     }
     sampling = Sampling(max_tokens, temperature=0.0, ignore_eos=True)

@@ -6,7 +6,14 @@ from dataclasses import Field, fields
 from functools import partial
 from typing import Any, NoReturn
 
-from shared.settings import SECRETS, Settings, environment_name, flag_name, parse
+from shared.settings import (
+    NEVER_FLAGS,
+    SECRETS,
+    Settings,
+    environment_name,
+    flag_name,
+    parse,
+)
 
 
 class _EnvironmentOnly(argparse.Action):
@@ -22,12 +29,15 @@ def add_settings(
     names: Iterable[str] | None = None,
     defaults: Mapping[str, str] | None = None,
 ) -> None:
-    """A flag for each named setting, all when None. A flag not given parses as None.
+    """A flag for each named setting, all when None; one that is never a flag says so. A flag not
+    given parses as None.
 
     `defaults`: what the help shows where the command has a default of its own.
     """
     wanted = None if names is None else set(names)
     for item in fields(Settings):
+        if item.name in NEVER_FLAGS:
+            continue
         if wanted is None or item.name in wanted:
             _add_setting(parser, item, (defaults or {}).get(item.name, _shown(item)))
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.cli.machine import num_cores, num_gpus
@@ -57,6 +57,9 @@ async def running(
     """Starts everything; the cell is not ready yet. Everything has stopped afterwards."""
     settings = plan.settings
     configure_logs("warning")
+    if not settings.cell_secret:
+        settings = replace(settings, cell_secret=secrets.token_hex(32))
+        plan = replace(plan, settings=settings)
     folder = runtime_folder()
     with reserve_port(settings.host, settings.port) as holder:
         port = holder.getsockname()[1]

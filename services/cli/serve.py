@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-from services.cli.flags import add_settings, given_settings
+from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.process import die_with_parent
 from shared.settings import load_settings
 
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", choices=SERVICES, help="which process to be")
     parser.add_argument("--parent-pid", type=int, help=argparse.SUPPRESS)
     add_settings(parser)
+    refuse_settings(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,12 @@ def run(settings: Settings) -> int:
 def build_service(parts: Parts) -> DecodeService:
     settings = parts.settings
     limits = TransferLimits(lease_s=settings.lease_s, max_pulls=settings.max_pulls)
-    transport = TcpTransport(parts.memory, parts.inc, limits=limits, clock=parts.clock)
+    transport = TcpTransport(
+        parts.memory,
+        parts.inc,
+        limits=limits,
+        clock=parts.clock,
+        cell_secret=settings.cell_secret,
+    )
     pulls = Pulls(transport, planted_delay_s(settings.fault_delay, "transport"))
     return DecodeService(parts.state, parts.outbox, parts.engine, pulls, parts.clock)

@@ -113,7 +113,7 @@ class DecodeService:
             self._outbox.refuse(peer, attempt, "draining")
         elif self._hold(peer, message, num_uncomputed_tokens=0):
             self._awaited[attempt] = message
-            self._engine.send(Reserve(received_sequence(message)))
+            self._engine.send(Reserve(received_sequence(message, self._state.block_size)))
             self._pulls.keep(message)
 
     def _assign(self, peer: Peer, message: Assign) -> None:
@@ -125,7 +125,7 @@ class DecodeService:
         if reason is not None:
             self._outbox.refuse(peer, attempt, reason)
         elif self._hold(peer, message, len(message.token_ids)):
-            self._engine.send(Add(assigned_sequence(message)))
+            self._engine.send(Add(assigned_sequence(message, self._state.block_size)))
 
     def _hold(self, peer: Peer, message: Receive | Assign, num_uncomputed_tokens: int) -> bool:
         """False when the same or a later epoch is here already."""

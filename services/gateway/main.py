@@ -1,6 +1,6 @@
 """`baton serve gateway`: the gateway's process.
 
-checkpoint (config, tokenizer) -> pool name -> links, dispatcher, upkeep -> HTTP
+checkpoint (config, tokenizer) -> links, dispatcher, upkeep -> HTTP; the pool comes from the workers
 SIGTERM                        -> no new connections, live streams finish, then stop
 """
 
@@ -10,6 +10,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from prometheus_client import disable_created_metrics
@@ -20,6 +21,7 @@ from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observation import Observation
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Topology
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.upkeep import Upkeep
 from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import ServedModel, served_model
@@ -28,12 +30,11 @@ from services.gateway.routes.app import create_admin_app, create_app
 from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
-from shared.checkpoint import Checkpoint, kv_layout, load_checkpoint, resolve_dtype
+from shared.checkpoint import Checkpoint, load_checkpoint
 from shared.clock import SystemClock
-from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
-from shared.kv_layout import pool_name
+from shared.link.link import Link
 from shared.process import map_large_blocks, new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
 from shared.release import release
@@ -98,16 +99,22 @@ class Gateway:
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint, listeners: Listeners) -> None:
         model = served_model(checkpoint, settings, created_s=int(time.time()))
-        identity = gateway_identity(settings, checkpoint, model, listeners)
         clock, keys = SystemClock(), Keys()
         self._redis = RedisClient(settings.redis)
         redis = self._redis
         records = RedisRequestRecords(redis, keys)
-        backlog = RedisBacklog(redis, keys, identity.pool, settings.max_backlog)
+        backlog = RedisBacklog(redis, keys, "", settings.max_backlog)
+        served = ServedPool(model.name, on_change=backlog.serve)
+        identity = gateway_identity(settings, model, served, listeners)
         index = PrefixIndex()
         cost = PrefillCost()
         self._links = WorkerLinks(
-            RedisWorkerRegistry(redis, keys), identity.pool, identity.g_inc, clock, cost
+            RedisWorkerRegistry(redis, keys),
+            served,
+            identity.g_inc,
+            clock,
+            cost,
+            partial(Link.dial, cell_secret=settings.cell_secret),
         )
         self._sink = build_span_sink(
             settings.otlp_endpoint, "baton-gateway", {"service.instance.id": identity.g_inc}
@@ -131,7 +138,7 @@ class Gateway:
         self._text = TextPool(
             checkpoint.path,
             model,
-            hash_root=root_hash(settings.kv_secret.encode(), TENANT),
+            hash_root=root_hash(settings.block_hash_secret, TENANT),
             block_size=settings.block_size,
             workers_limit=self._links.max_model_len,
         )
@@ -174,21 +181,19 @@ class Gateway:
 
 
 def gateway_identity(
-    settings: Settings, checkpoint: Checkpoint, model: ServedModel, listeners: Listeners
+    settings: Settings, model: ServedModel, served: ServedPool, listeners: Listeners
 ) -> GatewayIdentity:
-    """Who this gateway is; its pool follows from the checkpoint and the KV layout."""
-    dtype = resolve_dtype(settings.dtype, checkpoint.config, device_type(settings.device))
-    layout = kv_layout(checkpoint, dtype, settings.block_size, settings.max_model_len, settings.tp)
+    """Who this gateway is."""
     return GatewayIdentity(
         g_inc=new_incarnation(f"gateway-{os.getpid()}"),
-        pool=pool_name(model.name, layout),
+        served=served,
         version=release(),
         url=_url(listeners.clients),
         admin_url=_url(listeners.admin),
         model=model.name,
         max_model_len=model.max_model_len,
-        block_size=settings.block_size,
         topology=cast(Topology, settings.topology),
+        vocab_size=model.vocab_size,
     )
 
 

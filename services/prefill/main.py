@@ -24,8 +24,8 @@ def build_service(parts: Parts) -> PrefillService:
         parts.memory,
         parts.inc,
         on_release,
-        host=settings.host,
-        port=settings.transfer_port,
+        listen_at=(settings.host, settings.transfer_port),
+        cell_secret=settings.cell_secret,
         limits=TransferLimits(lease_s=settings.lease_s, max_pulls=settings.max_pulls),
         clock=parts.clock,
     )

@@ -117,7 +117,7 @@ class PrefillService:
         if _hands_over(message):
             num_blocks = self._state.num_blocks_for(len(message.token_ids))
             self._state.expect_hand_over(attempt, num_blocks)
-        self._engine.send(Add(assigned_sequence(message)))
+        self._engine.send(Add(assigned_sequence(message, self._state.block_size)))
 
     def _schedule(self, event: Scheduled) -> None:
         """Step 5: the first chunk is scheduled; the gateway may pick the decode worker."""

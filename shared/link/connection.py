@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
+from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.codec import Codec
 from shared.errors import ProtocolError
 from shared.protocol import CODEC, MAX_FRAME_BYTES
@@ -24,8 +25,10 @@ _LENGTH = struct.Struct(">I")
 class Connection(asyncio.Protocol):
     """Splits the byte stream into messages of `codec`. Callbacks run on the event loop.
 
-    `on_message` may raise ProtocolError, which closes the connection like a malformed frame.
-    `on_lost` is called exactly once, after the last message.
+    With a `challenge` both ends prove that they know the cell secret before anything else;
+    `on_made` is called after it. `on_message` may raise: ProtocolError closes the connection like
+    a malformed frame, anything else too and is logged. `on_lost` is called exactly once, after
+    the last message.
     """
 
     def __init__(
@@ -34,8 +37,12 @@ class Connection(asyncio.Protocol):
         on_lost: Callable[["Connection", Exception | None], None],
         on_made: Callable[["Connection"], None] | None = None,
         codec: Codec = CODEC,
+        challenge: Challenge | None = None,
     ) -> None:
+        self.max_frame_bytes = MAX_FRAME_BYTES
         self._codec = codec
+        self._challenge = challenge
+        self._challenge_timer: asyncio.TimerHandle | None = None
         self._on_message = on_message
         self._on_lost = on_lost
         self._on_made = on_made
@@ -47,20 +54,35 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         keep_responsive(transport.get_extra_info("socket"))
-        if self._on_made is not None:
-            self._on_made(self)
+        if self._challenge is None:
+            self._made()
+            return
+        self._transport.write(self._challenge.greeting)
+        loop = asyncio.get_running_loop()
+        self._challenge_timer = loop.call_later(TIMEOUT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         try:
-            self._deliver()
+            if self._challenge is None or self._passes(self._challenge):
+                self._deliver()
+        except ChallengeError as error:
+            self._fail(error)
+            assert self._transport is not None
+            self._transport.write(error.answer)
+            self.close()
         except ProtocolError as error:
-            logger.warning("link closed: %s", error)
-            self._failure = error
+            self._fail(error)
+            self.abort()
+        except Exception as error:
+            logger.exception("link closed: a message could not be dealt with")
+            self._failure = ProtocolError(f"{type(error).__name__} at a message")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._challenge_timer is not None:
+            self._challenge_timer.cancel()
         if not self.lost.done():
             self.lost.set_result(None)
         self._on_lost(self, self._failure or exc)
@@ -89,11 +111,34 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _made(self) -> None:
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def _fail(self, error: ProtocolError) -> None:
+        logger.warning("link closed: %s", error)
+        self._failure = error
+
+    def _passes(self, challenge: Challenge) -> bool:
+        """Whether frames may be read. What comes after a lost challenge is never looked at."""
+        while not challenge.done and self._failure is None:
+            if len(self._buffer) < challenge.num_expected:
+                return False
+            step = bytes(self._buffer[: challenge.num_expected])
+            del self._buffer[: len(step)]
+            assert self._transport is not None
+            self._transport.write(challenge.receive(step))
+        if self._challenge_timer is not None:
+            self._challenge_timer.cancel()
+            self._challenge_timer = None
+            self._made()
+        return self._failure is None
+
     def _deliver(self) -> None:
         buffer, start = self._buffer, 0
         while len(buffer) - start >= _LENGTH.size and not self.closed:
             (length,) = _LENGTH.unpack_from(buffer, start)
-            if length > MAX_FRAME_BYTES:
+            if length > self.max_frame_bytes:
                 raise ProtocolError(f"frame of {length} bytes is over the limit")
             end = start + _LENGTH.size + length
             if len(buffer) < end:

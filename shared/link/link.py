@@ -1,11 +1,12 @@
-"""The gateway's end: dial a worker, exchange HELLO, then messages both ways."""
+"""The gateway's end: dial a worker, pass the challenge, exchange HELLO, then messages both ways."""
 
 import asyncio
 from collections.abc import Callable
 
-from shared.errors import PeerLostError, ProtocolError
+from shared.challenge import Challenge
+from shared.errors import OtherPeerError, PeerLostError, ProtocolError
 from shared.link.connection import Connection
-from shared.protocol import VERSION, Hello, Message
+from shared.protocol import MAX_FRAME_BYTES, MAX_HELLO_BYTES, VERSION, Hello, Message
 
 DIAL_TIMEOUT_S = 5.0
 
@@ -19,9 +20,11 @@ class Link:
 
     def __init__(
         self,
+        hello: Hello,
         on_message: Callable[["Link", Message], None],
         on_closed: Callable[["Link"], None],
     ) -> None:
+        self._hello = hello
         self._on_message = on_message
         self._on_closed = on_closed
         self._connection: Connection | None = None
@@ -35,17 +38,24 @@ class Link:
         hello: Hello,
         on_message: Callable[["Link", Message], None],
         on_closed: Callable[["Link"], None],
+        *,
+        cell_secret: str = "",
     ) -> "Link":
-        """Connect and greet. PeerLostError when nothing answers in time or hangs up first,
-        ProtocolError when the peer speaks another version or is not a worker."""
-        link = cls(on_message, on_closed)
+        """Connect, hear the worker's HELLO and answer with `hello`, if the worker is `hello.to`.
+
+        PeerLostError when nothing answers in time or hangs up first; OtherPeerError when somebody
+        else answers, who hears nothing then; ProtocolError when the peer has another cell secret,
+        speaks another version or is not a worker."""
+        link = cls(hello, on_message, on_closed)
+        challenge = Challenge(cell_secret, "link", VERSION, dials=True)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
                 _, link._connection = await loop.create_connection(
-                    lambda: Connection(link._receive, link._lose), host, port
+                    lambda: Connection(link._receive, link._lose, link._made, challenge=challenge),
+                    host,
+                    port,
                 )
-                link._connection.send(hello)
                 await asyncio.shield(link._peer)
         except (OSError, TimeoutError) as error:
             link._abandon()
@@ -75,14 +85,19 @@ class Link:
             self._connection.close()
             await self._connection.lost
 
-    def _receive(self, _: Connection, message: Message) -> None:
+    def _made(self, connection: Connection) -> None:
+        connection.max_frame_bytes = MAX_HELLO_BYTES
+
+    def _receive(self, connection: Connection, message: Message) -> None:
         if self._peer.done():
             self._on_message(self, message)
             return
         if not isinstance(message, Hello) or message.role == "gateway":
             raise ProtocolError("a worker's first frame is HELLO")
-        if message.version != VERSION:
-            raise ProtocolError(f"worker speaks version {message.version}, this is {VERSION}")
+        if message.inc != self._hello.to:
+            raise OtherPeerError(f"{message.inc} answers where {self._hello.to} was")
+        connection.max_frame_bytes = MAX_FRAME_BYTES
+        connection.send(self._hello)
         self._peer.set_result(message)
 
     def _lose(self, _: Connection, error: Exception | None) -> None:

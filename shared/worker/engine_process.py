@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from shared.checkpoint import load_checkpoint
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.output import StepOutput
@@ -172,7 +173,8 @@ def main(arguments: Sequence[str]) -> int:
     channel = EngineChannel(socket.socket(fileno=fd))
     try:
         settings = load_settings()
-        engine = build_engine(settings, "prefill" if role == "prefill" else "decode")
+        checkpoint = load_checkpoint(settings.model)
+        engine = build_engine(settings, "prefill" if role == "prefill" else "decode", checkpoint)
         token_s = engine.try_out()
     except BatonError as error:
         channel.pass_failure(str(error))
@@ -188,6 +190,7 @@ def main(arguments: Sequence[str]) -> int:
             layout=engine.memory.layout,
             num_blocks=engine.memory.num_blocks,
             max_model_len=engine.max_model_len,
+            vocab_size=checkpoint.config.vocab_size,
             load=engine.load(),
             step_tokens=engine.step_tokens,
             prefill_token_s=token_s,

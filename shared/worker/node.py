@@ -11,7 +11,7 @@ from shared.kv_layout import pool_name
 from shared.kv_memory import KVMemory
 from shared.link.server import LinkServer, Peer
 from shared.loops import Loops
-from shared.protocol import Cancel, Hello, Message, Ping
+from shared.protocol import Assign, Attempt, Cancel, Hello, Message, Ping, Receive
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings import Settings
 from shared.state.keys import Keys
@@ -21,6 +21,7 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.telemetry.logs import num_dropped_lines
 from shared.telemetry.tracing import build_span_sink
+from shared.worker.acceptance import Acceptance
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.channel import Event, Ready, StepReport
 from shared.worker.engine_client import EngineClient
@@ -29,6 +30,7 @@ from shared.worker.identity import Identity
 from shared.worker.outbox import Outbox
 from shared.worker.probe_server import ProbeServer
 from shared.worker.registration import Registration
+from shared.worker.sessions import Sessions
 from shared.worker.state import WorkerState
 
 ROOM_STEPS = 2
@@ -89,8 +91,15 @@ class Node:
         self._redis = RedisClient(settings.redis)
         self._keys = Keys()
         self._publisher = KVPublisher(RedisKVEvents(self._redis, self._keys), identity.inc)
+        self._acceptance = Acceptance(ready.vocab_size, ready.max_model_len)
+        self._sessions = Sessions()
         self._links = LinkServer(
-            self._hello, self._on_message, self._on_gateway_lost, self._on_gateway
+            self._hello,
+            self._on_message,
+            self._on_gateway_lost,
+            self._on_gateway,
+            cell_secret=settings.cell_secret,
+            max_frame_bytes=self._acceptance.max_frame_bytes,
         )
         backlog = RedisBacklog(self._redis, self._keys, self._pool, settings.max_backlog)
         self._puller = BacklogPuller(
@@ -193,10 +202,20 @@ class Node:
         if isinstance(message, Ping):
             self._count_own()
             self._puller.note(peer, message.num_backlogged)
+        if isinstance(message, Assign | Receive):
+            rejection = self._acceptance.rejection(message)
+            if rejection is not None:
+                attempt = Attempt(message.rid, message.epoch)
+                self._outbox.refuse(peer, attempt, *rejection)
+                return
         self._service.on_message(peer, message)
 
     def _on_gateway(self, peer: Peer) -> None:
         """A gateway that dials anew names what it still owns here; the rest it gave up."""
+        self._sessions.admit(peer.hello)
+        for former in self._links.peers:
+            if former.inc == peer.inc:
+                former.close()
         for held in self._state.attempts:
             if held.peer.inc != peer.inc:
                 continue

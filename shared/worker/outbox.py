@@ -30,9 +30,9 @@ class Outbox:
         self._state = state
         self._sink = sink
 
-    def refuse(self, peer: Peer, attempt: Attempt, reason: Refusal) -> None:
+    def refuse(self, peer: Peer, attempt: Attempt, reason: Refusal, text: str = "") -> None:
         self._state.count(f"refusals:{reason}")
-        peer.send(Refuse(attempt.rid, attempt.epoch, self._state.inc, reason))
+        peer.send(Refuse(attempt.rid, attempt.epoch, self._state.inc, reason, text))
 
     def start(self, held: HeldAttempt) -> None:
         held.peer.send(

@@ -7,9 +7,11 @@ the engine dies or hangs       -> this process ends: the worker is one thing
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 from shared.checkpoint import load_checkpoint
@@ -22,6 +24,8 @@ from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.node import Node, Parts, Service
 
+logger = logging.getLogger(__name__)
+
 
 def run_worker(
     settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
@@ -33,7 +37,26 @@ def run_worker(
     name = settings.served_model_name or checkpoint.name
     settings = replace(settings, served_model_name=name)
     configure_logs(settings.log_level)
+    warn_if_open(settings)
     return run_main(_serve(settings, role, build_service))
+
+
+def warn_if_open(settings: Settings) -> None:
+    """Not a refusal: a network may be closed by other means."""
+    if not settings.cell_secret and not is_loopback(settings.host):
+        logger.warning(
+            "no BATON_CELL_SECRET: whoever reaches %s can use this worker; set it, the same for "
+            "every process of the cell, or BATON_CELL_SECRET_FILE",
+            settings.host,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach that address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _serve(

@@ -9,7 +9,7 @@ from shared.protocol import Attempt, Incoming, Load
 from shared.transfer.traffic import Traffic
 from shared.worker.attempts import AttemptTable
 
-Refusal = Literal["no_room", "incarnation", "draining", "too_long"]
+Refusal = Literal["no_room", "incarnation", "draining", "too_long", "invalid"]
 
 
 class WorkerState:
@@ -40,6 +40,11 @@ class WorkerState:
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return num_blocks_for(num_tokens, self._layout.block_size)
+
+    @property
+    def block_size(self) -> int:
+        """Positions of one KV block."""
+        return self._layout.block_size
 
     @property
     def queues(self) -> bool:

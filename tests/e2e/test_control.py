@@ -221,7 +221,7 @@ def test_redis_lost_under_running_streams(
 def lose_redis(cell: Cell, fault: str) -> None:
     """Dead, frozen, there and empty, or with a string for its registry."""
     if fault in ("emptied", "mistyped"):
-        with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
+        with redis.Redis.from_url(cell.redis.url) as client:
             if fault == "emptied":
                 client.flushall()
             else:

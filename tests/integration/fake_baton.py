@@ -20,6 +20,7 @@ from services.cli.__main__ import Parser
 from services.cli.__main__ import main as baton
 from services.cli.flags import add_settings, given_settings
 from services.cli.run_file import start_ticks
+from shared.challenge import purpose_key
 from shared.process import die_with_parent
 from shared.settings import Settings, load_settings
 
@@ -95,6 +96,7 @@ def _work(settings: Settings, role: str) -> int:
             "engine": grandchild.pid,
             "state": "ready",
             "has_secret": bool(settings.kv_secret),
+            "cell": purpose_key(settings.cell_secret, "test").hex() if settings.cell_secret else "",
         }
         draft = _folder() / f"{os.getpid()}.draft"
         draft.write_text(json.dumps(facts), encoding="utf-8")

@@ -71,9 +71,7 @@ def test_body_read_to_first_chunk_scheduled(cell: Cell, measured: Measured) -> N
 @contextmanager
 def monitored(redis: EmbeddedRedis, lines: list[str]) -> Iterator[None]:
     """Every command that the server runs meanwhile, as MONITOR shows it."""
-    path = redis.url.removeprefix("unix://").partition("?")[0]
-    with socket.socket(socket.AF_UNIX) as monitor:
-        monitor.connect(path)
+    with redis.connect() as monitor:
         monitor.sendall(b"MONITOR\r\n")
         assert monitor.recv(5) == b"+OK\r\n"
         stream = monitor.makefile(errors="replace")

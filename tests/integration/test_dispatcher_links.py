@@ -15,6 +15,7 @@ from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observer import Unobserved
 from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_links import WorkerLinks
 from shared.clock import SystemClock
 from shared.link.server import LinkServer, Peer
@@ -132,11 +133,12 @@ async def cell(**names: Literal["prefill", "decode"]) -> AsyncIterator[Cell]:
         await worker.start(registry)
     cost = PrefillCost()
     g_inc = "g0." + "0" * 32
-    links = WorkerLinks(registry, POOL, g_inc, clock, cost)
+    served = ServedPool("demo", POOL, 16)
+    links = WorkerLinks(registry, served, g_inc, clock, cost)
     records = MemoryRequestRecords(MemoryGatewayLiveness(), clock)
     dispatcher = Dispatcher(
         Settings(),
-        GatewayIdentity(g_inc, POOL, "1", "", "m", 99, 16),
+        GatewayIdentity(g_inc, served, "1", "", "m", 99),
         GatewayStores(records, MemoryBacklog(9, (g_inc,)), PrefixIndex()),
         links,
         cost,

@@ -15,6 +15,7 @@ import pytest
 
 from services.gateway.http.request_id import fresh_id
 from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.served_pool import ServedPool
 from shared.process import new_incarnation
 from shared.state.embedded import EmbeddedRedis, find_server
 from shared.state.keys import ENDED_TTL_S, Keys
@@ -64,7 +65,8 @@ async def test_a_full_redis_is_a_503_in_words(own_redis: EmbeddedRedis, tmp_path
 
 
 async def test_an_ended_request_leaves_little_and_not_for_long(redis_url: str) -> None:
-    identity = GatewayIdentity(new_incarnation("gateway-1"), POOL, "1", "", "m", 99, 16)
+    served = ServedPool("m", POOL, 16)
+    identity = GatewayIdentity(new_incarnation("gateway-1"), served, "1", "", "m", 99)
     request = AdmittedRequest(
         fresh_id(), identity.g_inc, "default", identity.pool_id, 131_072, 1_763_870_000_000_000_000
     )

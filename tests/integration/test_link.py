@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.errors import PeerLostError, ProtocolError
+from shared.challenge import GREETING_BYTES
+from shared.errors import OtherPeerError, PeerLostError, ProtocolError
 from shared.link import link as link_module
 from shared.link.link import Link
-from shared.link.server import LinkServer, Peer
-from shared.protocol import MAX_FRAME_BYTES, VERSION, Hello, Message, Ping
+from shared.link.server import MAX_LINKS, MAX_STRANGERS, LinkServer, Peer
+from shared.protocol import MAX_HELLO_BYTES, VERSION, Hello, Message, Ping, encode
+from tests.introduction import introduce
 
 pytestmark = pytest.mark.anyio
 
@@ -22,12 +24,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
+CELL = "cell"
+
+
 def worker_hello() -> Hello:
     return Hello(VERSION, "prefill", "p.1", "pool")
 
 
-def gateway_hello(version: int = VERSION, pool: str = "pool") -> Hello:
-    return Hello(version, "gateway", "g.1", pool)
+def gateway_hello(version: int = VERSION, pool: str = "pool", to: str = "p.1") -> Hello:
+    return Hello(version, "gateway", "g.1", pool, to=to)
 
 
 class Inbox:
@@ -45,8 +50,10 @@ class Inbox:
         self.closed.set()
 
 
-async def started(inbox: Inbox) -> tuple[LinkServer, int]:
-    server = LinkServer(worker_hello, inbox.receive, inbox.close, inbox.opened.append)
+async def started(inbox: Inbox, cell_secret: str = "") -> tuple[LinkServer, int]:
+    server = LinkServer(
+        worker_hello, inbox.receive, inbox.close, inbox.opened.append, cell_secret=cell_secret
+    )
     return server, await server.start("127.0.0.1", 0)
 
 
@@ -91,7 +98,7 @@ async def test_server_hangs_up_on_a_stranger(hello: Hello) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        struct.pack(">I", MAX_FRAME_BYTES + 1),
+        struct.pack(">I", MAX_HELLO_BYTES + 1),
         struct.pack(">I", 3) + b"abc",
         struct.pack(">I", 2) + b"\x91\xc0",
     ],
@@ -102,6 +109,7 @@ async def test_malformed_frame_closes_only_that_link(frame: bytes) -> None:
     server, port = await started(inbox)
     link = await Link.dial("127.0.0.1", port, gateway_hello(), good.receive, good.close)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await introduce(reader, writer, "link")
     writer.write(frame)
     async with asyncio.timeout(5):
         try:
@@ -113,6 +121,82 @@ async def test_malformed_frame_closes_only_that_link(frame: bytes) -> None:
     link.send(Ping(1))
     await until(lambda: inbox.messages == [Ping(1)])
     await link.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("secret", ["", "other"], ids=["none", "another"])
+async def test_without_the_cell_s_secret_no_frame_is_read_and_none_is_sent(secret: str) -> None:
+    inbox, ours = Inbox(), Inbox()
+    server, port = await started(inbox, cell_secret=CELL)
+    with pytest.raises(ProtocolError, match="peer has another cell secret"):
+        await Link.dial(
+            "127.0.0.1", port, gateway_hello(), ours.receive, ours.close, cell_secret=secret
+        )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = encode(gateway_hello())
+    writer.write(struct.pack(">I", len(body)) + body)
+    async with asyncio.timeout(5):
+        assert len(await reader.read()) == GREETING_BYTES
+    writer.close()
+    assert (inbox.opened, inbox.messages) == ([], [])
+    link = await Link.dial(
+        "127.0.0.1", port, gateway_hello(), ours.receive, ours.close, cell_secret=CELL
+    )
+    await link.close()
+    await server.close()
+
+
+async def test_who_is_looked_for_elsewhere_hears_nothing_of_it() -> None:
+    """A worker that was restarted at the same port keeps what a gateway has there."""
+    inbox, ours = Inbox(), Inbox()
+    server, port = await started(inbox)
+    hello = gateway_hello(to="p.0")
+    with pytest.raises(OtherPeerError, match=r"p\.1 answers where p\.0 was"):
+        await Link.dial("127.0.0.1", port, hello, ours.receive, ours.close)
+    await until(lambda: not server._strangers)
+    assert (inbox.opened, inbox.messages) == ([], [])
+    await server.close()
+
+
+async def test_a_message_that_cannot_be_dealt_with_closes_only_its_link(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = Inbox(), Inbox()
+
+    def receive(_: Peer, message: Message) -> None:
+        raise LookupError(f"nobody expected {message}")
+
+    server = LinkServer(worker_hello, receive, lambda _: None)
+    port = await server.start("127.0.0.1", 0)
+    links = [
+        await Link.dial("127.0.0.1", port, gateway_hello(), box.receive, box.close)
+        for box in (first, second)
+    ]
+    links[0].send(Ping(1))
+    await until(first.closed.is_set)
+    assert not second.closed.is_set() and "nobody expected" in caplog.text
+    await links[1].close()
+    await server.close()
+
+
+async def test_strangers_keep_nobody_out_and_links_have_a_limit() -> None:
+    inbox, ours = Inbox(), Inbox()
+    server, port = await started(inbox)
+    silent = [
+        (await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(MAX_STRANGERS + 8)
+    ]
+    links = [
+        await Link.dial("127.0.0.1", port, gateway_hello(), ours.receive, lambda _: None)
+        for _ in range(MAX_LINKS)
+    ]
+    await until(lambda: len(server.peers) == MAX_LINKS)
+    extra = await Link.dial("127.0.0.1", port, gateway_hello(), ours.receive, ours.close)
+    await until(ours.closed.is_set)
+    assert extra.closed and len(server.peers) == MAX_LINKS
+    for writer in silent:
+        writer.close()
+    for link in links:
+        await link.close()
     await server.close()
 
 

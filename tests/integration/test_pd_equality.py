@@ -227,7 +227,7 @@ class Pair:
         self._transport = transport
         self.prefill = self._worker(tiny, "prefill", num_blocks[0])
         self.decode = self._worker(tiny, "decode", num_blocks[1])
-        self.gateway = PairGateway(self.prefill, self.decode, BLOCK_SIZE)
+        self.gateway = PairGateway(self.prefill, self.decode)
 
     async def serve(self, requests: Sequence[PairRequest]) -> Answers:
         """All at once; returns when every answer is there and every block is back."""
@@ -291,7 +291,7 @@ async def test_agg_with_preemption_equals_each_prompt_alone(
         lambda _: MemoryTransport(engine.memory, "decode", MemoryNetwork()),
         stirred,
     )
-    gateway = PairGateway(None, worker, BLOCK_SIZE)
+    gateway = PairGateway(None, worker)
     requests = make_requests(NUM_PROMPTS)
     for request in requests:
         request.local = "agg"

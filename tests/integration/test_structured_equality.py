@@ -16,7 +16,6 @@ from shared.protocol import Sampling
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from tests.schemas import SCHEMAS
 from tests.structured_model import (
-    BLOCK_SIZE,
     StructuredModel,
     run_all,
     spec_of,
@@ -118,7 +117,7 @@ async def serve_pd(
         lambda release: MemoryTransport(decode_engine.memory, "decode", network, release),
         stirred,
     )
-    gateway = PairGateway(prefill, decode, BLOCK_SIZE)
+    gateway = PairGateway(prefill, decode)
     await prefill.service.start()
     served = requests(model)
     try:

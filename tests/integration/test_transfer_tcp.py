@@ -39,6 +39,7 @@ from shared.transfer.frames import (
 from shared.transfer.offers import LiveOffer, OfferState
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+from tests.introduction import introduce
 from tests.measured import Measured
 from tests.proxy import BitFlip, Direction, PullPlan, TcpProxy, frames_of, predicted_wire_bytes
 from tests.transfer_pair import ATTEMPT, LAYOUT, RUN, TICKET, Pair, content, until
@@ -298,6 +299,7 @@ async def test_a_stranger_is_hung_up_on_and_others_are_served(pair: Pair, sent: 
     offer_two_pieces(pair, ATTEMPT)
     host, _, port = pair.p.transport.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
+    await introduce(reader, writer, "pull")
     writer.write(sent)
     async with asyncio.timeout(5):
         with contextlib.suppress(ConnectionError):
@@ -309,6 +311,7 @@ async def test_a_stranger_is_hung_up_on_and_others_are_served(pair: Pair, sent: 
 
 async def test_a_source_that_lies_about_its_payload_is_damage(pair: Pair) -> None:
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await introduce(reader, writer, "pull", dials=False)
         await reader.read(2**16)
         writer.write(encode(Renew(), 0, payload_bytes=2**60))
         await reader.read()

@@ -52,6 +52,8 @@ def test_command_lines_read_baton_serve_and_hide_secrets(fake: FakeBaton) -> Non
             assert any(f"/baton serve {role} " in line for line in lines)
         assert "very-secret" not in " ".join(lines)
         assert all(worker["has_secret"] for worker in workers(url))
+        cells = {worker["cell"] for worker in workers(url)}
+        assert len(cells) == 1 and "" not in cells, "up makes one secret for the cell"
 
 
 def test_nothing_survives_kill_9_of_up(fake: FakeBaton) -> None:

@@ -1,11 +1,13 @@
 """A real worker: it registers, the two processes live and die together, it drains and leaves."""
 
+import asyncio
 import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,46 @@ async def test_a_gateway_that_dials_again_keeps_only_what_it_names(
         held = (await second.take(Pong)).load.held
     await second.close()
     await first.close()
+
+
+async def test_who_only_knows_a_gateway_s_incarnation_gets_none_of_its_tokens(
+    serve: Serve, redis_url: str
+) -> None:
+    entry = await serve().entry(redis_url)
+    owner = await WorkerLink.dial(entry, "gateway.1", session="its secret")
+    owner.send(local_prompt(entry.inc, "r", max_tokens=400))
+    await owner.take(Start)
+    thief = await WorkerLink.dial(entry, "gateway.1", session="a guess")
+    async with asyncio.timeout(10):
+        await thief.closed.wait()
+    assert thief.messages.empty()
+    while (await owner.take(Tokens)).runs[0].index < 50:
+        pass
+    await owner.close()
+
+
+async def test_what_an_engine_cannot_compute_is_refused_and_the_worker_lives(
+    serve: Serve, redis_url: str
+) -> None:
+    entry = await serve().entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    good = local_prompt(entry.inc, "good", max_tokens=2)
+    for change in (
+        {"token_ids": (2**31, *good.token_ids[1:])},
+        {"num_prompt_tokens": 10**6},
+        {"sampling": replace(good.sampling, temperature=nan)},
+        {"sampling": replace(good.sampling, logit_bias=((10**6, 1.0),))},
+        {"hash_root": b""},
+    ):
+        link.send(replace(good, rid="bad", **change))
+        refuse = await link.take(Refuse)
+        assert (refuse.rid, refuse.reason) == ("bad", "invalid")
+        assert next(iter(change)) in refuse.text
+    link.send(good)
+    assert (await link.take(Tokens)).runs[0].rid == "good"
+    link.send(Ping(1))
+    assert (await link.take(Pong)).counters["refusals:invalid"] == 5
+    await link.close()
 
 
 async def test_sigterm_while_the_model_loads_is_a_clean_stop(serve: Serve) -> None:

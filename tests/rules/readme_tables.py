@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from services.gateway.prompt.field_tables import IGNORED, NEUTRAL
-from shared.settings import Settings, environment_name, flag_name, helm_name
+from shared.settings import NEVER_FLAGS, Settings, environment_name, flag_name, helm_name
 from tests.rules.sources import ROOT
 
 TYPE_NAMES: dict[type, str] = {dict: "object", str: "string"}
@@ -44,7 +44,7 @@ def _neutral_rows() -> Iterator[str]:
 def _settings_rows() -> Iterator[str]:
     for item in fields(Settings):
         cells = (
-            f"`{flag_name(item.name)}`",
+            "" if item.name in NEVER_FLAGS else f"`{flag_name(item.name)}`",
             f"`{environment_name(item.name)}`",
             f"`{helm_name(item.name)}`",
             _default(item),

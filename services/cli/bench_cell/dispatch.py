@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from services.cli.bench_cell.cell import Cell
 from services.cli.bench_load.quantiles import Distribution
 from shared.errors import BatonError
+from shared.state.embedded import EmbeddedRedis
 from shared.state.redis_records import FINISH, MARK
 
 PROMPT = tuple(range(300, 500))
@@ -48,7 +49,7 @@ def redis_trips(cell: Cell, num_requests: int, num_tokens: int) -> RedisTrips:
     """Counts with MONITOR; each command is a round trip of its own at most."""
     _warm_up(cell)
     lines: list[str] = []
-    with _monitored(str(cell.redis.socket_path), lines):
+    with _monitored(cell.redis, lines):
         rids = {cell.complete(PROMPT, num_tokens) for _ in range(num_requests)}
         _wait_until_finished(rids, lines)
     commands = [line for line in lines if _LUA not in line and MARK.sha not in line]
@@ -78,9 +79,8 @@ def _seen(sha: str, rid: str, lines: list[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _monitored(path: str, lines: list[str]) -> Iterator[None]:
-    with socket.socket(socket.AF_UNIX) as monitor:
-        monitor.connect(path)
+def _monitored(redis: EmbeddedRedis, lines: list[str]) -> Iterator[None]:
+    with redis.connect() as monitor:
         monitor.sendall(b"MONITOR\r\n")
         if monitor.recv(5) != b"+OK\r\n":
             raise BatonError("Redis does not let itself be monitored")

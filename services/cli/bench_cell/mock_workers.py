@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Literal
 
+from shared.challenge import Challenge
 from shared.checkpoint import kv_layout, load_checkpoint
 from shared.codec import Codec
 from shared.event_loop import run_main
@@ -116,7 +117,8 @@ class MockWorker:
                 self._sent.note(run.rid, run.index, self._codec.encoded_ns)
 
     def _connection(self) -> Connection:
-        return Connection(self._receive, lambda *_: None, self._greet, self._codec)
+        challenge = Challenge("", "link", VERSION, dials=False)
+        return Connection(self._receive, lambda *_: None, self._greet, self._codec, challenge)
 
     def _greet(self, connection: Connection) -> None:
         address = "127.0.0.1:1" if self.role == "prefill" else ""

@@ -23,6 +23,7 @@ from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observation import Observation
 from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import served_model
 from services.gateway.prompt.text_pool import TextPool
@@ -53,7 +54,7 @@ from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 
-POOL = "pool"
+POOL = "pool@0:fp"
 IDLE = Load(10**6, 0, 0, 0, 10**6, 10**6, 0, 0)
 PROMPT = list(range(300, 400))
 TOKEN_ID = 400
@@ -131,10 +132,11 @@ class Bench:
         self.registry = registry
         self.model = model
         self._settings = settings
-        links = WorkerLinks(registry, POOL, g_inc, clock, cost, self._dial)
+        served = ServedPool("pool", POOL, 16)
+        links = WorkerLinks(registry, served, g_inc, clock, cost, self._dial)
         metrics = GatewayMetrics(links.samples)
         identity = GatewayIdentity(
-            g_inc, POOL, "1", "http://x", model.name, model.max_model_len, 16, "auto"
+            g_inc, served, "1", "http://x", model.name, model.max_model_len, "auto"
         )
         stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
         observation = Observation(metrics, _NoSpans(), model.name)

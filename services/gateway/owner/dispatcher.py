@@ -77,7 +77,7 @@ class Dispatcher:
         self._requests = OwnedRequests(
             identity, links, stores.records, stores.backlog, stores.index, clock, observer
         )
-        self._messages = WorkerMessages(self._requests, cost, clock, observer)
+        self._messages = WorkerMessages(self._requests, cost, clock, observer, identity.vocab_size)
         self.loops = Loops(clock)
 
     def start(self) -> None:
@@ -216,6 +216,13 @@ class Dispatcher:
         held = (live for live in self._all_live() if live.machine.holds(inc))
         return tuple((live.rid, live.machine.epoch) for live in held)
 
+    def may_change_pool(self) -> bool:
+        return not self._requests.live
+
+    def other_pools(self) -> tuple[str, ...]:
+        """Pools of the model that have workers and are not served here."""
+        return self._identity.served.others
+
     def receive(self, worker: WorkerLink, message: Message) -> None:
         self._messages.receive(worker, message)
 
@@ -240,9 +247,9 @@ class Dispatcher:
 
     def _open(self, request: GenerateRequest) -> LiveRequest:
         identity = self._identity
-        root = root_hash(self._settings.kv_secret.encode(), request.tenant)
+        root = root_hash(self._settings.block_hash_secret, request.tenant)
         hashes = request.block_hashes
-        if hashes is None:
+        if hashes is None or identity.block_size != self._settings.block_size:
             hashes = tuple(chain_hashes(root, request.prompt_ids, identity.block_size))
         return LiveRequest(
             request=request,

@@ -4,31 +4,41 @@ import hashlib
 from dataclasses import dataclass
 
 from services.gateway.owner.router import Topology
+from services.gateway.owner.served_pool import ServedPool
 
 POOL_ID_BYTES = 6
 
 
 @dataclass(frozen=True)
 class GatewayIdentity:
-    """Facts fixed at the start."""
+    """Facts fixed at the start, and the pool, which the workers name."""
 
     g_inc: str
     """gateway id, a dot, and a boot nonce"""
-    pool: str
-    """(model, revision, layout fingerprint) its workers share"""
+    served: ServedPool
     version: str
     url: str
     model: str
     """name clients use"""
     max_model_len: int
-    block_size: int
     topology: Topology = "auto"
     """pd: wait for a prefill worker after the start; agg: none is expected; auto: by what the
     registry has listed so far"""
     admin_url: str = ""
     """of the listener that only probes, scrapers and operators use"""
+    vocab_size: int = 2**31
+    """a worker's token ids are below this"""
 
     @property
     def pool_id(self) -> str:
         """Short name of the pool for records: a value over 64 bytes would quadruple their size."""
         return hashlib.blake2b(self.pool.encode(), digest_size=POOL_ID_BYTES).hexdigest()
+
+    @property
+    def pool(self) -> str:
+        """(model, revision, layout fingerprint) its workers share; empty until one registered"""
+        return self.served.name
+
+    @property
+    def block_size(self) -> int:
+        return self.served.block_size

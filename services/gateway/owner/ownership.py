@@ -157,12 +157,15 @@ class Ownership:
                 return self._complete(ended, inc if ready.finish_reason else None)
         return self._flush()
 
-    def refuse(self, epoch: int, inc: str, reason: str) -> list[Effect]:
+    def refuse(self, epoch: int, inc: str, reason: str, text: str = "") -> list[Effect]:
         """Nothing was kept: back to the queue without a strike."""
         if not self._is_current(epoch, inc):
             return []
         if reason == "too_long":
             return self._fail(Failure("prompt_too_long", "the prompt fits no worker", 400))
+        if reason == "invalid":
+            text = f"the worker does not take this request: {text}"
+            return self._fail(Failure("refused_by_worker", text))
         return self._take_back(f"refused_{reason}", dropped_by=inc)
 
     def handback(self, epoch: int, inc: str, reason: str) -> list[Effect]:

@@ -7,20 +7,23 @@ says on its link counts for more than what the registry says of it.
 """
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
 from services.gateway.owner.worker_view import WorkerView
+from shared.challenge import ChallengeError, purpose_key
 from shared.clock import Clock
-from shared.errors import PeerLostError, ProtocolError
+from shared.errors import OtherPeerError, PeerLostError, ProtocolError
 from shared.link.link import Link
 from shared.loops import Loops
 from shared.process import worker_id_of
-from shared.protocol import VERSION, Hello, Message, Ping, Pong
+from shared.protocol import MAX_LIVE_ATTEMPTS, VERSION, Hello, Message, Ping, Pong
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
 from shared.telemetry.worker_metrics import WorkerSample
 
@@ -43,6 +46,9 @@ class LinkUser(Protocol):
     def live_attempts(self, inc: str) -> tuple[tuple[str, int], ...]:
         """Attempts still owned on a worker; it drops all others of this gateway."""
 
+    def may_change_pool(self) -> bool:
+        """Nothing is under way that another pool might go on with differently."""
+
     def receive(self, worker: WorkerLink, message: Message) -> None:
         """One frame; its load is noted already."""
 
@@ -62,7 +68,7 @@ class WorkerLinks:
     def __init__(
         self,
         registry: WorkerRegistry,
-        pool: str,
+        served: ServedPool,
         g_inc: str,
         clock: Clock,
         cost: PrefillCost,
@@ -76,7 +82,7 @@ class WorkerLinks:
         self.lost_at_s: float | None = None
         """when the last link was lost"""
         self._registry = registry
-        self._pool = pool
+        self._served = served
         self._g_inc = g_inc
         self._clock = clock
         self._cost = cost
@@ -86,6 +92,9 @@ class WorkerLinks:
         self._by_link: dict[Any, WorkerLink] = {}
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
         self._entries: dict[str, WorkerEntry] = {}
+        self._misleading: set[WorkerEntry] = set()
+        """listed, and somebody else or another cell answers there"""
+        self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
         self._ping_seq = 0
@@ -162,14 +171,24 @@ class WorkerLinks:
 
     async def _poll_registry(self) -> None:
         try:
-            entries = await self._registry.list(self._pool)
+            entries = await self._list()
         except Exception:
             self.registry_answers = False
             raise
         self.registry_answers = True
-        self._entries = {entry.inc: entry for entry in entries}
+        self._misleading.intersection_update(entries)
+        self._entries = {entry.inc: entry for entry in entries if entry not in self._misleading}
         self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
         self._dial_missing()
+
+    async def _list(self) -> tuple[WorkerEntry, ...]:
+        """The workers of the pool that is served; which one that is may change first."""
+        assert self._user is not None
+        served = self._served
+        pools = {served.name, *filter(served.has, await self._registry.pools())} - {""}
+        listed = {pool: await self._registry.list(pool) for pool in sorted(pools)}
+        served.note(listed, may_change=not self._workers and self._user.may_change_pool())
+        return listed.get(served.name, ())
 
     async def _redial(self) -> None:
         self._dial_missing()
@@ -204,12 +223,19 @@ class WorkerLinks:
 
     async def _open(self, entry: WorkerEntry) -> None:
         assert self._user is not None
-        live = self._user.live_attempts(entry.inc)
-        hello = Hello(VERSION, "gateway", self._g_inc, self._pool, live=live)
+        live = self._user.live_attempts(entry.inc)[:MAX_LIVE_ATTEMPTS]
+        session = purpose_key(self._session_secret, entry.inc).hex()
+        hello = Hello(
+            VERSION, "gateway", self._g_inc, entry.pool, live, to=entry.inc, session=session
+        )
         try:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
             if self._register(link) is None:
                 await link.close()
+        except (OtherPeerError, ChallengeError) as error:
+            logger.warning("worker %s is not dialled again: %s", entry.worker_id, error)
+            self._misleading.add(entry)
+            self._entries.pop(entry.inc, None)
         except (PeerLostError, ProtocolError) as error:
             logger.debug("worker %s not linked: %s", entry.worker_id, error)
         finally:
@@ -221,7 +247,12 @@ class WorkerLinks:
         if known is not None:
             return known
         peer = link.peer
-        if link.closed or self._closing or peer.pool != self._pool or peer.inc in self._workers:
+        if (
+            link.closed
+            or self._closing
+            or peer.pool != self._served.name
+            or peer.inc in self._workers
+        ):
             return None
         self._cost.expect(peer.inc, peer.prefill_token_s)
         worker = WorkerLink(link, worker_id_of(peer.inc), self._cost.token_s(peer.inc), self._clock)

@@ -1,5 +1,6 @@
 """Frames from workers, turned into events of the requests they are about."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,18 +26,25 @@ from shared.protocol import (
 
 LEAVING = ("draining", "killed")
 """reasons of a HANDBACK after which the worker goes"""
+logger = logging.getLogger(__name__)
 
 
 class WorkerMessages:
     """Knows what each kind of frame means; a frame about no live request changes nothing."""
 
     def __init__(
-        self, requests: OwnedRequests, cost: PrefillCost, clock: Clock, observer: Observer
+        self,
+        requests: OwnedRequests,
+        cost: PrefillCost,
+        clock: Clock,
+        observer: Observer,
+        vocab_size: int,
     ) -> None:
         self._requests = requests
         self._cost = cost
         self._clock = clock
         self._observer = observer
+        self._vocab_size = vocab_size
         self._receivers: Mapping[type, Callable[[WorkerLink, Any], None]] = {
             Start: self._start,
             Tokens: self._tokens,
@@ -76,8 +84,12 @@ class WorkerMessages:
         now_s = self._clock.monotonic_s()
         for run in message.runs:
             live = self._requests.live.get(run.rid)
-            if live is not None:
+            if live is None:
+                continue
+            if all(0 <= token_id < self._vocab_size for token_id in run.token_ids):
                 self._token_run(worker, live, run, now_s)
+            else:
+                self._refuse_run(worker, live, run)
 
     def _token_run(
         self, worker: WorkerLink, live: LiveRequest, run: TokenRun, now_s: float
@@ -99,17 +111,25 @@ class WorkerMessages:
             live.note_tokens(now_s)
         self._requests.execute(live, effects)
 
+    def _refuse_run(self, worker: WorkerLink, live: LiveRequest, run: TokenRun) -> None:
+        """No token of the model: the attempt is lost there, the link and its other requests are
+        not."""
+        logger.error("%s sends token ids outside the vocabulary", worker.worker_id)
+        worker.send(Cancel(run.rid, run.epoch, "token ids outside the vocabulary"))
+        effects = live.machine.fail(run.epoch, worker.inc, "invalid_tokens", own_fault=False)
+        self._requests.execute(live, effects)
+
     def _refuse(self, worker: WorkerLink, message: Refuse) -> None:
         worker.settle(message.rid)
         if message.reason == "no_room":
             worker.note_full()
         elif message.reason == "draining":
             worker.note_leaving()
-        elif message.reason != "too_long":
+        elif message.reason not in ("too_long", "invalid"):
             worker.note_draining()
         live = self._requests.live.get(message.rid)
         if live is not None:
-            effects = live.machine.refuse(message.epoch, worker.inc, message.reason)
+            effects = live.machine.refuse(message.epoch, worker.inc, message.reason, message.text)
             self._requests.execute(live, effects)
 
     def _fail(self, worker: WorkerLink, message: Fail) -> None:

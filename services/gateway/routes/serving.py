@@ -17,6 +17,9 @@ class Dispatch(Protocol):
     def store_state(self) -> str:
         """How Redis is: ok, refuses writes, away."""
 
+    def other_pools(self) -> tuple[str, ...]:
+        """Pools of the model that have workers and are not served here."""
+
     def status(self) -> dict[str, Any]:
         """The `status --json` object."""
 

@@ -45,7 +45,9 @@ class StatusRoutes:
         """Whether workers would serve a request now, and how Redis is."""
         store = self._dispatcher.store_state()
         if self._dispatcher.ready():
-            return json_response(request, {"status": "ready", "redis": store})
+            others = self._dispatcher.other_pools()
+            note = {"other_pools": list(others)} if others else {}
+            return json_response(request, {"status": "ready", "redis": store, **note})
         error = OverloadedError(
             f"not ready (redis: {store})", retry_after_s=RETRY_AFTER_S, status=503
         )

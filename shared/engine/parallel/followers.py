@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from shared.engine.batch import HostBatch
@@ -146,10 +145,9 @@ class Followers:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Settings but the secrets: a follower needs neither, and an environment can be read."""
+    """Settings but the secrets: a follower needs none."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    public = replace(settings, redis="embedded", kv_secret="")
-    return {**kept, **to_environment(public), **PRIVATE}
+    return {**kept, **to_environment(settings.without_secrets()), **PRIVATE}
 
 
 def _last_words(sock: socket.socket) -> str:

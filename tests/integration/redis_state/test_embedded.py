@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,12 @@ def test_it_is_a_live_redis_server_without_tcp(name: str) -> None:
         folder = redis.socket_path.parent
         assert folder.stat().st_mode & 0o777 == 0o700
         assert redis.socket_path.stat().st_mode & 0o777 == 0o700
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(redis.socket_path))
+            stranger.sendall(b"PING\r\n")
+            assert stranger.recv(64).startswith(b"-NOAUTH")
+        password = redis.url.removeprefix("unix://:").partition("@")[0]
+        assert password not in Path(f"/proc/{redis.pid}/cmdline").read_text()
         pid = redis.pid
     assert gone(pid)
     assert not folder.exists()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli import up
+from services.cli import serve, up
 from services.cli.__main__ import Parser
 from services.cli.flags import add_settings, given_settings, secrets_environment, to_flags
 from shared.errors import SettingsError
-from shared.settings import SECRETS, Settings, flag_name, load_settings
+from shared.settings import NEVER_FLAGS, SECRETS, Settings, flag_name, load_settings
 
 
 def parsed(argv: list[str]) -> dict[str, object]:
@@ -24,7 +24,9 @@ def test_every_setting_has_a_flag_and_none_is_set_by_default() -> None:
     parser = Parser(prog="test")
     add_settings(parser)
     text = parser.format_help()
-    assert all(flag_name(item.name) in text for item in fields(Settings))
+    names = {item.name for item in fields(Settings)}
+    assert all(flag_name(name) in text for name in names - NEVER_FLAGS)
+    assert not any(flag_name(name) in text for name in NEVER_FLAGS)
 
 
 def test_settings_without_a_flag_of_up_are_refused_with_their_variable() -> None:
@@ -44,6 +46,27 @@ def test_up_takes_what_model_and_machine_ask_for() -> None:
     argv = ["--device", "cuda:1", "--max-num-seqs", "8", "--eager", "--random-weights"]
     wanted = {"device": "cuda:1", "max_num_seqs": 8, "eager": True, "random_weights": True}
     assert given_settings(parser.parse_args(argv)) == wanted
+
+
+def test_the_cell_s_secret_is_no_flag_of_any_command() -> None:
+    for module, argv in ((serve, ["decode"]), (up, [])):
+        parser = Parser(prog="baton command")
+        module.add_arguments(parser)
+        with pytest.raises(SettingsError, match="set BATON_CELL_SECRET"):
+            parser.parse_args([*argv, "--cell-secret", "hidden"])
+        assert "cell-secret" not in parser.format_help()
+
+
+def test_an_empty_kv_secret_is_made_from_the_cell_s() -> None:
+    one, same, other, salted = (
+        Settings(cell_secret=cell, kv_secret=salt)
+        for cell, salt in (("a", ""), ("a", ""), ("b", ""), ("a", "k"))
+    )
+    assert one.block_hash_secret == same.block_hash_secret != other.block_hash_secret
+    assert len(one.block_hash_secret) == 32 and one.block_hash_secret != b"a"
+    assert salted.block_hash_secret == b"k"
+    assert Settings().block_hash_secret == b""
+    assert one.without_secrets() == Settings()
 
 
 def test_up_shows_its_own_default_of_threads() -> None:

@@ -170,7 +170,6 @@ def make_assign(rid: str = "r", epoch: int = 0, num_tokens: int = 5, **changes: 
         "inc": INC,
         "token_ids": tuple(range(num_tokens)),
         "num_prompt_tokens": num_tokens,
-        "block_hashes": (),
         "hash_root": bytes(32),
         "sampling": Sampling(8),
         "mode": "prefill",
@@ -187,7 +186,6 @@ def make_receive(rid: str = "r", epoch: int = 0, **changes: Any) -> Receive:
         "ticket": "secret",
         "token_ids": tuple(range(5)),
         "num_prompt_tokens": 5,
-        "block_hashes": (),
         "hash_root": bytes(32),
         "sampling": Sampling(8),
     }

@@ -137,7 +137,7 @@ class World:
 
     def _boot_all(self) -> None:
         self.workers = {"prefill": self._boot("prefill"), "decode": self._boot("decode")}
-        self.gateway = PairGateway(self.workers["prefill"], self.workers["decode"], BLOCK_SIZE)
+        self.gateway = PairGateway(self.workers["prefill"], self.workers["decode"])
         self.starting = asyncio.ensure_future(self.workers["prefill"].service.start())
 
     def _boot(self, role: Role) -> StepWorker:

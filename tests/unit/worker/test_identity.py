@@ -10,7 +10,7 @@ from shared.worker.channel import Ready
 from shared.worker.identity import Identity
 
 READY = Ready(
-    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, Load(0, 0, 0, 0, 8, 8, 0, 0), 512
+    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, 512, Load(0, 0, 0, 0, 8, 8, 0, 0), 512
 )
 
 

@@ -11,6 +11,7 @@ from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.observation import Observation
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Topology
+from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_links import WorkerLinks
 from shared.clock import ManualClock
 from shared.errors import PeerLostError, StateUnavailableError
@@ -43,6 +44,7 @@ G_INC = "g0." + "0" * 32
 IDLE = Load(1024, 0, 0, 0, 100, 100, 0, 0)
 FULL = Load(0, 900, 4, 4, 100, 100, 0, 0)
 TURNS = 50
+VOCAB_SIZE = 1000
 
 T = TypeVar("T")
 
@@ -195,8 +197,11 @@ class Bench:
         self.index = PrefixIndex()
         self.spans = SpanList()
         cost = PrefillCost()
-        self.links = WorkerLinks(self.registry, POOL, G_INC, self.clock, cost, self._dial)
-        identity = GatewayIdentity(G_INC, POOL, "1", "http://x", "demo", 2048, 16, topology)
+        served = ServedPool("demo", POOL, 16)
+        self.links = WorkerLinks(self.registry, served, G_INC, self.clock, cost, self._dial)
+        identity = GatewayIdentity(
+            G_INC, served, "1", "http://x", "demo", 2048, topology, vocab_size=VOCAB_SIZE
+        )
         stores = GatewayStores(self.records, self.backlog, self.index)
         observation = Observation(GatewayMetrics(self.links.samples), self.spans, "demo")
         self.dispatcher = Dispatcher(

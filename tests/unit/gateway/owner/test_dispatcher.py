@@ -19,7 +19,13 @@ from shared.protocol import (
 )
 from shared.state.records import RequestState
 from shared.telemetry import attributes as names
-from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.gateway_bench import (
+    Bench,
+    FakeWorker,
+    settle,
+    started,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +56,7 @@ async def test_a_request_travels_through_both_workers() -> None:
         await bench.add(p, d)
         generation = bench.dispatcher.submit(bench.request())
         assign = p.last(Assign)
-        assert (assign.epoch, assign.mode, len(assign.block_hashes)) == (0, "prefill", 2)
+        assert (assign.epoch, assign.mode, len(assign.hash_root)) == (0, "prefill", 32)
         p.start(num_cached_tokens=16)
         receive = d.last(Receive)
         assert (receive.p_inc, receive.source, receive.ticket) == (p.inc, "p0:7", assign.ticket)

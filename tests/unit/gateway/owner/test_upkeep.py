@@ -3,6 +3,7 @@
 import pytest
 
 from services.gateway.owner.upkeep import Upkeep
+from shared.block_hash import chain_hashes
 from shared.protocol import Assign
 from shared.queue.backlog import BacklogEntry
 from shared.state.kv_events import STRIDE, KVSnapshot
@@ -77,7 +78,8 @@ async def test_prefix_caches_steer_the_next_request() -> None:
         events = MemoryKVEvents()
         long = 16 * STRIDE + 10
         bench.dispatcher.submit(bench.request("r1", long))
-        hashes = p.last(Assign).block_hashes
+        assign = p.last(Assign)
+        hashes = chain_hashes(assign.hash_root, assign.token_ids, 16)
         await events.reset(KVSnapshot(q.inc, 1, frozenset({hashes[STRIDE - 1]})))
         upkeep = upkeep_of(bench, events)
         upkeep.start()

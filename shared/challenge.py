@@ -1,0 +1,99 @@
+"""The first bytes of every link and every KV pull: both ends prove that they know the cell secret.
+
+    greeting  both ways at once   "BATON", channel, version, a nonce of 32 bytes
+    proof     dialler first       HMAC-SHA256(secret, channel, version, direction, both nonces)
+    proof     listener            the same for its direction; zeros if the dialler's was wrong
+
+Sizes are fixed and nothing is decoded, so a stranger is hung up on before one frame is read. Who
+dials proves first: a listener never signs anything for a stranger. An empty secret takes the same
+steps and keeps out who does not speak this protocol, nobody else. What follows on the connection
+is neither encrypted nor signed.
+"""
+
+import hashlib
+import hmac
+import secrets
+import struct
+from typing import Literal
+
+from shared.errors import ProtocolError
+
+Channel = Literal["link", "pull"]
+
+TIMEOUT_S = 5.0
+"""from the connection to the last proof"""
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+REFUSED = bytes(PROOF_BYTES)
+"""in place of the listener's proof"""
+
+_MAGIC = b"BATON"
+_CHANNELS: dict[Channel, bytes] = {"link": b"L", "pull": b"P"}
+_GREETING = struct.Struct(f">5scH{NONCE_BYTES}s")
+GREETING_BYTES = _GREETING.size
+
+
+def purpose_key(cell_secret: str, purpose: str) -> bytes:
+    """A key of 32 bytes for one purpose; it tells nothing of the secret or of other keys."""
+    return hmac.new(cell_secret.encode(), b"baton " + purpose.encode(), hashlib.sha256).digest()
+
+
+class Challenge:
+    """One end's steps, without I/O. Send `greeting`, then give `receive` exactly `num_expected`
+    bytes and send what it returns, until `done`."""
+
+    def __init__(self, cell_secret: str, channel: Channel, version: int, *, dials: bool) -> None:
+        self._key = purpose_key(cell_secret, "challenge")
+        self._channel = _CHANNELS[channel]
+        self._version = version
+        self._dials = dials
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._peer_nonce = b""
+        self.done = False
+
+    @property
+    def greeting(self) -> bytes:
+        """What either end says first, whatever it hears."""
+        return _GREETING.pack(_MAGIC, self._channel, self._version, self._nonce)
+
+    @property
+    def num_expected(self) -> int:
+        """Bytes of the peer's next step."""
+        return PROOF_BYTES if self._peer_nonce else GREETING_BYTES
+
+    def receive(self, step: bytes) -> bytes:
+        """The answer to the peer's next step. ChallengeError when it is a stranger; what the
+        error carries as `answer` is still to be sent."""
+        if not self._peer_nonce:
+            self._read_greeting(step)
+            return self._proof(by_dialler=True) if self._dials else b""
+        if not hmac.compare_digest(step, self._proof(by_dialler=not self._dials)):
+            raise ChallengeError("peer has another cell secret", b"" if self._dials else REFUSED)
+        self.done = True
+        return b"" if self._dials else self._proof(by_dialler=False)
+
+    def _read_greeting(self, greeting: bytes) -> None:
+        magic, channel, version, nonce = _GREETING.unpack(greeting)
+        if magic != _MAGIC:
+            raise ChallengeError(
+                f"peer does not greet as Baton's protocol version {self._version} does"
+            )
+        if version != self._version:
+            raise ChallengeError(f"peer speaks version {version}, this is {self._version}")
+        if channel != self._channel:
+            raise ChallengeError("peer wants another port: links and KV pulls have one each")
+        self._peer_nonce = nonce
+
+    def _proof(self, *, by_dialler: bool) -> bytes:
+        nonces = (self._nonce, self._peer_nonce)
+        dialler, listener = nonces if self._dials else nonces[::-1]
+        said = struct.pack(">cH?", self._channel, self._version, by_dialler) + dialler + listener
+        return hmac.new(self._key, said, hashlib.sha256).digest()
+
+
+class ChallengeError(ProtocolError):
+    """The peer is a stranger, or a Baton of another version."""
+
+    def __init__(self, message: str, answer: bytes = b"") -> None:
+        super().__init__(message)
+        self.answer = answer

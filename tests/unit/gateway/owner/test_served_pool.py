@@ -1,0 +1,43 @@
+"""Which of the registered pools of a model a gateway serves."""
+
+import logging
+
+import pytest
+
+from services.gateway.owner.served_pool import ServedPool
+from shared.state.registry import WorkerEntry
+
+A, B = "org/m@rev:a", "org/m@rev:b"
+
+
+def entries(pool: str, number: int, block_size: int = 16) -> list[WorkerEntry]:
+    return [
+        WorkerEntry(f"w{at}", f"w{at}.1", "decode", "h", 1, pool, 1, "1", "m", 64, block_size)
+        for at in range(number)
+    ]
+
+
+def test_the_pool_with_most_workers_then_the_same_one_as_long_as_it_lives(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    followed: list[str] = []
+    served = ServedPool("org/m", on_change=followed.append)
+    with caplog.at_level(logging.INFO):
+        served.note({}, may_change=True)
+        assert (served.name, served.others) == ("", ())
+        served.note({A: entries(A, 1), B: entries(B, 2, 8)}, may_change=False)
+        assert (served.name, served.block_size, served.others) == (B, 8, (A,))
+        assert f"does not use: {A}" in caplog.text
+        served.note({A: entries(A, 9), B: entries(B, 1, 8)}, may_change=True)
+        assert served.name == B
+        served.note({A: entries(A, 9), B: []}, may_change=False)
+        assert (served.name, served.others) == (B, (A,))
+        served.note({A: entries(A, 9), B: []}, may_change=True)
+        assert (served.name, served.block_size, served.others) == (A, 16, ())
+    assert followed == [B, A]
+
+
+def test_a_pool_belongs_to_the_model_it_names() -> None:
+    served = ServedPool("org/m")
+    assert served.has(A)
+    assert not served.has("org/m2@rev:a") and not served.has("org/m")
