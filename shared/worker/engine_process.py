@@ -173,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     channel = EngineChannel(socket.socket(fileno=fd))
     try:
         settings = load_settings()
-        checkpoint = load_checkpoint(settings.model)
+        checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
         engine = build_engine(settings, "prefill" if role == "prefill" else "decode", checkpoint)
         token_s = engine.try_out()
     except BatonError as error:

@@ -149,7 +149,10 @@ def test_status_as_json_is_the_answer_itself(
     assert json.loads(capsys.readouterr().out) == STATUS
 
 
-def test_status_as_table(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_as_table(
+    script: Script, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["status", "--url", script.url]) == 0
     head, columns, row = capsys.readouterr().out.splitlines()
     assert head == "baton 2026.11.0 at http://x: demo, 2048 tokens, 3 live request(s)"

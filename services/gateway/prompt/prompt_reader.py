@@ -87,6 +87,10 @@ class PlainText:
     ignored: tuple[str, ...] = ()
 
 
+COUNTED_CONTEXTS = 64
+"""/tokenize and /detokenize take texts of so many contexts: people ask how much too long one is"""
+
+
 class PromptReader:
     """Reads request bodies for one model."""
 
@@ -184,8 +188,7 @@ class PromptReader:
         """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt",
         "chat_template_kwargs"}.
 
-        Texts longer than the model's context are counted too, as long as their bytes do not say
-        that they are."""
+        Texts longer than the model's context are counted too, within COUNTED_CONTEXTS of them."""
         given = load_object(body)
         if ("prompt" in given) == ("messages" in given):
             raise RequestError(
@@ -203,7 +206,7 @@ class PromptReader:
         if "tokens" not in fields:
             raise RequestError("tokens: missing", code="missing_parameter", param="tokens")
         self._check_ids(fields["tokens"], "tokens")
-        if len(fields["tokens"]) > self._model.max_model_len:
+        if len(fields["tokens"]) > COUNTED_CONTEXTS * self._model.max_model_len:
             raise self._too_long(f"{len(fields['tokens'])}", "tokens")
         detokenizer = self._tokenizer.detokenizer()
         return PlainText(detokenizer.push(fields["tokens"]) + detokenizer.end(), ignored)
@@ -217,11 +220,11 @@ class PromptReader:
             ),
             add_generation_prompt=fields.get("add_generation_prompt", True),
         )
-        self._check_fits(chat.text, "messages")
+        self._check_fits(chat.text, "messages", COUNTED_CONTEXTS)
         return self._chat_prompt.encode(chat)
 
     def _text_ids(self, fields: Mapping[str, Any]) -> list[int]:
-        self._check_fits(fields["prompt"], "prompt")
+        self._check_fits(fields["prompt"], "prompt", COUNTED_CONTEXTS)
         add_special = fields.get("add_special_tokens", True)
         encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
         return encode(fields["prompt"])
@@ -274,10 +277,11 @@ class PromptReader:
         max_tokens = self._max_tokens(parsed, len(ids), param)
         return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens)
 
-    def _check_fits(self, content: str, param: str) -> None:
-        """Refuses what is too long in any encoding, before time is spent on encoding it."""
+    def _check_fits(self, content: str, param: str, contexts: int = 1) -> None:
+        """Refuses what is longer than so many contexts in any encoding, before time is spent on
+        encoding it."""
         shortest = self._tokenizer.shortest_encoding(len(content.encode()))
-        if shortest > self._model.max_model_len:
+        if shortest > contexts * self._model.max_model_len:
             raise self._too_long(f"at least {shortest}", param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:

@@ -38,7 +38,6 @@ class TextLine:
             self._free.put_nowait(process)
         self._large = _Kind(NUM_PROCESSES)
         self._huge = _Kind(NUM_PROCESSES - 1)
-        self._s_per_byte = FIRST_S_PER_BYTE
 
     async def start(self) -> None:
         """Start the processes ahead, so that the first text finds them loaded."""
@@ -53,7 +52,10 @@ class TextLine:
         kind = self._huge if len(job.body) > HUGE_BODY_BYTES else self._large
         with self._waiting(kind, len(job.body)):
             async with kind.turns:
-                answer = await self._read_with(await self._free.get(), job)
+                process = await self._free.get()
+                began_s = asyncio.get_running_loop().time()
+                answer = await self._read_with(process, job)
+                kind.note_cost(len(job.body), asyncio.get_running_loop().time() - began_s)
         if isinstance(answer, Refusal):
             raise answer.error()
         return answer
@@ -61,7 +63,7 @@ class TextLine:
     @contextmanager
     def _waiting(self, kind: "_Kind", num_bytes: int) -> Iterator[None]:
         """Counts a text among those ahead of the next one."""
-        wait_s = kind.bytes_ahead * self._s_per_byte
+        wait_s = kind.bytes_ahead * kind.s_per_byte
         if wait_s > WAIT_LIMIT_S:
             text = f"too many long texts wait to be read, the last for {wait_s:.0f} s"
             raise OverloadedError(text, retry_after_s=wait_s, status=503)
@@ -72,7 +74,6 @@ class TextLine:
             kind.bytes_ahead -= num_bytes
 
     async def _read_with(self, process: TextProcess, job: Job) -> Answer | Refusal:
-        started_s = asyncio.get_running_loop().time()
         asking = asyncio.ensure_future(process.ask(job))
         try:
             async with asyncio.timeout(self._time_limit_s):
@@ -84,12 +85,7 @@ class TextLine:
             log.warning("the text process ended over a body of %d bytes", len(job.body))
             raise AttemptError("internal error", code="internal_error") from None
         finally:
-            self._note_cost(len(job.body), asyncio.get_running_loop().time() - started_s)
             await asyncio.shield(self._free_again(process, asking))
-
-    def _note_cost(self, num_bytes: int, took_s: float) -> None:
-        cost = took_s / num_bytes
-        self._s_per_byte += COST_WEIGHT * (cost - self._s_per_byte)
 
     async def _free_again(
         self, process: TextProcess, asking: "asyncio.Future[Answer | Refusal]"
@@ -110,6 +106,12 @@ class _Kind:
         self.turns = asyncio.Semaphore(at_once)
         self.bytes_ahead = 0
         """of those in work and in the line"""
+        self.s_per_byte = FIRST_S_PER_BYTE
+        """measured; a body's fixed cost is part of it, so each kind has its own"""
+
+    def note_cost(self, num_bytes: int, took_s: float) -> None:
+        """A text of so many bytes was read."""
+        self.s_per_byte += COST_WEIGHT * (took_s / num_bytes - self.s_per_byte)
 
 
 async def _start(process: TextProcess) -> None:

@@ -106,11 +106,12 @@ async def test_a_line_that_waits_too_long_is_refused(
 
 
 async def test_a_text_that_cannot_fit_is_refused_by_its_bytes(app: ServedApp) -> None:
-    """As a prompt is, in /tokenize and /detokenize too, before any work."""
-    content = "the " * 10_000
+    """As a prompt is, in /tokenize and /detokenize too, before any work: these count texts far
+    beyond the context, but not any text."""
+    content = "the " * 1_000_000
     bodies = [{"prompt": content}, {"messages": [{"role": "user", "content": content}]}]
     for path, body in [*(("/tokenize", body) for body in bodies), ("/detokenize", {})]:
-        sent = json.dumps(body or {"tokens": [5] * 1000}).encode()
+        sent = json.dumps(body or {"tokens": [5] * 40_000}).encode()
         head = head_bytes("POST", path, JSON_HEADER, f"content-length: {len(sent)}")
         answer = await exchange(app, head + sent)
         check_error(answer.body, answer.headers, 400, "context_length_exceeded")

@@ -167,6 +167,8 @@ def test_backlogs_agree(redis_servers: RedisServers, server: str, calls: list[Ca
     assert_same(redis_servers.url(server), calls)
 
 
+MOST_EXAMPLES = 1000
+"""the rarest mutant shows once in some hundred lists of calls; the search ends where it does"""
 MUTANTS = [
     ("ADMIT", "if owner and owner ~= g_inc", "if false"),
     ("ADMIT", "and state ~= 'abandoned'", ""),
@@ -208,7 +210,7 @@ def test_a_changed_script_is_caught(
     calls = BACKLOG_CALLS if module is redis_backlog else RECORD_CALLS
 
     @given(calls=calls)
-    @settings(MANY, phases=[Phase.generate], database=None)
+    @settings(MANY, max_examples=MOST_EXAMPLES, phases=[Phase.generate], database=None)
     def search(calls: list[Call]) -> None:
         assert_same(redis_servers.url(), calls)
 
