@@ -236,7 +236,7 @@ def bring_back_redis(cell: Cell, cluster: Cluster, fault: str) -> None:
     elif fault == "frozen":
         os.kill(cell.redis.pid, signal.SIGCONT)
     elif fault == "mistyped":
-        with redis.Redis(unix_socket_path=str(cell.redis.socket_path)) as client:
+        with redis.Redis.from_url(cell.redis.url) as client:
             client.delete(registry_key(client))
     assert cell.exited() == []
     if fault == "mistyped":

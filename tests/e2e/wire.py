@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from services.cli.ports import reserve_port
+from shared.challenge import GREETING_BYTES, PROOF_BYTES
 from shared.protocol import CODEC, Message
 from tests.proxy import Direction, SeenFrame, TcpProxy, frames_of
 
@@ -107,6 +108,8 @@ class LinkProxy:
     async def _copy_frames(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        for num_bytes in (GREETING_BYTES, PROOF_BYTES):
+            writer.write(await reader.readexactly(num_bytes))
         while True:
             head = await reader.readexactly(_LENGTH.size)
             body = await reader.readexactly(*_LENGTH.unpack(head))
