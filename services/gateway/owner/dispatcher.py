@@ -111,7 +111,7 @@ class Dispatcher:
         requests = self._requests
         placement = requests.placement()
         returned = requests.returns(request)
-        num_kept = 0 if returned or request.follows else requests.num_kept_places()
+        num_kept = 0 if returned or request.follows else self._num_kept_places()
         self._check_capacity(placement, request, num_kept)
         live = self._open(request)
         live.returned = returned
@@ -119,6 +119,8 @@ class Dispatcher:
         limit = self._settings.max_backlog * (1 + returned)
         if route is None and len(requests.line) + num_kept >= limit and not request.follows:
             raise self._overloaded(request, "no worker has room and the backlog is full")
+        if route is not None:
+            requests.promises.clear()
         requests.accept(live, route, placement)
         return live.generation
 
@@ -290,6 +292,12 @@ class Dispatcher:
                 retry_after_s=min(max(away_s, MIN_RETRY_S), MAX_RETRY_S),
                 status=503,
             )
+
+    def _num_kept_places(self) -> int:
+        """Places in the line kept for clients that were told to come now: at most every second,
+        for they may not come."""
+        num_due = self._requests.promises.num_kept(self._clock.monotonic_s())
+        return min(num_due, self._settings.max_backlog // 2)
 
     def _overloaded(self, request: GenerateRequest, message: str) -> OverloadedError:
         return OverloadedError(message, retry_after_s=self._requests.promise_return(request))

@@ -379,10 +379,6 @@ class OwnedRequests:
         key = prompt_key(request.tenant, request.prompt_ids)
         return self.promises.claim(key, self._clock.monotonic_s())
 
-    def num_kept_places(self) -> int:
-        """Places kept for clients that were told to come now."""
-        return self.promises.num_kept(self._clock.monotonic_s())
-
 
 def _error(failure: Failure) -> BatonError:
     if failure.retry_after_s is not None:

@@ -4,6 +4,10 @@ Pure; the time is passed in. Refused clients get consecutive times, one for each
 expected to end, so that they do not all come back at once. A client that returns in time is known
 by its prompt; until then its place in the waiting line is kept from those who come for the first
 time. Without that, a Retry-After under steady overload is a number and no promise.
+
+Clients that never return must not cost the others more than that: promises reach HORIZON_S ahead,
+beyond it a client is told the horizon and no place is kept, and all are dropped once there is room
+without them.
 """
 
 from collections import deque
@@ -12,6 +16,7 @@ from hashlib import blake2b
 
 KEPT_S = 6.0
 """a place is kept this long after its time: Retry-After is whole seconds, and clients add jitter"""
+HORIZON_S = 60.0
 MAX_PROMISES = 4096
 MAX_OF_ONE_PROMPT = 64
 """a client that hammers one request takes no more places than this from the others"""
@@ -39,10 +44,16 @@ class Promises:
         self._forget(now_s)
         last_s = self._due[-1][0] if self._due else now_s
         due_s = max(last_s, now_s) + per_end_s
+        if due_s > now_s + HORIZON_S:
+            return HORIZON_S
         num_of_prompt = sum(other == key for _, other in self._due)
         if len(self._due) < MAX_PROMISES and num_of_prompt < MAX_OF_ONE_PROMPT:
             self._due.append((due_s, key))
         return due_s - now_s
+
+    def clear(self) -> None:
+        """There is room for whoever comes."""
+        self._due.clear()
 
     def claim(self, key: bytes, now_s: float) -> bool:
         """Whether a client with this prompt was told to come now; its promise is kept then."""

@@ -3,6 +3,7 @@
 import pytest
 
 from services.gateway.owner.promises import (
+    HORIZON_S,
     KEPT_S,
     MAX_OF_ONE_PROMPT,
     MAX_PROMISES,
@@ -18,6 +19,16 @@ def test_refused_clients_are_told_times_in_a_row() -> None:
     assert [promises.make(ONE, 10.0, 0.5), promises.make(TWO, 10.0, 0.5)] == [0.5, 1.0]
     assert promises.make(ONE, 10.25, 0.5) == pytest.approx(1.25)
     assert promises.make(ONE, 100.0, 0.5) == 0.5
+
+
+def test_clients_that_never_return_do_not_send_the_others_away_for_hours() -> None:
+    promises = Promises()
+    told_s = [promises.make(prompt_key("t", (number,)), 0.0, 1.0) for number in range(1700)]
+    assert max(told_s) == HORIZON_S
+    assert len(promises) == HORIZON_S
+    assert promises.make(ONE, 4.0, 1.0) <= HORIZON_S
+    promises.clear()
+    assert promises.make(ONE, 4.0, 1.0) == 1.0
 
 
 def test_a_promise_is_kept_from_its_time_on_once_and_to_its_prompt_only() -> None:

@@ -158,6 +158,25 @@ async def test_a_promise_holds_though_the_line_did_not_move() -> None:
         assert [assign.rid for assign in p.all(Assign)] == ["r1", "r2", "r3"]
 
 
+async def test_once_there_is_room_nobody_waits_for_those_who_never_returned() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        for rid in ("r1", "r2"):
+            bench.dispatcher.submit(bench.request(rid))
+        bench.clock.advance(3.0)
+        for number in range(15):
+            refused(bench, f"gone-{number}", num_prompt=41 + number)
+        has_room(p, 10_000)
+        bench.clock.advance(1.0)
+        bench.dispatcher.tick()
+        bench.dispatcher.submit(bench.request("r3"))
+        has_room(p, 0)
+        for rid in ("r4", "r5"):
+            bench.dispatcher.submit(bench.request(rid))
+        assert refused(bench, "r6", num_prompt=40) < 10.0
+
+
 async def test_a_backlog_that_others_filled_ends_the_request_with_429() -> None:
     p, d = workers()
     async with started(Bench(max_backlog=2)) as bench:
