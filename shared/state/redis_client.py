@@ -106,23 +106,30 @@ class RedisClient:
     ) -> Reply:
         """Runs a script by EVALSHA; loads it first if the server does not know it."""
         call = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-        try:
-            return await self.command(*call)
-        except NoScriptError:
-            await self.command("SCRIPT", "LOAD", script.text)
-            return await self.command(*call)
+        return await self._in_turn(call, script)
 
     async def command(self, *words: Argument) -> Reply:
         """One command, one answer; StateUnavailableError within `timeout_s`.
 
         Time spent in the queue for a connection is our own and not counted against Redis, as
         long as Redis answers those who are ahead."""
+        return await self._in_turn(words)
+
+    async def _in_turn(self, words: Sequence[Argument], script: Script | None = None) -> Reply:
+        """On one of the connections. A script that is not loaded yet keeps its turn: what a
+        gateway writes first must not fall behind what it writes after."""
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
         async with self._places:
             start_s = asked_s if self._failed_s >= asked_s else loop.time()
+            deadline_s = start_s + self._timeout_s
             try:
-                return await self._try_until(start_s + self._timeout_s, words)
+                return await self._try_until(deadline_s, words)
+            except NoScriptError:
+                if script is None:
+                    raise
+                await self._try_until(deadline_s, ("SCRIPT", "LOAD", script.text))
+                return await self._try_until(deadline_s, words)
             except StateUnavailableError:
                 self._failed_s = loop.time()
                 raise

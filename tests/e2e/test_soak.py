@@ -112,7 +112,7 @@ def baton_processes(cluster: Cluster) -> list[psutil.Process]:
     """All but Redis, which keeps the record of each request for ten minutes on purpose."""
     family = process_family(cluster.supervisor.pid)
     found = [process for process in family if "redis" not in process.name()]
-    assert len(found) == 2 + 2 * 4, "supervisor, gateway, and two processes for each worker"
+    assert len(found) == 4 + 2 * 4, "up, gateway and its text processes, two for each worker"
     return found
 
 

@@ -57,8 +57,8 @@ class WaitingLine:
         self._refused = refused
         self._grew = grew
         self._places: dict[str, _Place] = {}
-        self._cancels: dict[str, None] = {}
-        """rids that may still be in the backlog and must not; the oldest first"""
+        self._uncancelled: dict[str, None] = {}
+        """rids that may still be in the backlog and must not, for Redis was away; oldest first"""
         self._cancelling: asyncio.Task[None] | None = None
         self._full_s = -math.inf
         """when the backlog was last found full"""
@@ -119,7 +119,7 @@ class WaitingLine:
 
     def repeat_puts(self) -> None:
         """Tell the backlog again now and then: Redis may have lost it, or been away."""
-        self._send_cancels()
+        self._repeat_cancels()
         before_s = self._clock.monotonic_s() - REPEAT_PUT_S
         for place in self._places.values():
             if place.put_s is not None and place.put_s <= before_s and not place.popped:
@@ -162,21 +162,26 @@ class WaitingLine:
                 self._refused(live)
 
     def _cancel(self, rid: str) -> None:
-        self._cancels[rid] = None
-        if len(self._cancels) > MAX_CANCELS:
-            del self._cancels[next(iter(self._cancels))]
-        self._send_cancels()
+        self._background.spawn(self._cancel_now(rid))
 
-    def _send_cancels(self) -> None:
-        if self._cancels and (self._cancelling is None or self._cancelling.done()):
-            self._cancelling = self._background.spawn(self._cancel_all())
+    async def _cancel_now(self, rid: str) -> None:
+        try:
+            await self._backlog.cancel(rid)
+        except StateUnavailableError:
+            self._uncancelled[rid] = None
+            if len(self._uncancelled) > MAX_CANCELS:
+                del self._uncancelled[next(iter(self._uncancelled))]
 
-    async def _cancel_all(self) -> None:
-        """Until none is left or Redis is away; then `repeat_puts` comes again."""
-        while self._cancels:
-            rid = next(iter(self._cancels))
+    def _repeat_cancels(self) -> None:
+        """One at a time: Redis was away, and may still be."""
+        if self._uncancelled and (self._cancelling is None or self._cancelling.done()):
+            self._cancelling = self._background.spawn(self._cancel_again())
+
+    async def _cancel_again(self) -> None:
+        while self._uncancelled:
+            rid = next(iter(self._uncancelled))
             try:
                 await self._backlog.cancel(rid)
             except StateUnavailableError:
                 return
-            self._cancels.pop(rid, None)
+            self._uncancelled.pop(rid, None)
