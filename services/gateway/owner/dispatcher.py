@@ -10,6 +10,7 @@ clock. Everything runs on one event loop, and no token ever waits for Redis.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,6 +294,10 @@ class Dispatcher:
                 status=503,
             )
 
+    def _token_timeout_s(self, live: LiveRequest) -> float:
+        held = self._requests.retries.holds(live.rid)
+        return math.inf if held else self._settings.first_token_timeout_s
+
     def _num_kept_places(self) -> int:
         """Places in the line kept for clients that were told to come now: at most every second,
         for they may not come."""
@@ -314,9 +319,10 @@ class Dispatcher:
         While this process was paused it heard nobody: that silence is no worker's fault."""
         now_s = self._clock.monotonic_s()
         for live in self._all_live():
-            waits_for_decode = live.machine.wants_decode
-            live.progress_s = now_s if waits_for_decode else live.progress_s + own_pause_s
-            overdue = live.overdue(now_s, self._settings.first_token_timeout_s)
+            live.note_pause(own_pause_s)
+            if live.machine.wants_decode:
+                live.progress_s = now_s
+            overdue = live.overdue(now_s, self._token_timeout_s(live))
             if overdue is not None:
                 self._requests.execute(live, live.machine.abandon(overdue))
             elif now_s - live.progress_s > live.patience_s():

@@ -88,6 +88,11 @@ class LiveRequest:
             return no_token(token_timeout_s)
         return None
 
+    def note_pause(self, seconds_s: float) -> None:
+        """The gateway itself stood still: nobody was late meanwhile."""
+        self.progress_s += seconds_s
+        self.last_token_s += seconds_s
+
     def begin_epoch(self, block_size: int) -> None:
         """A retry continues after the tokens taken so far."""
         self.token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)

@@ -185,6 +185,11 @@ class OwnedRequests:
         placement = self.placement()
         return sum(1 / worker.token_s for worker in placement.workers) if placement else 0.0
 
+    def any_idle(self) -> bool:
+        """Whether a worker that takes prompts now has none waiting."""
+        placement = self.placement()
+        return placement is not None and any(worker.idle for worker in placement.workers)
+
     def num_uncached(self, live: LiveRequest) -> int:
         """Tokens that its next attempt has to compute where most of them are cached."""
         prompt = self._prompt(live)

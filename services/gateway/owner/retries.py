@@ -2,7 +2,7 @@
 within the budget.
 
 Until then the request waits in the line like any other, so it can be cancelled and runs into its
-deadline there. Nothing fails for lack of budget.
+deadline there. Nothing fails for lack of budget: the limit to the next token starts anew after it.
 """
 
 import asyncio
@@ -27,6 +27,9 @@ class Placer(Protocol):
 
     def pool_tokens_per_s(self) -> float:
         """What the pool computes now."""
+
+    def any_idle(self) -> bool:
+        """A worker has nothing waiting."""
 
     def place_again(self, live: LiveRequest) -> None:
         """It may go to a worker, or into the line."""
@@ -62,12 +65,17 @@ class Retries:
         else:
             self._start(live)
 
+    def holds(self, rid: str) -> bool:
+        """It waits for the budget."""
+        return rid in self._held
+
     def start_held(self) -> None:
         """Those over the budget, the longest waiting first, as far as it has filled again."""
         for rid, live in list(self._held.items()):
             if live.machine.waits and not self._may_start(live):
                 return
             del self._held[rid]
+            live.last_token_s = self._clock.monotonic_s()
             self._go(live)
 
     def _end_pause(self, live: LiveRequest, epoch: int) -> None:
@@ -83,6 +91,9 @@ class Retries:
         live.receipt.waited = HELD_FOR_BUDGET
 
     def _may_start(self, live: LiveRequest) -> bool:
+        """A worker with nothing to do takes one for nothing: it costs nobody anything."""
+        if self._placer.any_idle():
+            return True
         now_s = self._clock.monotonic_s()
         self.budget.note_pool(self._placer.pool_tokens_per_s(), now_s)
         return self.budget.take(self._placer.num_uncached(live), now_s)

@@ -8,7 +8,7 @@ import pytest
 from services.gateway.owner.failures import FIRST_PAUSE_S, MAX_PAUSE_S, Failures
 from services.gateway.owner.retry_budget import FLOOR_S, FLOOR_SHARE, SHARE, WINDOW_S, RetryBudget
 from services.gateway.owner.retry_delay import DELAYS_S, retry_delay_s
-from shared.protocol import Assign, Fail, Handback, Receive
+from shared.protocol import Assign, Fail, Handback, Pong, Receive
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started, until
 
 PAIR = ("p0", "d0")
@@ -240,6 +240,48 @@ async def test_beyond_the_budget_retries_wait_and_do_not_fail() -> None:
             bench.dispatcher.tick()
         assert len(p.all(Assign)) - num == num_hit
         assert bench.dispatcher.status()["requests"] == {"live": num}
+
+
+@pytest.mark.anyio
+async def test_waiting_for_the_budget_never_ends_a_request() -> None:
+    p, d0, d1 = cell()
+    num = 20
+    async with started(Bench(max_live_requests=num, first_token_timeout_s=10.0)) as bench:
+        await bench.add(p, d0, d1)
+        p.load = replace(IDLE, room_tokens=10**6)
+        bench.dispatcher.tick()
+        for at in range(num):
+            bench.dispatcher.submit(bench.request(f"r{at}", num_prompt=20_000))
+            p.start()
+        d0.die()
+        retries = bench.dispatcher._requests.retries
+        p.say(Pong(0, replace(p.load, room_tokens=1)))
+        for _ in range(10):
+            bench.clock.advance(3.0)
+            bench.dispatcher.tick()
+        held = [rid for rid in (f"r{at}" for at in range(num)) if retries.holds(rid)]
+        assert held
+        assert set(held) <= bench.dispatcher._requests.live.keys()
+
+
+@pytest.mark.anyio
+async def test_a_worker_with_nothing_to_do_takes_a_retry_beyond_the_budget() -> None:
+    p, d0, d1 = cell()
+    async with started(Bench(max_live_requests=20)) as bench:
+        await bench.add(p, d0, d1)
+        p.load = replace(IDLE, room_tokens=10**6)
+        bench.dispatcher.tick()
+        for at in range(20):
+            bench.dispatcher.submit(bench.request(f"r{at}", num_prompt=20_000))
+            p.start()
+        d0.die()
+        num_started = len(p.all(Assign))
+        for _ in range(3):
+            p.start()
+            bench.clock.advance(0.02)
+            p.say(Pong(0, p.load))
+            bench.dispatcher.tick()
+        assert len(p.all(Assign)) == num_started + 3
 
 
 def num_strikes(bench: Bench) -> list[int]:
