@@ -11,6 +11,7 @@ from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.codec import Codec
 from shared.errors import ProtocolError
 from shared.protocol import CODEC, MAX_FRAME_BYTES
+from shared.repeats import Repeats
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ MAX_UNSENT_BYTES = 64 * 2**20
 """a peer that reads nothing is cut before it costs more memory than this"""
 
 _LENGTH = struct.Struct(">I")
+_closed = Repeats()
+"""of this process: who dials again and again must not fill its log"""
 
 
 class Connection(asyncio.Protocol):
@@ -116,7 +119,8 @@ class Connection(asyncio.Protocol):
             self._on_made(self)
 
     def _fail(self, error: ProtocolError) -> None:
-        logger.warning("link closed: %s", error)
+        if count := _closed.due(type(error).__name__):
+            logger.warning("link closed (%d of this kind): %s", count, error)
         self._failure = error
 
     def _passes(self, challenge: Challenge) -> bool:

@@ -6,9 +6,9 @@ That is while a read is unanswered: waiting for a prompt to be computed is not t
 from shared.clock import Clock
 from shared.protocol import Attempt
 
-WINDOW_S = 0.1
-"""busy time of one measurement"""
-_WEIGHT = 0.3
+WINDOW_S = 0.02
+"""busy time of one measurement: short, so that a few small hand-overs after a hiccup are enough"""
+_WEIGHT = 0.1
 
 
 class RateMeter:

@@ -17,6 +17,7 @@ from shared.errors import PeerLostError
 from shared.kv_memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import VERSION, Attempt
+from shared.repeats import Repeats
 from shared.transfer.digest import DigestThreads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
@@ -67,6 +68,7 @@ class TcpTransport:
         self._strangers: dict[FrameStream, asyncio.Task[None]] = {}
         """sessions that have not passed the challenge, oldest first"""
         self._tasks = OwnedTasks()
+        self._repeats = Repeats()
         self.loops = Loops(self._clock)
 
     @property
@@ -178,7 +180,7 @@ class TcpTransport:
         except (BlockingIOError, InterruptedError):
             return
         if len(self._sessions) >= MAX_SESSIONS:
-            logger.warning("a reader is hung up on: %d are served already", MAX_SESSIONS)
+            self._warn(f"{MAX_SESSIONS} are served already", "sessions")
             sock.close()
             return
         self._serve(sock)
@@ -197,7 +199,7 @@ class TcpTransport:
         try:
             await stream.introduce(Challenge(self._cell_secret, "pull", VERSION, dials=False))
         except (ChallengeError, PeerLostError) as error:
-            logger.warning("a reader is hung up on: %s", error)
+            self._warn(str(error), type(error).__name__)
             if isinstance(error, ChallengeError):
                 await stream.finish_sending()
             return
@@ -207,6 +209,11 @@ class TcpTransport:
             stream, self._memory, self._inc, self._table, self.traffic, self._limits
         )
         await session.run()
+
+    def _warn(self, why: str, kind: str) -> None:
+        """Once in a while: who dials again and again must not fill the log."""
+        if count := self._repeats.due(kind):
+            logger.warning("a reader is hung up on (%d of this kind): %s", count, why)
 
     def _start_over(
         self, stream: FrameStream, work: Coroutine[Any, Any, None]

@@ -41,11 +41,31 @@ def test_a_link_that_slows_down_is_noticed_within_seconds_and_one_that_stands_st
     meter = RateMeter(clock)
     meter.activate(ONE)
     for rate in (1e6, 1e4):
-        for _ in range(60):
+        for _ in range(200):
             clock.advance(WINDOW_S)
             meter.move(round(rate * WINDOW_S))
         assert meter.bytes_s == pytest.approx(rate, rel=0.01)
-    for _ in range(60):
+    for _ in range(200):
         clock.advance(WINDOW_S)
         assert 0.0 < meter.bytes_s <= 1e4
     assert meter.bytes_s < 100
+
+
+def test_after_a_hiccup_a_few_small_hand_overs_are_believed() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+
+    def hand_over(num_bytes: int, seconds_s: float) -> None:
+        meter.activate(ONE)
+        clock.advance(seconds_s)
+        meter.move(num_bytes)
+        meter.rest(ONE)
+
+    for _ in range(100):
+        hand_over(10**6, 0.001)
+    for _ in range(400):
+        hand_over(0, WINDOW_S)
+    assert meter.bytes_s < 100.0
+    for _ in range(25):
+        hand_over(10**6, 0.001)
+    assert meter.bytes_s > 0.05 * 10**9
