@@ -43,6 +43,10 @@ PLACE_OURSELVES_S = 1.0
 """who still waits after this is placed without the backlog as soon as there is room"""
 DRAIN_POLL_S = 0.05
 RECEIPT_WAIT_S = 0.05
+POOL_GONE_S = 30.0
+"""a worker may restart within; then the gateway turns to another pool of the model, and what cannot
+go on there ends"""
+POOL_GONE_TEXT = "the model's workers were replaced by others with another KV layout or revision"
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
@@ -93,9 +97,7 @@ class Dispatcher:
         deadline_s = self._clock.monotonic_s() + limit_s
         while self._requests.live and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
-        failure = Failure("gateway_stopping", "the gateway is shutting down", 503)
-        for live in self._all_live():
-            self._requests.execute(live, live.machine.abandon(failure))
+        self._abandon_all(Failure("gateway_stopping", "the gateway is shutting down", 503))
 
     async def close(self) -> None:
         """End what still lives, record it, hang up."""
@@ -294,6 +296,16 @@ class Dispatcher:
                 status=503,
             )
 
+    def _pool_is_gone(self, now_s: float) -> bool:
+        """Other workers have taken the place of those that requests here began on."""
+        lost_at_s = self._links.lost_at_s
+        gone = not self._links.views and lost_at_s is not None and bool(self.other_pools())
+        return gone and now_s - (lost_at_s or 0.0) >= POOL_GONE_S
+
+    def _abandon_all(self, failure: Failure) -> None:
+        for live in self._all_live():
+            self._requests.execute(live, live.machine.abandon(failure))
+
     def _token_timeout_s(self, live: LiveRequest) -> float:
         held = self._requests.retries.holds(live.rid)
         return math.inf if held else self._settings.first_token_timeout_s
@@ -318,6 +330,8 @@ class Dispatcher:
 
         While this process was paused it heard nobody: that silence is no worker's fault."""
         now_s = self._clock.monotonic_s()
+        if self._pool_is_gone(now_s):
+            self._abandon_all(Failure("pool_replaced", POOL_GONE_TEXT, 503, MIN_RETRY_S))
         for live in self._all_live():
             live.note_pause(own_pause_s)
             if live.machine.wants_decode:

@@ -197,7 +197,7 @@ class Bench:
         self.index = PrefixIndex()
         self.spans = SpanList()
         cost = PrefillCost()
-        served = ServedPool("demo", POOL, 16)
+        served = self.served = ServedPool("demo", POOL, 16)
         self.links = WorkerLinks(self.registry, served, G_INC, self.clock, cost, self._dial)
         identity = GatewayIdentity(
             G_INC, served, "1", "http://x", "demo", 2048, topology, vocab_size=VOCAB_SIZE

@@ -4,8 +4,11 @@ import logging
 
 import pytest
 
+from services.gateway.owner.dispatcher import POOL_GONE_S
 from services.gateway.owner.served_pool import ServedPool
+from shared.errors import OverloadedError
 from shared.state.registry import WorkerEntry
+from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started
 
 A, B = "org/m@rev:a", "org/m@rev:b"
 
@@ -41,3 +44,21 @@ def test_a_pool_belongs_to_the_model_it_names() -> None:
     served = ServedPool("org/m")
     assert served.has(A)
     assert not served.has("org/m2@rev:a") and not served.has("org/m")
+
+
+@pytest.mark.anyio
+async def test_what_began_on_a_pool_that_is_gone_ends_so_that_the_next_can_be_served() -> None:
+    worker = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(worker)
+        generation = bench.dispatcher.submit(bench.request())
+        worker.die()
+        bench.clock.advance(POOL_GONE_S)
+        bench.dispatcher.tick()
+        assert not bench.dispatcher.may_change_pool(), "its worker may come back"
+        bench.served.others = ("demo@other:pool",)
+        bench.dispatcher.tick()
+        await settle()
+        assert bench.dispatcher.may_change_pool()
+        with pytest.raises(OverloadedError, match="were replaced by others"):
+            await anext(generation)
