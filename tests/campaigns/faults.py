@@ -21,6 +21,7 @@ from tests.campaigns.load import (
     Ask,
     Asked,
     Load,
+    describe_longest,
     describe_lost,
     known_answers,
     num_wrong,
@@ -67,6 +68,7 @@ class Faulted:
     def figures(self) -> list[Figure]:
         """Those that every campaign of faults has."""
         say(describe_lost(self.asked))
+        say(describe_longest(self.hit))
         return [
             at_least("faults", self.num_faults, 1),
             at_least("streams hit by a fault", len(self.hit), 1),

@@ -162,6 +162,19 @@ def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
     return "\n".join(f"lost: {stream.status} {_last_words(stream)}" for stream in lost[:at_most])
 
 
+def describe_longest(asked: Iterable[Asked], at_most: int = 5) -> str:
+    """The streams that waited longest, and the way of each: its workers and how each attempt ended."""
+    longest = sorted(asked, key=lambda item: -item.longest_wait_s)[:at_most]
+    return "\n".join(f"waited {item.longest_wait_s:.2f} s: {_way(item)}" for item in longest)
+
+
+def _way(asked: Asked) -> str:
+    return "; ".join(
+        f"{attempt['prefill']} > {attempt['decode'] or 'nobody'}: {attempt['end']}"
+        for attempt in asked.attempts
+    )
+
+
 def _last_words(stream: LoadedStream) -> str:
     """The last event; of an answer without any, all there is."""
     lines = stream.tail.decode(errors="replace").splitlines()
