@@ -201,6 +201,12 @@ def test_url_is_flag_then_variable_then_default() -> None:
     assert gateway_url(None, {}) == "http://127.0.0.1:8000"
 
 
+@pytest.mark.parametrize("end", ["/v1", "/v1/", "/", ""])
+def test_the_url_may_be_the_one_that_openai_clients_are_given(end: str) -> None:
+    assert gateway_url(f"http://a:1{end}", {}) == "http://a:1"
+    assert gateway_url(None, {"BATON_URL": f"http://a:1/sub{end}"}) == "http://a:1/sub"
+
+
 def test_errors_have_their_types(script: Script) -> None:
     with pytest.raises(SettingsError):
         GatewayClient("nothing")
