@@ -30,6 +30,7 @@ from services.gateway.routes.app import create_admin_app, create_app
 from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
+from shared.challenge import warn_if_short
 from shared.checkpoint import Checkpoint, load_checkpoint
 from shared.clock import SystemClock
 from shared.errors import SettingsError
@@ -62,6 +63,7 @@ def run(settings: Settings) -> int:
     if settings.embedded_redis:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
     configure_logs(settings.log_level)
+    warn_if_short(settings.cell_secret)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     map_large_blocks()
     checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
