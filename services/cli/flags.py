@@ -15,7 +15,6 @@ from shared.settings import (
     parse,
 )
 
-
 OF_EVERY_COMMAND = frozenset({"--debug"})
 
 

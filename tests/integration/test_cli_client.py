@@ -12,6 +12,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.gateway_client import GatewayClient, gateway_url
+from services.cli.status import render_status
 from shared.errors import BatonError, SettingsError
 
 STATUS = {
@@ -158,6 +159,14 @@ def test_status_as_table(
     assert head == "baton 2026.11.0 at http://x: demo, 2048 tokens, 3 live request(s)"
     assert columns.split()[:4] == ["ID", "ROLE", "STATE", "PID"]
     assert " ".join(row.split()) == "decode-0 decode ready 12 h 1 0 4 3 2 9 0.2 s"
+
+
+def test_status_says_what_is_wrong() -> None:
+    trouble = "no decode worker is linked"
+    assert render_status(STATUS | {"trouble": trouble}).splitlines()[1] == f"trouble: {trouble}"
+    nobody = render_status(STATUS | {"workers": [], "trouble": trouble})
+    assert nobody.splitlines()[1:] == [f"no workers: {trouble}"]
+    assert render_status(STATUS | {"workers": []}).splitlines()[1:] == ["no workers"]
 
 
 @pytest.mark.parametrize("columns", [20, 60, 200])
