@@ -74,7 +74,7 @@ test: install ## run all tests; what needs a GPU or a newer Redis than the bundl
 		[ $$code -eq 0 ] || [ $$code -eq 5 ] || status=1; \
 	done; $(BIN)/python -m tests.skip_ledger $$SKIP_LEDGER; rm -f $$SKIP_LEDGER; exit $$status
 
-redis-test: install ## what starts a Redis, but measurements, on the bundled one as where no other is
+redis-test: install ## the tests that start a Redis, without measurements, with the bundled Redis
 	$(BIN)/python -m tests.path_without_redis $(BIN)/python -m pytest --timeout 300 -n $(JOBS) \
 		--dist loadfile -m "redis and not needs_redis and not alone" -k "not bench" $(TEST_ARGS) \
 		tests/integration tests/chart

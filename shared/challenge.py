@@ -12,16 +12,21 @@ is neither encrypted nor signed.
 
 import hashlib
 import hmac
+import logging
 import secrets
 import struct
 from typing import Literal
 
 from shared.errors import ProtocolError
 
+logger = logging.getLogger(__name__)
+
 Channel = Literal["link", "pull"]
 
 TIMEOUT_S = 5.0
 """from the connection to the last proof"""
+MIN_SECRET_CHARS = 16
+"""shorter ones may be guessed from a challenge that was heard"""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 REFUSED = bytes(PROOF_BYTES)
@@ -36,6 +41,16 @@ GREETING_BYTES = _GREETING.size
 def purpose_key(cell_secret: str, purpose: str) -> bytes:
     """A key of 32 bytes for one purpose; it tells nothing of the secret or of other keys."""
     return hmac.new(cell_secret.encode(), b"baton " + purpose.encode(), hashlib.sha256).digest()
+
+
+def warn_if_short(cell_secret: str) -> None:
+    """Not a refusal: a network may be closed by other means."""
+    if 0 < len(cell_secret) < MIN_SECRET_CHARS:
+        logger.warning(
+            "BATON_CELL_SECRET has fewer than %d characters and may be guessed; "
+            "`openssl rand -hex 32` makes a good one",
+            MIN_SECRET_CHARS,
+        )
 
 
 class Challenge:
@@ -68,7 +83,7 @@ class Challenge:
             self._read_greeting(step)
             return self._proof(by_dialler=True) if self._dials else b""
         if not hmac.compare_digest(step, self._proof(by_dialler=not self._dials)):
-            raise ChallengeError("peer has another cell secret", b"" if self._dials else REFUSED)
+            raise OtherSecretError(b"" if self._dials else REFUSED)
         self.done = True
         return b"" if self._dials else self._proof(by_dialler=False)
 
@@ -97,3 +112,10 @@ class ChallengeError(ProtocolError):
     def __init__(self, message: str, answer: bytes = b"") -> None:
         super().__init__(message)
         self.answer = answer
+
+
+class OtherSecretError(ChallengeError):
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(
+            "peer has another cell secret; give all processes the same BATON_CELL_SECRET", answer
+        )

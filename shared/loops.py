@@ -80,7 +80,8 @@ class _Loop:
             self._failing_since_s = self._clock.monotonic_s()
         count = self._repeats.due(type(error).__name__)
         if count and away:
-            logger.warning("%s waits: %s (time %d)", self.name, error, count)
+            tried = f", tried {count} times" if count > 1 else ""
+            logger.warning("%s waits: %s%s", self.name, error, tried)
         elif count:
             logger.error("%s failed, time %d; it goes on", self.name, count, exc_info=error)
 

@@ -38,7 +38,7 @@ class ScriptedDispatcher:
 
     script: Script
     is_ready: bool = True
-    trouble: str = ""
+    failing: str = ""
     """which background loop fails"""
     store: str = "ok"
     refusal: BatonError | None = None
@@ -73,6 +73,9 @@ class ScriptedDispatcher:
     def ready(self) -> bool:
         return self.is_ready
 
+    def trouble(self) -> str:
+        return "" if self.is_ready else "no decode worker is linked"
+
     def store_state(self) -> str:
         return self.store
 
@@ -97,7 +100,7 @@ class ScriptedDispatcher:
         for task in self._playing:
             task.cancel()
         await asyncio.gather(*self._playing, return_exceptions=True)
-        self.trouble = ""
+        self.failing = ""
         self.is_ready, self.refusal, self.cached_tokens = True, None, 0
         self.accepts = _always
         for seen in (self.requests, self.generations, self.finished, self.cancelled):
@@ -181,7 +184,7 @@ async def serve_app(
     pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
     facts = GatewayFacts(ignored_fields=pool.ignored_fields.counts)
     metrics = GatewayMetrics(lambda: (), lambda: facts)
-    status = StatusRoutes(dispatcher, metrics.text, "1.2.3", lambda: dispatcher.trouble)
+    status = StatusRoutes(dispatcher, metrics.text, "1.2.3", lambda: dispatcher.failing)
     app = create_app(settings, model, dispatcher, pool, status)
     server = http_server(app, settings, limits)
     sock = socket.create_server(("127.0.0.1", 0))

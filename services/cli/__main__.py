@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, or stopped by a signal; 1 failed while running; 2 a bad flag, setting or
 model; 3 something is missing on the machine; 4 no gateway answers. A failure is one line,
-`baton: error: ...`; `--debug` adds the traceback.
+`baton: error: ...`; `--debug` or BATON_DEBUG=1 adds the traceback.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def _overview(available: dict[str, str]) -> str:
 
 
 def _fail(error: Exception, code: int, argv: Sequence[str]) -> int:
-    if "--debug" in argv:
+    if "--debug" in argv or os.environ.get("BATON_DEBUG", "").lower() in ("1", "true", "yes"):
         traceback.print_exception(error)
     text = " ".join(str(error).split()) or type(error).__name__
     sys.stderr.write(f"baton: error: {text}\n")

@@ -15,6 +15,8 @@ from shared.settings import (
     parse,
 )
 
+OF_EVERY_COMMAND = frozenset({"--debug"})
+
 
 class _EnvironmentOnly(argparse.Action):
     """The flag of a setting that a command takes from the environment only: says so."""
@@ -45,6 +47,7 @@ def add_settings(
 def refuse_settings(parser: argparse.ArgumentParser) -> None:
     """Name the variable of every setting that the command has no flag for; add it last."""
     known = {name for action in parser._actions for name in action.option_strings}
+    known |= OF_EVERY_COMMAND
     for item in fields(Settings):
         if flag_name(item.name) not in known:
             parser.add_argument(

@@ -16,8 +16,9 @@ URL_VARIABLE = "BATON_URL"
 
 
 def gateway_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The flag, else $BATON_URL, else the default."""
-    return (given or environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+    """The flag, else $BATON_URL, else the default; without the `/v1` that OpenAI clients want."""
+    url = given or environ.get(URL_VARIABLE) or DEFAULT_URL
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class ChatStream:

@@ -52,8 +52,12 @@ def render_status(answer: Mapping[str, Any], width: int | None = None) -> str:
     if answer.get("admin_url"):
         head += wrapped(f"probes and metrics at {answer['admin_url']}", width) + "\n"
     rows = [_row(worker) for worker in answer.get("workers", [])]
+    if trouble := answer.get("trouble"):
+        head += wrapped(f"{'trouble' if rows else 'no workers'}: {trouble}", width) + "\n"
+    elif not rows:
+        head += "no workers\n"
     if not rows:
-        return head + "no workers\n"
+        return head
     table = _table([COLUMNS, *rows])
     if width is None or max(map(len, table.splitlines())) <= width:
         return head + table

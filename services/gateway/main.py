@@ -5,6 +5,7 @@ SIGTERM                        -> no new connections, live streams finish, then 
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -30,6 +31,7 @@ from services.gateway.routes.app import create_admin_app, create_app
 from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
 from shared.block_hash import root_hash
+from shared.challenge import warn_if_short
 from shared.checkpoint import Checkpoint, load_checkpoint
 from shared.clock import SystemClock
 from shared.errors import SettingsError
@@ -52,6 +54,8 @@ from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.tracing import build_span_sink
 
+logger = logging.getLogger(__name__)
+
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """of a connection, which inherits it: what hundreds of bodies bring at once is one turn of the
 event loop. 4 MiB still arrive within 10 s over a round trip of 150 ms"""
@@ -62,6 +66,7 @@ def run(settings: Settings) -> int:
     if settings.embedded_redis:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
     configure_logs(settings.log_level)
+    warn_if_short(settings.cell_secret)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     map_large_blocks()
     checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
@@ -78,6 +83,8 @@ async def serve(settings: Settings, checkpoint: Checkpoint, listeners: "Listener
     await gateway.start()
     draining = asyncio.create_task(gateway.drain_when_told(settings.drain_s))
     administration = asyncio.create_task(gateway.admin.serve(sockets=[listeners.admin]))
+    addresses = _url(listeners.clients), _url(listeners.admin)
+    logger.info("listening on %s, probes and metrics on %s", *addresses)
     await gateway.server.serve(sockets=[listeners.clients])
     await draining
     gateway.admin.should_exit = True
@@ -169,6 +176,7 @@ class Gateway:
     async def drain_when_told(self, limit_s: float) -> None:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""
         await self.server.stopping.wait()
+        logger.info("shutting down: what runs has %g s to finish", limit_s)
         await self._dispatcher.drain(limit_s)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ import math
 import re
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +92,7 @@ class RedisClient:
         """`url`: redis://, rediss:// or unix://; SettingsError if it is none of these."""
         self._timeout_s = timeout_s
         self._redis = _connect(url, min(ATTEMPT_TIMEOUT_S, timeout_s))
+        self._place = _place(self._redis.connection_pool.connection_kwargs)
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._failed_s = -math.inf
         """when a command last had no answer in time"""
@@ -150,7 +151,8 @@ class RedisClient:
             except _LOST as error:
                 if loop.time() + pause_s >= deadline:
                     name = type(error).__name__
-                    raise StateUnavailableError(f"Redis does not answer ({name})") from error
+                    text = f"Redis at {self._place} does not answer ({name}); check --redis"
+                    raise StateUnavailableError(text) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -187,6 +189,13 @@ class RedisClient:
         refused = isinstance(error, _REFUSALS) or kind in _REFUSED
         unavailable = StateRefusedError if refused else StateUnavailableError
         return unavailable(f"Redis refuses work: {error}")
+
+
+def _place(options: Mapping[str, Any]) -> str:
+    """What is dialled: the path of a socket, or host:port; nothing of who asks."""
+    if path := options.get("path"):
+        return str(path)
+    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
 
 
 def _connect(url: str, attempt_timeout_s: float) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +33,8 @@ from shared.worker.probe_server import ProbeServer
 from shared.worker.registration import Registration
 from shared.worker.sessions import Sessions
 from shared.worker.state import WorkerState
+
+logger = logging.getLogger(__name__)
 
 ROOM_STEPS = 2
 """prompt tokens a worker accepts beyond what runs, in steps' budgets"""
@@ -136,6 +139,7 @@ class Node:
         entry = self._identity.entry(self._ready, self._pool, port)
         registry = RedisWorkerRegistry(self._redis, self._keys)
         self._registration = Registration(registry, entry, self._publisher)
+        logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
         if self._settings.probe_port:
             await self._probes.start(self._settings.host, self._settings.probe_port)
         self._registration.start(self._loops)
@@ -171,6 +175,10 @@ class Node:
             await self._registration.withdraw()
         self._sink.close()
         await self._redis.close()
+
+    def _pulled_at(self) -> str:
+        address = self._service.transfer_address
+        return f", decode workers pull KV from {address}" if address else ""
 
     def _is_ready(self) -> bool:
         listed = self._registration is not None and self._registration.is_listed

@@ -64,7 +64,7 @@ class Registration:
                 self._listed = False
                 raise
         if not self._listed:
-            logger.info("registered in redis")
+            logger.info("ready: registered in redis")
         self._listed = True
 
     async def _publish(self) -> None:

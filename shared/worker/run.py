@@ -14,6 +14,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
+from shared.challenge import warn_if_short
 from shared.checkpoint import load_checkpoint
 from shared.errors import SettingsError
 from shared.event_loop import run_main
@@ -38,6 +39,7 @@ def run_worker(
     settings = replace(settings, served_model_name=name)
     configure_logs(settings.log_level)
     warn_if_open(settings)
+    warn_if_short(settings.cell_secret)
     return run_main(_serve(settings, role, build_service))
 
 

@@ -163,7 +163,7 @@ def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
 
 
 def describe_longest(asked: Iterable[Asked], at_most: int = 5) -> str:
-    """The streams that waited longest, and the way of each: its workers and how each attempt ended."""
+    """The streams that waited longest: the workers of each attempt and how it ended."""
     longest = sorted(asked, key=lambda item: -item.longest_wait_s)[:at_most]
     return "\n".join(f"waited {item.longest_wait_s:.2f} s: {_way(item)}" for item in longest)
 

@@ -12,6 +12,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.gateway_client import GatewayClient, gateway_url
+from services.cli.status import render_status
 from shared.errors import BatonError, SettingsError
 
 STATUS = {
@@ -160,6 +161,14 @@ def test_status_as_table(
     assert " ".join(row.split()) == "decode-0 decode ready 12 h 1 0 4 3 2 9 0.2 s"
 
 
+def test_status_says_what_is_wrong() -> None:
+    trouble = "no decode worker is linked"
+    assert render_status(STATUS | {"trouble": trouble}).splitlines()[1] == f"trouble: {trouble}"
+    nobody = render_status(STATUS | {"workers": [], "trouble": trouble})
+    assert nobody.splitlines()[1:] == [f"no workers: {trouble}"]
+    assert render_status(STATUS | {"workers": []}).splitlines()[1:] == ["no workers"]
+
+
 @pytest.mark.parametrize("columns", [20, 60, 200])
 def test_status_fits_the_terminal_and_leaves_nothing_out(
     script: Script,
@@ -199,6 +208,12 @@ def test_url_is_flag_then_variable_then_default() -> None:
     assert gateway_url("http://a/", {"BATON_URL": "http://b"}) == "http://a"
     assert gateway_url(None, {"BATON_URL": "http://b/"}) == "http://b"
     assert gateway_url(None, {}) == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("end", ["/v1", "/v1/", "/", ""])
+def test_the_url_may_be_the_one_that_openai_clients_are_given(end: str) -> None:
+    assert gateway_url(f"http://a:1{end}", {}) == "http://a:1"
+    assert gateway_url(None, {"BATON_URL": f"http://a:1/sub{end}"}) == "http://a:1/sub"
 
 
 def test_errors_have_their_types(script: Script) -> None:

@@ -37,11 +37,13 @@ def free_port() -> int:
 class GatewayProcess:
     """`baton serve gateway` with its defaults."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, log_path: Path) -> None:
+        self.log_path = log_path
         self.port = free_port()
         command = [sys.executable, "-m", "services.cli", "serve", "gateway"]
         command += ["--redis", redis_url, "--port", str(self.port)]
-        self.process = subprocess.Popen(command, cwd=ROOT)  # noqa: S603
+        with log_path.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)  # noqa: S603
 
     def get(self, path: str) -> tuple[int, Any] | None:
         """Status and body; None while nobody listens."""
@@ -83,8 +85,8 @@ class GatewayProcess:
 
 
 @pytest.fixture
-def gateway(redis_servers: RedisServers) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(redis_servers.url())
+def gateway(redis_servers: RedisServers, tmp_path: Path) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(redis_servers.url(), tmp_path / "gateway.log")
     yield process
     process.process.kill()
     process.process.wait()
@@ -101,7 +103,11 @@ async def test_a_worker_of_another_type_is_found_and_may_come_back_at_its_port(
     old = WorkerProcess(tmp_path, "decode", **flags)
     entry = await old.entry(url)
     await asyncio.to_thread(wait_for, gateway.is_ready, 60.0)
-    assert gateway.get("/v1/baton/status")[1]["block_size"] == 8  # type: ignore[index]
+    status = gateway.get("/v1/baton/status")[1]  # type: ignore[index]
+    assert status["block_size"] == 8
+    log = gateway.log_path.read_text()
+    told = f"listening on {status['url']}, probes and metrics on {status['admin_url']}\n"
+    assert log.count(told) == 1 and "uvicorn" not in log
     old.kill()
 
     async def stay_listed() -> None:

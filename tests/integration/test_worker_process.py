@@ -75,7 +75,11 @@ async def test_a_worker_registers_and_answers(
     assert entry.inc.startswith(f"{worker.worker_id}.")
     link = await WorkerLink.dial(entry)
     assert link.link is not None
-    assert bool(link.link.peer.transfer_address) == (role == "prefill")
+    address = link.link.peer.transfer_address
+    assert bool(address) == (role == "prefill")
+    pulled_at = f", decode workers pull KV from {address}\n" if address else "\n"
+    wait_for(lambda: "ready: registered" in worker.errors() or None)
+    assert f"gateways dial 127.0.0.1:{entry.port}{pulled_at}" in worker.errors()
     link.send(Ping(7))
     pong = await link.take(Pong)
     assert (pong.seq, pong.load.total, pong.load.state) == (7, 64, "ready")

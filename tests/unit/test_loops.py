@@ -85,6 +85,15 @@ async def test_who_waits_for_redis_is_well(bench: Bench) -> None:
     assert bench.loops.trouble() == ""
 
 
+async def test_who_waits_says_for_what_and_how_often_it_tried(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.turns.error = StateUnavailableError("Redis is away")
+    await bench.turns.wait(3)
+    said = [record.message for record in caplog.records]
+    assert said[:2] == ["work waits: Redis is away", "work waits: Redis is away, tried 2 times"]
+
+
 async def test_a_loop_that_has_ended_is_trouble(bench: Bench) -> None:
     bench.turns.error = BaseExceptionGroup("", [GeneratorExit()])
     async with asyncio.timeout(5):

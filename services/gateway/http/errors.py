@@ -11,6 +11,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from services.gateway.http.request_id import request_id
 from shared.errors import AttemptError, BatonError, OverloadedError, RequestError
@@ -24,9 +25,6 @@ TYPES = {
     504: "timeout_error",
 }
 """status -> type; the rest is invalid_request_error below 500 and server_error from there"""
-
-POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
-"""what a client that asked for another path is told"""
 
 
 def error_type(status: int) -> str:
@@ -76,12 +74,24 @@ def http_exception_response(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     message, code = "bad request", "bad_request"
     if error.status_code == 404:
-        message, code = f"no such path; POST goes to {', '.join(POST_PATHS)}", "not_found"
+        message, code = f"no such path; {_paths(request)}", "not_found"
     elif error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
         message, code = f"wrong method for this path; use {headers['Allow']}", "method_not_allowed"
     body = _body(message, error_type(error.status_code), None, code)
     return json_response(request, body, error.status_code, headers)
+
+
+def _paths(request: Request) -> str:
+    """Where requests go instead: the paths of the port that was asked."""
+    paths: dict[str, list[str]] = {"GET": [], "POST": []}
+    for route in request.app.routes:
+        if isinstance(route, Route) and not route.path.endswith("/"):
+            for method in paths.keys() & (route.methods or ()):
+                paths[method].append(route.path_format)
+    return "; ".join(
+        f"{method} goes to {', '.join(each)}" for method, each in paths.items() if each
+    )
 
 
 def internal_error_response(request: Request) -> Response:

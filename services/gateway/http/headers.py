@@ -55,7 +55,7 @@ def timeout_s(request: Request, setting_s: float) -> float:
     except ValueError:
         wanted_s = math.nan
     if not 0 < wanted_s < math.inf:
-        raise invalid("timeout", f"a number of seconds above 0 (header {TIMEOUT_HEADER})")
+        raise invalid(TIMEOUT_HEADER, "a number of seconds above 0, as a header")
     return min(wanted_s, limit_s)
 
 

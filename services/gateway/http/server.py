@@ -85,6 +85,7 @@ def _config(app: FastAPI, limits: HttpLimits, grace_s: int) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",  # it would tell each start and end twice, once for each port
         access_log=False,
         server_header=False,
         proxy_headers=False,

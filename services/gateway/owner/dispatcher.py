@@ -23,7 +23,7 @@ from services.gateway.owner.observer import Observer
 from services.gateway.owner.owned_requests import OwnedRequests, StoreState
 from services.gateway.owner.ownership import Ownership
 from services.gateway.owner.prefill_cost import PrefillCost
-from services.gateway.owner.router import Placement
+from services.gateway.owner.router import missing_workers
 from services.gateway.owner.worker_link import WorkerLink
 from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.owner.worker_messages import WorkerMessages
@@ -49,6 +49,8 @@ go on there ends"""
 POOL_GONE_TEXT = "the model's workers were replaced by others with another KV layout or revision"
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
+SHUTTING_DOWN = "this gateway is shutting down"
+FULL = "this gateway has as many requests as it may"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Dispatcher:
         placement = requests.placement()
         returned = requests.returns(request)
         num_kept = 0 if returned or request.follows else self._num_kept_places()
-        self._check_capacity(placement, request, num_kept)
+        self._check_capacity(request, num_kept)
         live = self._open(request)
         live.returned = returned
         route = requests.route(live, placement)
@@ -143,11 +145,12 @@ class Dispatcher:
     def ready(self) -> bool:
         """Whether workers would serve a request now. Redis does not count: without it a request
         is refused in words, and what runs goes on."""
-        return (
-            not self._draining
-            and self._can_serve(self._requests.placement())
-            and len(self._requests.live) < self._settings.max_live_requests
-        )
+        return not self._unready()
+
+    def trouble(self) -> str:
+        """Why no request would be served now, and which registered workers are not linked;
+        nothing when all is well."""
+        return "; ".join(filter(None, (self._unready(), self._links.trouble())))
 
     def store_state(self) -> StoreState:
         """How Redis is, as far as this gateway knows."""
@@ -168,6 +171,7 @@ class Dispatcher:
             "block_size": identity.block_size,
             "requests": {"live": len(self._requests.live)},
             "workers": self._links.status(),
+            "trouble": self.trouble(),
         }
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
@@ -272,23 +276,26 @@ class Dispatcher:
             hashes=(root, hashes),
         )
 
-    def _can_serve(self, placement: Placement | None) -> bool:
-        return placement is not None and any(
-            view.ready and view.role == "decode" for view in self._links.views
-        )
+    def _unready(self) -> str:
+        if self._draining:
+            return SHUTTING_DOWN
+        if len(self._requests.live) >= self._settings.max_live_requests:
+            return FULL
+        return self._missing_workers()
 
-    def _check_capacity(
-        self, placement: Placement | None, request: GenerateRequest, num_kept: int
-    ) -> None:
+    def _missing_workers(self) -> str:
+        links = self._links
+        return missing_workers(links.views, self._identity.topology, links.prefill_seen)
+
+    def _check_capacity(self, request: GenerateRequest, num_kept: int) -> None:
         """A choice that follows may wait for a worker, also in a full line, and finish while we
         drain, as the choice before it does."""
         num_live = len(self._requests.live)
         if self._draining and not request.follows:
-            text = "this gateway is shutting down"
-            raise OverloadedError(text, retry_after_s=MIN_RETRY_S, status=503)
+            raise OverloadedError(SHUTTING_DOWN, retry_after_s=MIN_RETRY_S, status=503)
         if num_live + num_kept >= self._settings.max_live_requests:
-            raise self._overloaded(request, "this gateway has as many requests as it may")
-        if not (request.follows or self._can_serve(placement)):
+            raise self._overloaded(request, FULL)
+        if not request.follows and self._missing_workers():
             away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
             raise OverloadedError(
                 "no worker can serve this now",

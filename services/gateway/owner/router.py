@@ -96,6 +96,19 @@ def choose_placement(
     return Placement("local", "agg" if aggregated else "no_prefill_worker", decode)
 
 
+def missing_workers(workers: Sequence[WorkerView], topology: Topology, prefill_seen: bool) -> str:
+    """Which workers a request would need that are not there; nothing when it can be served."""
+    starting = topology == "pd" and not prefill_seen
+    texts = []
+    for role in ("prefill", "decode") if starting else ("decode",):
+        linked = [worker for worker in workers if worker.role == role]
+        if not linked:
+            texts.append(f"no {role} worker is linked")
+        elif not any(worker.ready for worker in linked):
+            texts.append(f"no linked {role} worker takes work")
+    return "; ".join(texts)
+
+
 def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement:
     """To the prefill workers whose KV is taken in time, else past them."""
     open_links = taken_in_time(prefill, decode)

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 from services.gateway.owner.background import Background
 from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.served_pool import ServedPool
+from services.gateway.owner.unlinked import Unlinked
 from services.gateway.owner.worker_link import OpenLink, WorkerLink
 from services.gateway.owner.worker_view import WorkerView
-from shared.challenge import ChallengeError, purpose_key
+from shared.challenge import purpose_key
 from shared.clock import Clock
-from shared.errors import OtherPeerError, PeerLostError, ProtocolError
+from shared.errors import PeerLostError, ProtocolError
 from shared.link.link import Link
 from shared.loops import Loops
 from shared.process import worker_id_of
@@ -92,8 +93,7 @@ class WorkerLinks:
         self._by_link: dict[Any, WorkerLink] = {}
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
         self._entries: dict[str, WorkerEntry] = {}
-        self._misleading: set[WorkerEntry] = set()
-        """listed, and somebody else or another cell answers there"""
+        self._unlinked = Unlinked()
         self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
@@ -139,6 +139,10 @@ class WorkerLinks:
         for worker in self._workers.values():
             worker.send(Ping(self._ping_seq, self._user.num_backlogged(worker)))
 
+    def trouble(self) -> str:
+        """Which registered workers are not linked and why; nothing when all are."""
+        return self._unlinked.text()
+
     def status(self) -> list[dict[str, Any]]:
         """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
         self._drop_suspects()
@@ -176,8 +180,10 @@ class WorkerLinks:
             self.registry_answers = False
             raise
         self.registry_answers = True
-        self._misleading.intersection_update(entries)
-        self._entries = {entry.inc: entry for entry in entries if entry not in self._misleading}
+        self._unlinked.keep(entries)
+        self._entries = {
+            entry.inc: entry for entry in entries if not self._unlinked.is_stranger(entry)
+        }
         self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
         self._dial_missing()
 
@@ -230,14 +236,16 @@ class WorkerLinks:
         )
         try:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)
+            self._unlinked.forget(entry)
             if self._register(link) is None:
                 await link.close()
-        except (OtherPeerError, ChallengeError) as error:
-            logger.warning("worker %s is not dialled again: %s", entry.worker_id, error)
-            self._misleading.add(entry)
-            self._entries.pop(entry.inc, None)
         except (PeerLostError, ProtocolError) as error:
-            logger.debug("worker %s not linked: %s", entry.worker_id, error)
+            self._unlinked.note(entry, error)
+            if self._unlinked.is_stranger(entry):
+                logger.warning("worker %s is not dialled again: %s", entry.worker_id, error)
+                self._entries.pop(entry.inc, None)
+            else:
+                logger.debug("worker %s not linked: %s", entry.worker_id, error)
         finally:
             self._dialing.discard(entry.inc)
 

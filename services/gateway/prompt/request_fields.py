@@ -25,8 +25,10 @@ from services.gateway.prompt.messages import Message
 from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
 
-MAX_NAMED = 8
-"""refused fields that one error names, beyond the first"""
+MAX_NAMED = 9
+"""refused fields that one error names"""
+MAX_TEXT_CHARS = 240
+"""of an error that says what is wrong with several fields; what has no place is named"""
 GRAMMAR_FIELDS = ("response_format", *guided.READERS)
 OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
 
@@ -169,14 +171,17 @@ def _check_neutral(name: str, value: Any) -> None:
 
 
 def _together(refusals: list[RequestError]) -> RequestError:
-    """The first refusal, with the names of the other fields that are wrong."""
+    """The first refusal with the texts of the others, or their fields' names where those are
+    too long."""
     first, *others = refusals
-    if not others:
-        return first
-    names = listed([shown(error.param or "") for error in others], MAX_NAMED)
-    return RequestError(
-        f"{first.message}; refused too: {names}", code=first.code, param=first.param
-    )
+    text, num_told = first.message, 1
+    while others and len(text) + len(others[0].message) + 2 <= MAX_TEXT_CHARS:
+        text += f"; {others.pop(0).message}"
+        num_told += 1
+    if others:
+        names = [shown(error.param or "") for error in others]
+        text += f"; refused too: {listed(names, MAX_NAMED - num_told)}"
+    return RequestError(text, code=first.code, param=first.param)
 
 
 def _tool_use(fields: dict[str, Any], endpoint: Endpoint) -> ToolUse:

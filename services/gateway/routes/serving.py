@@ -14,6 +14,9 @@ class Dispatch(Protocol):
     def ready(self) -> bool:
         """Whether a request would be served now."""
 
+    def trouble(self) -> str:
+        """Why not, and which registered workers are not in use; nothing when all is well."""
+
     def store_state(self) -> str:
         """How Redis is: ok, refuses writes, away."""
 

@@ -48,9 +48,8 @@ class StatusRoutes:
             others = self._dispatcher.other_pools()
             note = {"other_pools": list(others)} if others else {}
             return json_response(request, {"status": "ready", "redis": store, **note})
-        error = OverloadedError(
-            f"not ready (redis: {store})", retry_after_s=RETRY_AFTER_S, status=503
-        )
+        text = f"not ready (redis: {store}): {self._dispatcher.trouble()}"
+        error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
         return error_response(request, error)
 
     async def version(self, request: Request) -> Response:

@@ -4,8 +4,10 @@ import httpx
 import pytest
 
 from services.gateway.fields.readers import MAX_STOPS
+from services.gateway.routes.app import create_admin_app
+from services.gateway.routes.status import StatusRoutes
 from tests.http_bodies import CHAT, chat_body
-from tests.served_app import ServedApp
+from tests.served_app import ScriptedDispatcher, ServedApp
 from tests.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
 
 pytestmark = pytest.mark.anyio
@@ -57,12 +59,27 @@ async def test_bad_text_requests(
 async def test_an_unknown_path_is_told_the_paths_that_exist(
     app: ServedApp, client: httpx.AsyncClient
 ) -> None:
-    response = await client.post("/v1/embeddings", json={})
-    assert response.status_code == 404
-    message = response.json()["error"]["message"]
-    for path in message.partition("POST goes to ")[2].split(", "):
-        assert (await client.get(path)).status_code == 405
-    assert "/v1/chat/completions, /v1/completions, /tokenize, /detokenize" in message
+    for response in (await client.post("/v1/embeddings", json={}), await client.get("/v1/foo")):
+        assert response.status_code == 404
+        gets, _, posts = response.json()["error"]["message"].partition("; POST goes to ")
+        for path in posts.split(", "):
+            assert (await client.get(path)).status_code == 405
+        for path in gets.partition("GET goes to ")[2].split(", "):
+            assert (await client.post(path, json={})).status_code == 405
+        assert posts == "/v1/chat/completions, /v1/completions, /tokenize, /detokenize"
+        assert "/v1/models, " in gets
+        assert "/docs, " in gets
+
+
+async def test_the_admin_port_names_its_own_paths() -> None:
+    status = StatusRoutes(ScriptedDispatcher(lambda _: ()), lambda: b"", "1.2.3")
+    transport = httpx.ASGITransport(create_admin_app(status))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        message = (await client.get("/v1/models")).json()["error"]["message"]
+    assert message == (
+        "no such path; GET goes to /health, /ping, /ready, /version, /metrics, /v1/baton/status, "
+        "/v1/baton/requests/{rid}"
+    )
 
 
 async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
@@ -75,13 +92,14 @@ async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     not_ready = await client.get("/ready")
     assert not_ready.status_code == 503
     assert not_ready.json()["error"]["type"] == "server_error"
-    assert "redis: away" in not_ready.json()["error"]["message"]
+    message = not_ready.json()["error"]["message"]
+    assert message.startswith("not ready (redis: away): no decode worker is linked; try again")
     app.dispatcher.store = "ok"
     assert (await client.get("/health")).status_code == 200
 
 
 async def test_health_names_the_loop_that_fails(app: ServedApp, client: httpx.AsyncClient) -> None:
-    app.dispatcher.trouble = "beat fails for 31 s (TypeError)"
+    app.dispatcher.failing = "beat fails for 31 s (TypeError)"
     answer = await client.get("/health")
     assert answer.status_code == 503
     assert answer.json()["reason"] == "beat fails for 31 s (TypeError)"

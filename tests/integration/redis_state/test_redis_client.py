@@ -188,3 +188,19 @@ async def test_what_is_no_redis_is_unavailable() -> None:
 async def test_a_url_of_another_kind_is_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="--redis"):
         RedisClient("http://localhost")
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://user:hidden@127.0.0.1:1/0", "127.0.0.1:1"),
+        ("redis://127.0.0.1:1?password=hidden", "127.0.0.1:1"),
+        ("unix:///nowhere/redis.sock?password=hidden", "/nowhere/redis.sock"),
+    ],
+)
+async def test_who_is_away_is_named_without_the_password(url: str, place: str) -> None:
+    async with RedisClient(url, timeout_s=0.1) as client:
+        with pytest.raises(StateUnavailableError) as caught:
+            await client.command("PING")
+    assert str(caught.value).startswith(f"Redis at {place} does not answer (")
+    assert str(caught.value).endswith("; check --redis")

@@ -62,6 +62,17 @@ def test_debug_shows_the_traceback(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_the_variable_shows_it_too(
+    failing: list[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BATON_DEBUG", "1")
+    failing.append(BatonError("it broke"))
+    assert command_line.main(["status"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [["nothing"], ["status", "--nothing"], ["up", "--restart", "x"]])
 def test_bad_command_line_is_exit_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(argv) == 2

@@ -1,5 +1,6 @@
 """Flags made from settings: every one exists, parses and travels unchanged to a child."""
 
+import argparse
 from dataclasses import fields
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli import serve, up
-from services.cli.__main__ import Parser
+from services.cli.__main__ import Parser, main
 from services.cli.flags import add_settings, given_settings, secrets_environment, to_flags
 from shared.errors import SettingsError
 from shared.settings import NEVER_FLAGS, SECRETS, Settings, flag_name, load_settings
@@ -38,6 +39,19 @@ def test_settings_without_a_flag_of_up_are_refused_with_their_variable() -> None
             parser.parse_args(argv)
     assert "--max-backlog" not in parser.format_help()
     assert given_settings(parser.parse_args(["--topology", "pd", "--port", "1"]))["port"] == 1
+
+
+def test_up_takes_the_flag_of_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, object]] = []
+
+    def run(arguments: argparse.Namespace) -> int:
+        seen.append(given_settings(arguments))
+        return 0
+
+    monkeypatch.setattr(up, "run", run)
+    assert main(["up", "--debug"]) == 0
+    assert main(["--debug", "up", "--port", "0"]) == 0
+    assert seen == [{"debug": True}, {"debug": True, "port": 0}]
 
 
 def test_up_takes_what_model_and_machine_ask_for() -> None:

@@ -11,6 +11,7 @@ from shared.challenge import (
     Challenge,
     ChallengeError,
     purpose_key,
+    warn_if_short,
 )
 
 CELL = "cell"
@@ -82,3 +83,12 @@ def test_sizes_are_fixed_and_keys_are_apart() -> None:
     assert (len(dialler.greeting), dialler.num_expected) == (GREETING_BYTES, GREETING_BYTES)
     assert len(dialler.receive(listener.greeting)) == dialler.num_expected == PROOF_BYTES
     assert len({purpose_key(secret, use) for secret in "ab" for use in "xy"}) == 4
+
+
+@pytest.mark.parametrize(("secret", "warned"), [("", False), ("x" * 15, True), ("x" * 16, False)])
+def test_a_short_secret_is_warned_of_and_not_shown(
+    caplog: pytest.LogCaptureFixture, secret: str, warned: bool
+) -> None:
+    warn_if_short(secret)
+    assert ("fewer than 16 characters" in caplog.text) == warned
+    assert not secret or secret not in caplog.text

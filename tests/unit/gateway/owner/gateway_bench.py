@@ -13,6 +13,7 @@ from services.gateway.owner.prefill_cost import PrefillCost
 from services.gateway.owner.router import Topology
 from services.gateway.owner.served_pool import ServedPool
 from services.gateway.owner.worker_links import WorkerLinks
+from shared.challenge import OtherSecretError
 from shared.clock import ManualClock
 from shared.errors import PeerLostError, StateUnavailableError
 from shared.protocol import (
@@ -84,6 +85,7 @@ class FakeWorker:
         self.role = role
         self.load = IDLE
         self.reachable = True
+        self.same_cell = True
         self.link: FakeLink | None = None
         self.greetings: list[Hello] = []
 
@@ -242,6 +244,8 @@ class Bench:
         worker = self.workers[port]
         if not worker.reachable:
             raise PeerLostError("nobody answers")
+        if not worker.same_cell:
+            raise OtherSecretError(b"")
         worker.greetings.append(hello)
         worker.link = FakeLink(worker.hello(), on_message, on_closed)
         return worker.link

@@ -242,6 +242,7 @@ async def test_a_starting_pd_pool_is_not_ready_without_its_prefill_worker() -> N
     async with started(Bench(topology="pd")) as bench:
         await bench.add(d)
         assert not bench.dispatcher.ready()
+        assert bench.dispatcher.trouble() == "no prefill worker is linked"
         await bench.add(p)
         assert bench.dispatcher.ready()
 

@@ -4,7 +4,7 @@ import pytest
 
 from services.gateway.owner.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
 from shared.protocol import Assign, Load, Ping, Pong
-from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +45,7 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
             "block_size",
             "requests",
             "workers",
+            "trouble",
         ]
         assert list(status) == keys
         assert bench.dispatcher.worker_counters() == {"baton_preemptions_total": 3}
@@ -96,6 +97,32 @@ async def test_links_outlive_the_registry() -> None:
         assert d.link is not None
         d.link.hang_up()
         await until(lambda: len(d.greetings) == 2)
+
+
+async def test_trouble_names_the_workers_that_are_missing_and_those_not_linked() -> None:
+    p, d, e = (
+        FakeWorker("prefill", "p0"),
+        FakeWorker("decode", "d0"),
+        FakeWorker("decode", "d1"),
+    )
+    p.same_cell = d.same_cell = e.reachable = False
+    async with started(Bench()) as bench:
+        assert bench.dispatcher.trouble() == "no decode worker is linked"
+        bench.workers += [p, d, e]
+        for port, worker in enumerate(bench.workers):
+            await bench.registry.register(worker.entry(port))
+        await until(lambda: "d0, p0" in bench.links.trouble() and "d1" in bench.links.trouble())
+        assert bench.dispatcher.status()["trouble"] == (
+            "no decode worker is linked; 2 registered workers are not linked (d0, p0): another "
+            "BATON_CELL_SECRET, give all processes the same one; 1 registered worker is not linked "
+            "(d1): nobody answers at fake:2"
+        )
+        e.reachable = True
+        await until(lambda: e.link is not None)
+        assert bench.dispatcher.trouble().startswith("2 registered workers are not linked (d0, p0)")
+        for worker in (p, d):
+            await bench.registry.remove(POOL, worker.inc)
+        await until(lambda: not bench.dispatcher.trouble())
 
 
 async def test_a_worker_that_answers_no_ping_is_given_up() -> None:
