@@ -9,6 +9,7 @@ lock; safety needs no clock and no lock across processes).
 import contextlib
 import mmap
 import os
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,12 +32,14 @@ class Piece:
 
 
 class KVMemory:
-    """`num_blocks` blocks of `layout.block_bytes` and their generations in one mapping."""
+    """`num_blocks` blocks of `layout.block_bytes` and their generations in one mapping. Owns `fd`,
+    which is closed when nobody uses the pool any more."""
 
     def __init__(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
         self.fd = fd
+        weakref.finalize(self, os.close, fd)
         table = -(-num_blocks * 8 // _PAGE) * _PAGE
         self._table_bytes = table
         self._map = mmap.mmap(fd, table + num_blocks * layout.block_bytes)

@@ -6,7 +6,6 @@ each prompt alone in an engine of its own.
 """
 
 import asyncio
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -192,7 +191,6 @@ def answer_alone(tiny: TinyModel, requests: Sequence[PairRequest]) -> Answers:
         answers.tokens[request.rid] = [token for run in runs for token in run.token_ids]
         answers.reasons[request.rid] = runs[-1].finish_reason
         answers.logprobs[request.rid] = [entry for run in runs for entry in run.logprobs]
-        os.close(engine.memory.fd)
     return answers
 
 

@@ -4,7 +4,6 @@ one whose session has not had its first turn."""
 import asyncio
 import contextlib
 import gc
-import os
 import socket
 import warnings
 from collections.abc import Iterator
@@ -49,5 +48,3 @@ async def test_closing_in_any_turn_of_a_pull_closes_its_sockets() -> None:
                 for _ in range(num_turns):
                     await asyncio.sleep(0)
             await asyncio.gather(pull, return_exceptions=True)
-            os.close(pair.p.memory.fd)
-            os.close(pair.d.memory.fd)

@@ -7,7 +7,6 @@ half-copied block changes the answer.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Literal
 
@@ -133,7 +132,6 @@ class World:
 
     def _bury(self, worker: StepWorker) -> None:
         self.runner.run(worker.service.close())
-        os.close(worker.engine.memory.fd)
 
     def _boot_all(self) -> None:
         self.workers = {"prefill": self._boot("prefill"), "decode": self._boot("decode")}
