@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -61,6 +62,13 @@ def gateway() -> Iterator[tuple[str, type[EndlessAnswers]]]:
         serving.join()
 
 
+def _take_terminal() -> None:
+    """A session gets the first terminal that it opens, and so its Ctrl-C, which whoever runs the
+    tests in the background may have had ignored."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Terminal:
     """A process on a terminal of its own."""
 
@@ -73,8 +81,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            # a session gets the first terminal that it opens, and so its Ctrl-C
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # noqa: PLW1509
+            preexec_fn=_take_terminal,  # noqa: PLW1509
         )
         os.close(theirs)
 
