@@ -306,8 +306,9 @@ class Dispatcher:
     def _pool_is_gone(self, now_s: float) -> bool:
         """Other workers have taken the place of those that requests here began on."""
         lost_at_s = self._links.lost_at_s
-        gone = not self._links.views and lost_at_s is not None and bool(self.other_pools())
-        return gone and now_s - (lost_at_s or 0.0) >= POOL_GONE_S
+        if lost_at_s is None or self._links.views or not self.other_pools():
+            return False
+        return now_s - lost_at_s >= POOL_GONE_S
 
     def _abandon_all(self, failure: Failure) -> None:
         for live in self._all_live():
