@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "
 SOURCES := services shared kernels tests $(wildcard loadtest)
 TESTS ?= tests
 TEST_ARGS ?=
-# Processes for the tests that may run beside others; they wait for a third of their time.
+# Processes for the tests that may run at the same time; they wait for a third of theirs.
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 
 # What `make load` loads, and how.
@@ -66,16 +66,16 @@ check-rules: install
 	$(BIN)/python -m tests.rules
 
 test: install ## run all tests; what needs a GPU or a newer Redis than the bundled one may be skipped
-	@$(BIN)/python -m tests.redis_server
+	@$(BIN)/python -m tests.support.redis_server
 	@status=0; export SKIP_LEDGER=$$(mktemp); \
 	for part in "-m 'not alone' -n $(JOBS) --dist loadfile" "-m alone"; do \
 		echo "$(BIN)/python -m pytest --timeout 300 $$part $(TEST_ARGS) $(TESTS)"; \
 		eval "$(BIN)/python -m pytest --timeout 300 $$part $(TEST_ARGS) $(TESTS)"; code=$$?; \
 		[ $$code -eq 0 ] || [ $$code -eq 5 ] || status=1; \
-	done; $(BIN)/python -m tests.skip_ledger $$SKIP_LEDGER; rm -f $$SKIP_LEDGER; exit $$status
+	done; $(BIN)/python -m tests.support.skip_ledger $$SKIP_LEDGER; rm -f $$SKIP_LEDGER; exit $$status
 
 redis-test: install ## the tests that start a Redis, without measurements, with the bundled Redis
-	$(BIN)/python -m tests.path_without_redis $(BIN)/python -m pytest --timeout 300 -n $(JOBS) \
+	$(BIN)/python -m tests.support.path_without_redis $(BIN)/python -m pytest --timeout 300 -n $(JOBS) \
 		--dist loadfile -m "redis and not needs_redis and not alone" -k "not bench" $(TEST_ARGS) \
 		tests/integration tests/chart
 

@@ -1,1 +1,1 @@
-"""Triton kernels, each beside its torch oracle. Imports nothing of ours."""
+"""Triton kernels, each next to its torch oracle. Imports nothing of ours."""

@@ -5,14 +5,14 @@ own histogram counts them. How many tokens an event carries comes from `continuo
 a server without it is taken at one token an event.
 """
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-DATA = b"data:"
-DONE = b"[DONE]"
+from services.cli.event_reader import DONE, EventReader
 
 
 class AnswerError(Exception):
@@ -52,7 +52,8 @@ def read_answer(
     """The answer in a stream of bytes. AnswerError if it is an error, or cut short."""
     times = AnswerTimes()
     done = False
-    for content in _events(chunks):
+    reader = EventReader()
+    for content in itertools.chain.from_iterable(map(reader.feed, chunks)):
         now_ms = (now_s() - sent_s) * 1000
         if content == DONE:
             done, times.end_ms = True, now_ms
@@ -80,14 +81,3 @@ def _note_chunk(times: AnswerTimes, chunk: dict[str, Any], now_ms: float) -> Non
     times.text += text
     times.num_total_tokens = usage.get("total_tokens") or times.num_total_tokens
     times.note(now_ms, (1 if text else 0) if counted is None else counted - times.num_tokens)
-
-
-def _events(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The data of each server-sent event, as soon as it is complete."""
-    pending = b""
-    for chunk in chunks:
-        *complete, pending = (pending + chunk).split(b"\n\n")
-        for event in complete:
-            lines = [line for line in event.split(b"\n") if line.startswith(DATA)]
-            if lines:
-                yield b"\n".join(line[len(DATA) :].strip() for line in lines)

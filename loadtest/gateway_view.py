@@ -1,4 +1,4 @@
-"""What a Baton gateway measured of the same run, from its /metrics: to hold beside our own."""
+"""What a Baton gateway measured of the same run, from its /metrics: to compare with our own."""
 
 import re
 import urllib.request

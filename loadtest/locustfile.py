@@ -6,7 +6,7 @@
 Besides each request as a whole (POST), locust's tables, charts and CSV files show under TTFT the
 time to the first token and under GAP each wait between two tokens. The model and its context are
 asked of the server. Any OpenAI-compatible server will do; a Baton gateway's own histograms of the
-same run are printed beside the result.
+same run are printed next to the result.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
 from loadtest.gateway_view import GAP, TTFT, Total, read_totals
 from loadtest.prompts import Message, PromptWriter, trimmed
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHAT_PATH = "/v1/chat/completions"
 DEFAULT_CONTEXT = 4096
@@ -47,7 +47,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     group.add_argument("--load-seed", type=int, default=1, help="same seed, same questions")
 
 
-class Asking(User):
+class ChatUser(User):
     """A user of the chat endpoint."""
 
     abstract = True
@@ -115,16 +115,16 @@ class Asking(User):
             response.raise_for_status()
             models = response.json()["data"]
         except (requests.RequestException, ValueError, KeyError) as error:
-            log.error("no models at %s/v1/models: %s", self.url, error)
+            logger.error("no models at %s/v1/models: %s", self.url, error)
             raise StopUser from error
         for model in models:
             if wanted in ("", model["id"]):
                 return model["id"], int(model.get("max_model_len") or DEFAULT_CONTEXT)
-        log.error("the server has no model %r: %s", wanted, [model["id"] for model in models])
+        logger.error("the server has no model %r: %s", wanted, [model["id"] for model in models])
         raise StopUser
 
 
-class Chatting(Asking):
+class Chatting(ChatUser):
     """Several turns over a system prompt that many share; reads and thinks between them."""
 
     weight = 6
@@ -144,7 +144,7 @@ class Chatting(Asking):
             self.wait()
 
 
-class Summarising(Asking):
+class Summarising(ChatUser):
     """One long document after the other; nothing of it is shared."""
 
     weight = 1
@@ -155,7 +155,7 @@ class Summarising(Asking):
         self.ask("summary", [self.prompts.document(self.document_tokens)])
 
 
-class Coding(Asking):
+class Coding(ChatUser):
     """An editor's requests: several at once in quick succession, then none for a while."""
 
     weight = 3
@@ -191,8 +191,8 @@ def show_gateway(environment: Environment, **_: Any) -> None:
             after[name].since(_before.get(name, Total())).mean_ms if name in after else None
         )
         if own_ms is not None and gateway_ms is not None:
-            log.info("%s mean: %.2f ms here, %.2f ms at the gateway", kind, own_ms, gateway_ms)
-    log.info("read the rows POST, TTFT and GAP: the row Aggregated mixes all three")
+            logger.info("%s mean: %.2f ms here, %.2f ms at the gateway", kind, own_ms, gateway_ms)
+    logger.info("read the rows POST, TTFT and GAP: the row Aggregated mixes all three")
 
 
 def _mean_ms(environment: Environment, kind: str) -> float | None:

@@ -13,7 +13,7 @@ NUM_SYSTEM_PROMPTS = 8
 WORDS_PER_TOKEN = 0.7
 """a cautious guess for English; prompts are sized with it, usage says what they really were"""
 SUBJECTS = "the harbour|our market|a library|the railway|this garden|her workshop|the old mill"
-VERBS = "opens before|depends on|was built beside|pays for|looks after|has outgrown|remembers"
+VERBS = "opens before|depends on|was built next to|pays for|looks after|has outgrown|remembers"
 OBJECTS = "the morning ferry|a quiet street|every visitor|the winter stores|two small bridges"
 TOPICS = "a bakery|a school|a hospital|a bank|a museum|a farm|a theatre|an observatory"
 TASKS = "sorts a list|parses a date|counts words|joins two tables|retries a call|draws a tree"
@@ -69,7 +69,7 @@ def trimmed(messages: list[Message], num_tokens: int, limit: int) -> list[Messag
 
 
 def _sentences(numbers: random.Random, num_tokens: int) -> Iterator[str]:
-    """Enough for so many tokens, at least one."""
+    """Enough for `num_tokens` tokens, at least one."""
     left = num_tokens * WORDS_PER_TOKEN
     while True:
         parts = (numbers.choice(words.split("|")) for words in (SUBJECTS, VERBS, OBJECTS))

@@ -4,10 +4,10 @@
     proof     dialler first       HMAC-SHA256(secret, channel, version, direction, both nonces)
     proof     listener            the same for its direction; zeros if the dialler's was wrong
 
-Sizes are fixed and nothing is decoded, so a stranger is hung up on before one frame is read. Who
-dials proves first: a listener never signs anything for a stranger. An empty secret takes the same
-steps and keeps out who does not speak this protocol, nobody else. What follows on the connection
-is neither encrypted nor signed.
+Sizes are fixed and nothing is decoded, so a stranger is hung up on before one frame is read. The
+dialling side proves first: a listener never signs anything for a stranger. An empty secret takes
+the same steps and keeps out only peers that do not speak this protocol. What follows on the
+connection is neither encrypted nor signed.
 """
 
 import hashlib

@@ -123,7 +123,7 @@ def _read_packed(value: Any) -> tuple[int, ...]:
 
 
 def _counter(max_arrays: int) -> Callable[[list[Any]], list[Any]]:
-    """Lets so many arrays pass, then ends the decoding."""
+    """Lets `max_arrays` arrays pass, then ends the decoding."""
     num_left = max_arrays
 
     def count(items: list[Any]) -> list[Any]:

@@ -8,9 +8,10 @@ BatonError
  +- RequestError           the client's request is wrong (HTTP 4xx)
  +- OverloadedError        no room now; carries Retry-After (HTTP 429 or 503)
  +- AttemptError           one attempt failed; the gateway may retry the request
- +- GrammarError           a grammar is wrong, needs too much, or was left by an output
+ +- GrammarError           a grammar is wrong, needs too much, or allows no output
+ |   +- OffGrammarError    an output cannot go on by it here; another attempt may
  +- ProtocolError          a peer sent what the wire format does not allow
- |   +- OtherPeerError     a peer is not who was looked for at its address
+ |   +- OtherPeerError     another peer answers at the address
  +- OutOfBlocksError       the KV pool has no free block
  +- StateUnavailableError  Redis does not answer
  |   +- StateRefusedError  it answers and does not write (out of memory, read only): nothing is done
@@ -84,6 +85,10 @@ class AttemptError(BatonError):
 
 
 class GrammarError(BatonError):
+    pass
+
+
+class OffGrammarError(GrammarError):
     pass
 
 

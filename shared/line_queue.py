@@ -1,4 +1,4 @@
-"""Lines on their way out: never waited for, at most so many, and none lost unnoticed.
+"""Lines on their way out: never waited for, limited in number, and none lost unnoticed.
 
 A pipe nobody reads, a terminal in Ctrl-S and a full disk stop the thread that writes, and nobody
 else. What finds no room, or cannot be written, is counted; the count is written when there is

@@ -6,7 +6,8 @@ import secrets
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
+"""prctl: the signal this process gets when its parent ends"""
 _M_MMAP_THRESHOLD = -3
 LARGE_BLOCK_BYTES = 128 * 1024
 
@@ -19,7 +20,7 @@ def die_with_parent(parent_pid: int) -> None:
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,17 +1,20 @@
 """The words gateway and workers say to each other, and their encoding.
 
 A link begins with the bytes of `shared.challenge`. Then the worker says HELLO, and the gateway
-after it, if it has reached who it looked for. A frame is a 4-byte big-endian length and the message
-as `shared.codec` encodes it. A peer that sends anything else gets its link closed.
+after it, if it has reached the worker it looked for. A frame is a 4-byte big-endian length and the
+message as `shared.codec` encodes it. A peer that sends anything else gets its link closed.
 
-Every message about a request carries (rid, epoch). An epoch names one prefill incarnation and
-one decode incarnation, once; a receiver ignores any epoch but its current one.
+Every message about a request carries its attempt, (rid, epoch). An epoch names one prefill
+incarnation and one decode incarnation, once; a receiver ignores any epoch but its current one.
+What is to be computed for an attempt is its `Work`, which ASSIGN and RECEIVE carry and the
+engine's sequence embeds: a new field of a request is a field of `Work` and of nothing else.
 
 Version history
     1  first version
     2  links and pulls begin with a challenge; the gateway's HELLO comes second, names its receiver
        and carries a session secret; token ids travel packed, without the hashes of their blocks;
        REFUSE has a text
+    3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
 """
 
 import typing
@@ -20,7 +23,7 @@ from typing import Literal, NamedTuple
 
 from shared.codec import Codec, PackedIds
 
-VERSION = 2
+VERSION = 3
 MAX_HELLO_BYTES = 64 * 2**10
 """of a frame before HELLO"""
 MAX_FRAME_BYTES = 8 * 2**20
@@ -37,6 +40,10 @@ class Attempt(NamedTuple):
 
 
 FinishReason = Literal["stop", "length"]
+Refusal = Literal["no_room", "incarnation", "draining", "too_long", "invalid", "grammar"]
+"""why a worker does not accept an attempt"""
+GREEDY_BELOW = 1e-3
+"""a temperature under this is greedy: logits / T overflows or leaves no second candidate"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Sampling:
 
     max_tokens: int
     temperature: float = 1.0
-    """0 is greedy"""
+    """under GREEDY_BELOW is greedy"""
     top_k: int = 0
     """0 keeps all"""
     top_p: float = 1.0
@@ -75,6 +82,21 @@ class Sampling:
     """what the output must match, as `shared.grammar` reads it; empty is anything"""
 
 
+@dataclass(frozen=True)
+class Work:
+    """What one attempt at a request is to compute, wherever it runs."""
+
+    attempt: Attempt
+    token_ids: PackedIds
+    """the client's prompt, then the tokens already delivered by earlier attempts"""
+    num_prompt_tokens: int
+    """length of the client's prompt alone"""
+    hash_root: bytes
+    """parent of the first block, salted with the tenant; the worker names the blocks itself"""
+    sampling: Sampling
+    traceparent: str = ""
+
+
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position, of the unscaled distribution."""
 
@@ -86,7 +108,7 @@ class TokenLogprobs(NamedTuple):
 class Incoming(NamedTuple):
     """What a decode worker has still to pull from one prefill worker."""
 
-    p_inc: str
+    prefill_incarnation: str
     num_tokens: int
     tokens_s: float
     """measured while reads were unanswered; 0 until something was"""
@@ -112,6 +134,9 @@ class Load:
     """prompt tokens whose KV nobody pulls yet; prefill workers only"""
     incoming: tuple[Incoming, ...] = ()
     """what this worker pulls, by prefill worker; decode workers only"""
+    unreserved_tokens: dict[str, int] = field(default_factory=dict)
+    """prompt tokens whose KV lacks blocks here, by prefill worker; decode workers only. Where it
+    lies they are unpulled too"""
 
 
 class SpanEvent(NamedTuple):
@@ -135,15 +160,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Hello:
-    """First frame in each direction. The worker's tells who it is; the gateway's, what lives."""
+    """First frame in each direction. The worker's names itself; the gateway's names what lives."""
 
     version: int
     role: Literal["gateway", "prefill", "decode"]
-    inc: str
-    """incarnation: worker or gateway id, a dot, and a 128-bit boot nonce in hex"""
+    incarnation: str
+    """worker or gateway id, a dot, and a 128-bit boot nonce in hex"""
     pool: str
     """(model, revision, layout fingerprint) in one string; peers of another pool are refused"""
-    live: tuple[tuple[str, int], ...] = ()
+    attempts: tuple[Attempt, ...] = ()
     """gateway only: attempts it still owns on this worker, at most MAX_LIVE_ATTEMPTS; the worker
     drops all others of it"""
     load: Load | None = None
@@ -166,48 +191,32 @@ class Assign:
     """Gateway -> worker: compute this prompt. `mode` prefill = hand over after token 1;
     local = keep the sequence and decode it here, with the recorded reason."""
 
-    rid: str
-    epoch: int
-    inc: str
+    work: Work
+    incarnation: str
     """receiver's incarnation; a restarted worker refuses"""
-    token_ids: PackedIds
-    """the client's prompt, then the tokens already delivered by earlier attempts"""
-    num_prompt_tokens: int
-    """length of the client's prompt"""
-    hash_root: bytes
-    """parent of the first block; the worker names the blocks of token_ids itself"""
-    sampling: Sampling
     mode: Literal["prefill", "local"]
     reason: Literal["", "agg", "no_prefill_worker", "no_pair", "slow_link"] = ""
     ticket: str = ""
     """secret of this attempt that authorises its KV pull"""
-    traceparent: str = ""
 
 
 @dataclass(frozen=True)
 class Receive:
     """Gateway -> decode worker, after START: reserve all blocks, pull from `source`, decode."""
 
-    rid: str
-    epoch: int
-    inc: str
-    p_inc: str
+    work: Work
+    incarnation: str
+    prefill_incarnation: str
     source: str
     """transfer address of the prefill worker"""
     ticket: str
-    token_ids: PackedIds
-    num_prompt_tokens: int
-    hash_root: bytes
-    sampling: Sampling
-    traceparent: str = ""
 
 
 @dataclass(frozen=True)
 class Cancel:
     """Gateway -> worker: drop this attempt and everything of it."""
 
-    rid: str
-    epoch: int
+    attempt: Attempt
     reason: str = ""
 
 
@@ -236,9 +245,8 @@ class Pong:
 class Start:
     """Worker -> gateway: the first chunk of the attempt is scheduled."""
 
-    rid: str
-    epoch: int
-    inc: str
+    attempt: Attempt
+    incarnation: str
     num_cached_tokens: int
     load: Load
 
@@ -247,12 +255,11 @@ class Start:
 class Refuse:
     """Worker -> gateway: not accepted, nothing kept. `reason` is a word for the receipt."""
 
-    rid: str
-    epoch: int
-    inc: str
-    reason: Literal["no_room", "incarnation", "draining", "too_long", "fingerprint", "invalid"]
+    attempt: Attempt
+    incarnation: str
+    reason: Refusal
     text: str = ""
-    """of `invalid`: what the worker does not take"""
+    """of `invalid`: what the worker does not take; of `grammar`: why nothing can match it"""
 
 
 class TokenRun(NamedTuple):
@@ -266,12 +273,17 @@ class TokenRun(NamedTuple):
     finish_reason: FinishReason | None = None
     """set when the worker ended the sequence with the last token of this run"""
 
+    @property
+    def attempt(self) -> Attempt:
+        """Two fields on the wire: as one, a frame of 256 runs takes half as long again to read."""
+        return Attempt(self.rid, self.epoch)
+
 
 @dataclass(frozen=True)
 class Tokens:
     """Worker -> gateway: all tokens of one step for this gateway."""
 
-    inc: str
+    incarnation: str
     runs: tuple[TokenRun, ...]
     load: Load
 
@@ -281,9 +293,8 @@ class Spans:
     """Worker -> gateway: the stages this attempt went through here. A later span of the same
     name replaces an earlier one: a stage may be told while it still goes on."""
 
-    rid: str
-    epoch: int
-    inc: str
+    attempt: Attempt
+    incarnation: str
     spans: tuple[Span, ...]
 
 
@@ -291,9 +302,8 @@ class Spans:
 class Fail:
     """Worker -> gateway: the attempt is lost here. `own_fault` counts as a strike."""
 
-    rid: str
-    epoch: int
-    inc: str
+    attempt: Attempt
+    incarnation: str
     code: str
     message: str
     own_fault: bool = False
@@ -303,9 +313,8 @@ class Fail:
 class Handback:
     """Worker -> gateway: given back cleanly (pressure, drain); not a strike."""
 
-    rid: str
-    epoch: int
-    inc: str
+    attempt: Attempt
+    incarnation: str
     reason: str
 
 
@@ -314,7 +323,7 @@ class Pull:
     """Worker -> gateway: popped from the backlog; answer with Assign or Cancel."""
 
     rid: str
-    inc: str
+    incarnation: str
 
 
 Message = (

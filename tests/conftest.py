@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clock import ClockTests
-from tests.interpreter import patch_once
-from tests.measured import Measured, MeasuredLines, Record
-from tests.skip_ledger import GPU, SkipLedger, skip
+from tests.support.clock import ClockTests
+from tests.support.interpreter import patch_once
+from tests.support.measured import Measured, MeasuredLines, Record
+from tests.support.skip_ledger import GPU, SkipLedger, skip
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -84,7 +84,7 @@ def _redis_not_here(items: Sequence[pytest.Item]) -> frozenset[str]:
     """What the Redis of this machine lacks; where all must be exercised that is an error."""
     if not any(item.get_closest_marker("needs_redis") for item in items):
         return frozenset()
-    from tests.redis_server import not_here  # noqa: PLC0415 a GPU machine has no Redis
+    from tests.support.redis_server import not_here  # noqa: PLC0415 a GPU machine has no Redis
 
     missing = not_here()
     if missing and os.environ.get("REQUIRE_REDIS"):

@@ -16,16 +16,22 @@ from typing import NoReturn
 
 from shared.errors import BatonError, SettingsError
 from shared.release import release
+from shared.settings.load import load_settings
+from shared.settings.setting import environment_name
 
 COMMANDS = {
     "up": "start Redis, a gateway and workers on this machine",
     "down": "stop what `baton up` started",
-    "status": "show the workers of a running gateway",
     "chat": "talk to the model",
-    "demo": "start everything, ask one question, show its trace, stop",
-    "serve": "run one process: gateway, prefill or decode",
+    "status": "show the workers of a running gateway",
     "bench": "measure a server, the gateway, the engine or its kernels",
+    "serve": "run one process: gateway, prefill or decode",
+    "demo": "start everything, ask one question, show its trace, stop",
 }
+RARE = frozenset({"demo"})
+"""commands that the overview lists under a heading of their own"""
+FOLDERS = {"bench": "services.cli.bench.command"}
+"""commands with a folder of their own"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,7 +73,7 @@ def _run(argv: list[str]) -> int:
     name, *rest = argv
     if name not in available:
         raise SettingsError(f"unknown command {name!r}; one of: {', '.join(available)}")
-    command = importlib.import_module(f"services.cli.{name}")
+    command = importlib.import_module(_module(name))
     parser = Parser(prog=f"baton {name}", description=available[name])
     command.add_arguments(parser)
     if not any("--debug" in action.option_strings for action in parser._actions):
@@ -83,21 +89,43 @@ def _run(argv: list[str]) -> int:
     return code
 
 
+def _module(name: str) -> str:
+    return FOLDERS.get(name, f"services.cli.{name}")
+
+
 def _exists(name: str) -> bool:
-    return importlib.util.find_spec(f"services.cli.{name}") is not None
+    return importlib.util.find_spec(_module(name)) is not None
 
 
 def _overview(available: dict[str, str]) -> str:
-    lines = [f"  {name:8}{text}" for name, text in available.items()]
-    return "usage: baton COMMAND [flags]\n\n" + "\n".join(lines) + "\n"
+    lines = {name: f"  {name:8}{text}\n" for name, text in available.items()}
+    first = "".join(line for name, line in lines.items() if name not in RARE)
+    rest = "".join(line for name, line in lines.items() if name in RARE)
+    return (
+        f"usage: baton COMMAND [flags]\n\n{first}\nother commands:\n{rest}\n"
+        "`baton COMMAND --help` shows a command's flags\n"
+    )
 
 
 def _fail(error: Exception, code: int, argv: Sequence[str]) -> int:
-    if "--debug" in argv or os.environ.get("BATON_DEBUG", "").lower() in ("1", "true", "yes"):
+    if _debug(argv):
         traceback.print_exception(error)
     text = " ".join(str(error).split()) or type(error).__name__
     sys.stderr.write(f"baton: error: {text}\n")
     return code
+
+
+def _debug(argv: Sequence[str]) -> bool:
+    """The setting `debug`, read by itself: what failed may be any other flag or variable."""
+    flag = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flag.add_argument("--debug", nargs="?", const="true")
+    name = environment_name("debug")
+    text = flag.parse_known_args(argv)[0].debug or os.environ.get(name, "false")
+    try:
+        settings = load_settings(environ={name: text})
+    except SettingsError:
+        return True
+    return settings.telemetry.debug
 
 
 if __name__ == "__main__":

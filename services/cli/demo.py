@@ -5,15 +5,22 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from services.cli.cluster.local_cell import (
+    check_model,
+    finished,
+    running,
+    stop_signals,
+    this_machine,
+)
+from services.cli.cluster.output import Output
+from services.cli.cluster.plan import Machine, Plan, Topology, make_plan
 from services.cli.gateway_client import GatewayClient
-from services.cli.local_cell import check_model, finished, running, stop_signals, this_machine
-from services.cli.output import Output
-from services.cli.plan import Plan, Topology, make_plan
 from services.cli.terminal import terminal_width
-from services.cli.waterfall import ASCII, Ink, render_waterfall
+from services.cli.trace.waterfall import ASCII, Ink, render_waterfall
 from shared.demo_model.knowledge import DEMO_QUESTION
 
 MAX_TOKENS = 160
@@ -25,21 +32,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=DEMO_QUESTION, metavar="TEXT", help="what to ask")
     parser.add_argument("--model", metavar="DIR|HUB_ID", help="default: the demo model")
     parser.add_argument(
-        "--topology", choices=("pd", "agg"), help="see `baton up`; default: pd, the hand-over shows"
+        "--topology",
+        choices=("pd", "agg"),
+        help="see `baton up`; default: pd, the hand-over shows, but for a model on one GPU",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
-    flags: dict[str, Any] = {"port": 0}
-    if arguments.model:
-        flags["model"] = arguments.model
-    topology: Topology = arguments.topology or "pd"
-    plan = make_plan(flags, os.environ, this_machine(), topology=topology, num_decode=1)
-    if arguments.topology is None:
-        plan = replace(plan, why="")
-    check_model(plan.settings)
+    plan = demo_plan(arguments.model, arguments.topology, os.environ, this_machine())
+    check_model(plan.settings.model, plan.settings.compute.max_model_len)
     return asyncio.run(_demo(plan, arguments.prompt, started_s))
+
+
+def demo_plan(
+    model: str | None, topology: Topology | None, environ: Mapping[str, str], machine: Machine
+) -> Plan:
+    """The demo model runs on the CPU: it answers there before a GPU has compiled its kernels. Two
+    workers with another model would not fit on one GPU."""
+    flags: dict[str, Any] = {"port": 0, "model": model} if model else {"port": 0, "device": "cpu"}
+    chosen: Topology = topology or ("agg" if model and machine.num_gpus == 1 else "pd")
+    plan = make_plan(flags, environ, machine, topology=chosen, num_decode=1)
+    return plan if topology else replace(plan, why="")
 
 
 async def _demo(plan: Plan, prompt: str, started_s: float) -> int:

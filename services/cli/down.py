@@ -6,7 +6,7 @@ import select
 import sys
 from pathlib import Path
 
-from services.cli.run_file import RunRecord, live_records, runtime_folder, terminate
+from services.cli.cluster.run_file import RunRecord, live_records, runtime_folder, terminate
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
 PATIENCE_S = 30.0

@@ -1,18 +1,19 @@
 """Command-line flags made from the settings, so that each is described once."""
 
 import argparse
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, fields
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from shared.settings import (
+from shared.settings.groups import Settings
+from shared.settings.load import EVERY_SETTING, GROUPS, values_of
+from shared.settings.setting import (
     NEVER_FLAGS,
     SECRETS,
-    Settings,
+    Setting,
+    as_text,
     environment_name,
     flag_name,
-    parse,
+    settings_in,
 )
 
 OF_EVERY_COMMAND = frozenset({"--debug"})
@@ -26,29 +27,55 @@ class _EnvironmentOnly(argparse.Action):
         parser.error(f"{flag} is not a flag of {command}; set {environment_name(self.dest)}")
 
 
+class HelpAll(argparse.Action):
+    """`--help-all`: prints the help with the flags that `--help` leaves out."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+        self._texts: dict[argparse.Action, str | None] = {}
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        for action, text in self._texts.items():
+            action.help = text
+        parser.print_help()
+        parser.exit()
+
+    def alone_shows(self, action: argparse.Action) -> None:
+        """`--help` leaves this flag out."""
+        self._texts[action] = action.help
+        action.help = argparse.SUPPRESS
+
+
 def add_settings(
     parser: argparse.ArgumentParser,
     names: Iterable[str] | None = None,
     defaults: Mapping[str, str] | None = None,
-) -> None:
-    """A flag for each named setting, all when None; one that is never a flag says so. A flag not
-    given parses as None.
+) -> HelpAll:
+    """A flag for each named setting, all when None, but for those that are never flags. `--help`
+    shows those most people need, `--help-all` every one. A flag not given parses as None.
 
     `defaults`: what the help shows where the command has a default of its own.
     """
+    help_all = parser.add_argument("--help-all", action=HelpAll, help="show every flag and exit")
+    assert isinstance(help_all, HelpAll)
     wanted = None if names is None else set(names)
-    for item in fields(Settings):
-        if item.name in NEVER_FLAGS:
-            continue
-        if wanted is None or item.name in wanted:
-            _add_setting(parser, item, (defaults or {}).get(item.name, _shown(item)))
+    for group in GROUPS:
+        section = parser.add_argument_group(group.heading)
+        for item in settings_in(group):
+            if item.name in NEVER_FLAGS or (wanted is not None and item.name not in wanted):
+                continue
+            default = (defaults or {}).get(item.name, _shown(item))
+            action = _add_setting(section, item, default)
+            if not item.common:
+                help_all.alone_shows(action)
+    return help_all
 
 
 def refuse_settings(parser: argparse.ArgumentParser) -> None:
     """Name the variable of every setting that the command has no flag for; add it last."""
     known = {name for action in parser._actions for name in action.option_strings}
     known |= OF_EVERY_COMMAND
-    for item in fields(Settings):
+    for item in EVERY_SETTING:
         if flag_name(item.name) not in known:
             parser.add_argument(
                 flag_name(item.name),
@@ -62,7 +89,7 @@ def refuse_settings(parser: argparse.ArgumentParser) -> None:
 
 def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings a parsed command line names."""
-    names = {item.name for item in fields(Settings)}
+    names = {item.name for item in EVERY_SETTING}
     return {
         name: value
         for name, value in vars(arguments).items()
@@ -73,30 +100,30 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def to_flags(settings: Settings) -> list[str]:
     """The flags that differ from the defaults, without secrets."""
     flags: list[str] = []
-    for item in fields(Settings):
-        value = getattr(settings, item.name)
+    for item, value in values_of(*settings.groups):
         if value != item.default and item.name not in SECRETS:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            flags += [flag_name(item.name), text]
+            flags += [flag_name(item.name), as_text(value)]
     return flags
 
 
 def secrets_environment(settings: Settings) -> dict[str, str]:
     """The secrets that differ from the defaults, as `BATON_` variables."""
     return {
-        environment_name(item.name): str(getattr(settings, item.name))
-        for item in fields(Settings)
-        if item.name in SECRETS and getattr(settings, item.name) != item.default
+        environment_name(item.name): str(value)
+        for item, value in values_of(*settings.groups)
+        if item.name in SECRETS and value != item.default
     }
 
 
-def _add_setting(parser: argparse.ArgumentParser, item: "Field[Any]", default: str) -> None:
-    text = f"{item.metadata['help']} [{environment_name(item.name)}, default: {default}]"
-    optional: dict[str, Any] = {"nargs": "?", "const": True} if item.type is bool else {}
-    parser.add_argument(
+def _add_setting(
+    section: "argparse._ArgumentGroup", item: Setting, default: str
+) -> argparse.Action:
+    text = f"{item.help} [{environment_name(item.name)}, default: {default}]"
+    optional: dict[str, Any] = {"nargs": "?", "const": True} if item.kind is bool else {}
+    return section.add_argument(
         flag_name(item.name),
         dest=item.name,
-        type=partial(parse, item.name),
+        type=item.parse,
         default=argparse.SUPPRESS,
         metavar=_metavar(item),
         help=text.replace("%", "%%"),
@@ -104,15 +131,13 @@ def _add_setting(parser: argparse.ArgumentParser, item: "Field[Any]", default: s
     )
 
 
-def _shown(item: "Field[Any]") -> str:
-    if isinstance(item.default, bool):
-        return str(item.default).lower()
-    return str(item.default) if item.default != "" else "empty"
+def _shown(item: Setting) -> str:
+    return as_text(item.default) or "empty"
 
 
-def _metavar(item: "Field[Any]") -> str:
-    if item.metadata["choices"]:
-        return "|".join(item.metadata["choices"])
-    if item.type is bool:
+def _metavar(item: Setting) -> str:
+    if item.choices:
+        return "|".join(item.choices)
+    if item.kind is bool:
         return "true|false"
-    return "TEXT" if item.type is str else "N"
+    return "TEXT" if item.kind is str else "N"

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.cli.run_file import live_records, runtime_folder
+from services.cli.cluster.run_file import live_records, runtime_folder
+from services.cli.event_reader import DONE, EventReader
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "BATON_URL"
+READ_BYTES = 64 * 1024
 
 
 def gateway_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -26,6 +28,7 @@ class ChatStream:
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
+        self._reader = EventReader()
         self.request_id = response.headers.get("x-request-id", "")
         self.finish_reason: str | None = None
 
@@ -42,12 +45,11 @@ class ChatStream:
 
     def _events(self) -> Iterator[dict[str, Any]]:
         try:
-            for line in self._response:
-                text = line.decode("utf-8").strip()
-                if text == "data: [DONE]":
-                    return
-                if text.startswith("data:"):
-                    yield json.loads(text.removeprefix("data:"))
+            while received := self._response.read1(READ_BYTES):
+                for content in self._reader.feed(received):
+                    if content == DONE:
+                        return
+                    yield json.loads(content)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise BatonError(f"the answer broke off: {error}") from error
         raise BatonError("the answer ended before it was complete")

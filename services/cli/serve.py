@@ -5,7 +5,7 @@ import importlib
 
 from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.process import die_with_parent
-from shared.settings import load_settings
+from shared.settings.load import load_settings
 
 SERVICES = {
     "gateway": "services.gateway.main",

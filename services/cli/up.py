@@ -5,11 +5,17 @@ import asyncio
 import os
 from pathlib import Path
 
-from services.cli.detach import start_detached
+from services.cli.cluster.detach import start_detached
+from services.cli.cluster.local_cell import (
+    check_model,
+    finished,
+    running,
+    stop_signals,
+    this_machine,
+)
+from services.cli.cluster.output import Output
+from services.cli.cluster.plan import Plan, make_plan
 from services.cli.flags import add_settings, given_settings, refuse_settings
-from services.cli.local_cell import check_model, finished, running, stop_signals, this_machine
-from services.cli.output import Output
-from services.cli.plan import Plan, make_plan
 from shared.errors import BatonError
 
 SETTINGS = (
@@ -26,6 +32,7 @@ SETTINGS = (
     "max_model_len",
     "dtype",
     "gpu_memory_utilization",
+    "kv_memory_mib",
     "max_num_seqs",
     "eager",
     "device",
@@ -37,7 +44,12 @@ from the environment, so that the help stays short. `--threads` defaults to
 max(1, cores // workers) here: torch's own default makes workers fight for cores"""
 
 
+EPILOG = "every other setting is read from its variable; `baton serve --help-all` lists them"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    help_all = add_settings(parser, SETTINGS, {"threads": "max(1, cores // workers)"})
     parser.add_argument(
         "--topology",
         choices=("pd", "agg"),
@@ -47,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode", type=int, metavar="M", help="decode workers; default: one per GPU with agg, 1"
     )
-    add_settings(parser, SETTINGS, {"threads": "max(1, cores // workers)"})
-    parser.add_argument(
+    restart = parser.add_argument(
         "--restart",
         choices=("always", "never"),
         default="always",
         help="whether a dead process is started again; default: always",
     )
+    help_all.alone_shows(restart)
     parser.add_argument("--log-dir", type=Path, metavar="D", help="one log file per process here")
     parser.add_argument("--detach", action="store_true", help="return once everything is ready")
     parser.add_argument("--notify-fd", type=int, help=argparse.SUPPRESS)
@@ -69,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         num_prefill=arguments.prefill,
         num_decode=arguments.decode,
     )
-    check_model(plan.settings)
+    check_model(plan.settings.model, plan.settings.compute.max_model_len)
     if arguments.detach:
         return start_detached(arguments.command_line, arguments.log_dir)
     output = Output(log_folder=arguments.log_dir, notify_fd=arguments.notify_fd)

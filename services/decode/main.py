@@ -2,10 +2,9 @@
 
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
-from shared.fault_delay import planted_delay_s
-from shared.settings import Settings
-from shared.transfer.tcp import TcpTransport
-from shared.transfer.transport import TransferLimits
+from shared.planted_delays.delays import planted_delay_s
+from shared.settings.groups import Settings
+from shared.transfer.build import build_transport
 from shared.worker.node import Parts
 from shared.worker.run import run_worker
 
@@ -17,13 +16,13 @@ def run(settings: Settings) -> int:
 
 def build_service(parts: Parts) -> DecodeService:
     settings = parts.settings
-    limits = TransferLimits(lease_s=settings.lease_s, max_pulls=settings.max_pulls)
-    transport = TcpTransport(
+    transport = build_transport(
+        settings.handover,
+        settings.network,
+        settings.worker.transfer_port,
         parts.memory,
-        parts.inc,
-        limits=limits,
-        clock=parts.clock,
-        cell_secret=settings.cell_secret,
+        parts.incarnation,
+        parts.clock,
     )
-    pulls = Pulls(transport, planted_delay_s(settings.fault_delay, "transport"))
+    pulls = Pulls(transport, planted_delay_s(settings.telemetry.fault_delay, "transport"))
     return DecodeService(parts.state, parts.outbox, parts.engine, pulls, parts.clock)

@@ -7,36 +7,25 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shared.errors import KVTransferError, PeerLostError
-from shared.loops import Loops
 from shared.protocol import Attempt, Receive
-from shared.transfer.traffic import Traffic
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
 from shared.worker.channel import Reserved
 
 logger = logging.getLogger(__name__)
+
+PullFailure = tuple[str, str]
+"""code and text of a FAIL"""
 
 
 class Pulls:
     """Starts, cancels and awaits pulls. The transport bounds how many read at once."""
 
     def __init__(self, transport: KVTransport, delay_s: float = 0.0) -> None:
-        self._transport = transport
+        self.transport = transport
         self._delay_s = delay_s
         """planted at the end of each pull, for tests"""
-        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._tasks: dict[Attempt, asyncio.Task[PullFailure | None]] = {}
         self._keepers: dict[Attempt, asyncio.Task[None]] = {}
-
-    @property
-    def transport_name(self) -> str:
-        return self._transport.name
-
-    @property
-    def traffic(self) -> Traffic:
-        return self._transport.traffic
-
-    @property
-    def loops(self) -> Loops:
-        return self._transport.loops
 
     def start(
         self,
@@ -45,31 +34,35 @@ class Pulls:
         on_pulled: Callable[[Pulled], None],
         on_failed: Callable[[str, str], None],
     ) -> None:
-        """Exactly one of the callbacks runs, unless the pull is cancelled. `on_failed` gets the
-        code and the text of a FAIL."""
+        """Exactly one of the callbacks runs, unless the pull is cancelled: `on_failed` once no
+        read touches the blocks any more, with the code and the text of a FAIL."""
         self.stop_keeping(reserved.attempt)
         request = replace(
             _request_of(message),
             block_ids=reserved.block_ids,
             num_present_blocks=reserved.num_present_blocks,
         )
-        task = asyncio.create_task(self._run(request, on_pulled, on_failed))
+        task = asyncio.create_task(self._run(request, on_pulled))
         self._tasks[reserved.attempt] = task
 
-        def settle(task: "asyncio.Task[None]") -> None:
+        def settle(task: "asyncio.Task[PullFailure | None]") -> None:
             self._tasks.pop(reserved.attempt, None)
-            self.traffic.forget(reserved.attempt)
-            if not task.cancelled() and task.exception() is not None:
+            self.transport.traffic.forget(reserved.attempt)
+            if task.cancelled():
+                return
+            if task.exception() is not None:
                 logger.error("a pull broke", exc_info=task.exception())
                 on_failed("kv_transfer", "the pull broke")
+            elif (failure := task.result()) is not None:
+                on_failed(*failure)
 
         task.add_done_callback(settle)
 
     def keep(self, message: Receive) -> None:
         """Nothing to pull into yet: hold prefill's lease until `start`, `cancel` or
         `stop_keeping`, however long the wait for blocks is."""
-        attempt = Attempt(message.rid, message.epoch)
-        task = asyncio.create_task(self._transport.keep(_request_of(message)))
+        attempt = message.work.attempt
+        task = asyncio.create_task(self.transport.keep(_request_of(message)))
         self._keepers[attempt] = task
 
         def settle(task: "asyncio.Task[None]") -> None:
@@ -101,33 +94,32 @@ class Pulls:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._transport.close()
+        await self.transport.close()
 
     async def _run(
         self,
         request: PullRequest,
         on_pulled: Callable[[Pulled], None],
-        on_failed: Callable[[str, str], None],
-    ) -> None:
+    ) -> PullFailure | None:
         try:
-            pulled = await self._transport.pull(request)
+            pulled = await self.transport.pull(request)
         except KVTransferError as error:
             logger.warning("pull failed: %s", error)
             lost = isinstance(error, PeerLostError)
-            on_failed("source_lost" if lost else "kv_transfer", str(error))
-            return
+            return "source_lost" if lost else "kv_transfer", str(error)
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
             pulled = replace(pulled, end_ns=time.time_ns())
         on_pulled(pulled)
+        return None
 
 
 def _request_of(message: Receive) -> PullRequest:
     """Without a destination."""
     return PullRequest(
-        attempt=Attempt(message.rid, message.epoch),
+        attempt=message.work.attempt,
         source=message.source,
-        source_inc=message.p_inc,
+        source_incarnation=message.prefill_incarnation,
         ticket=message.ticket,
         block_ids=(),
     )

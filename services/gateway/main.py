@@ -1,6 +1,6 @@
 """`baton serve gateway`: the gateway's process.
 
-checkpoint (config, tokenizer) -> links, dispatcher, upkeep -> HTTP; the pool comes from the workers
+checkpoint (config, tokenizer) -> links, core, upkeep -> HTTP; the pool comes from the workers
 SIGTERM                        -> no new connections, live streams finish, then stop
 """
 
@@ -16,31 +16,32 @@ from typing import cast
 
 from prometheus_client import disable_created_metrics
 
-from services.gateway.http.server import admin_server, http_server
-from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.answer.submit_order import PromptSharing
+from services.gateway.http.server import admin_server, http_limits, http_server
+from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.observation import Observation
-from services.gateway.owner.prefill_cost import PrefillCost
-from services.gateway.owner.router import Topology
-from services.gateway.owner.served_pool import ServedPool
+from services.gateway.owner.links.prefill_cost import PrefillCost
+from services.gateway.owner.links.served_pool import ServedPool
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.owner.upkeep import Upkeep
-from services.gateway.owner.worker_links import WorkerLinks
 from services.gateway.prompt.served_model import ServedModel, served_model
-from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_admin_app, create_app
 from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
-from shared.block_hash import root_hash
 from shared.challenge import warn_if_short
-from shared.checkpoint import Checkpoint, load_checkpoint
 from shared.clock import SystemClock
+from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.event_loop import run_main
+from shared.kv.block_hash import BlockHashing
 from shared.link.link import Link
+from shared.model.checkpoint import Checkpoint, load_checkpoint
 from shared.process import map_large_blocks, new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
 from shared.release import release
-from shared.settings import Settings
+from shared.settings.groups import CellSettings, Settings, Topology
 from shared.state.keys import Keys
 from shared.state.kv_feed import PrefixFeed
 from shared.state.prefix_index import PrefixIndex
@@ -52,7 +53,7 @@ from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
-from shared.telemetry.tracing import build_span_sink
+from shared.telemetry.span_sink import build_span_sink
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +64,17 @@ event loop. 4 MiB still arrive within 10 s over a round trip of 150 ms"""
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM; returns the exit status."""
-    if settings.embedded_redis:
+    if settings.cell.embedded_redis:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
-    configure_logs(settings.log_level)
-    warn_if_short(settings.cell_secret)
+    configure_logs(settings.telemetry.log_level)
+    warn_if_short(settings.network.cell_secret)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     map_large_blocks()
-    checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
+    checkpoint = load_checkpoint(settings.model.name, random_weights=settings.model.random_weights)
+    network = settings.network
     listeners = Listeners(
-        listen(settings.host, settings.port, "--port"),
-        listen(settings.host, settings.admin_port, "--admin-port"),
+        listen(network.host, network.port, "--port"),
+        listen(network.host, network.admin_port, "--admin-port"),
     )
     return run_main(serve(settings, checkpoint, listeners))
 
@@ -81,7 +83,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, listeners: "Listener
     """Join the parts, answer HTTP until told to stop, then take them apart."""
     gateway = Gateway(settings, checkpoint, listeners)
     await gateway.start()
-    draining = asyncio.create_task(gateway.drain_when_told(settings.drain_s))
+    draining = asyncio.create_task(gateway.drain_when_told(settings.limits.drain_s))
     administration = asyncio.create_task(gateway.admin.serve(sockets=[listeners.admin]))
     addresses = _url(listeners.clients), _url(listeners.admin)
     logger.info("listening on %s, probes and metrics on %s", *addresses)
@@ -105,63 +107,74 @@ class Gateway:
     """Everything one gateway process holds."""
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint, listeners: Listeners) -> None:
-        model = served_model(checkpoint, settings, created_s=int(time.time()))
+        compute, kv, limits = settings.compute, settings.kv, settings.limits
+        length, unknown_fields = compute.max_model_len, limits.unknown_fields
+        model = served_model(checkpoint, settings.model, length, unknown_fields, int(time.time()))
         clock, keys = SystemClock(), Keys()
-        self._redis = RedisClient(settings.redis)
-        redis = self._redis
+        redis = self._redis = RedisClient(settings.cell.redis)
         records = RedisRequestRecords(redis, keys)
-        backlog = RedisBacklog(redis, keys, "", settings.max_backlog)
+        backlog = RedisBacklog(redis, keys, "", limits.max_backlog)
         served = ServedPool(model.name, on_change=backlog.serve)
-        identity = gateway_identity(settings, model, served, listeners)
+        hashing = kv.hashing(settings.network.cell_secret)
+        identity = gateway_identity(settings.cell, model, hashing, served, listeners)
         index = PrefixIndex()
         cost = PrefillCost()
         self._links = WorkerLinks(
             RedisWorkerRegistry(redis, keys),
             served,
-            identity.g_inc,
+            identity.gateway_incarnation,
             clock,
             cost,
-            partial(Link.dial, cell_secret=settings.cell_secret),
+            partial(Link.dial, cell_secret=settings.network.cell_secret),
         )
-        self._sink = build_span_sink(
-            settings.otlp_endpoint, "baton-gateway", {"service.instance.id": identity.g_inc}
-        )
+        attributes = {"service.instance.id": identity.gateway_incarnation}
+        self._sink = build_span_sink(settings.telemetry.otlp_endpoint, "baton-gateway", attributes)
         metrics = GatewayMetrics(self._links.samples, self._facts)
-        self._dispatcher = Dispatcher(
-            settings,
+        self._core = GatewayCore(
+            limits,
             identity,
             GatewayStores(records, backlog, index),
             self._links,
             cost,
             clock,
-            Observation(metrics, self._sink, model.name),
+            MetricsObserver(metrics, self._sink, model.name),
         )
-        reaper = Reaper(identity.g_inc, RedisGatewayLiveness(redis, keys), records, clock)
+        reaper = Reaper(
+            identity.gateway_incarnation, RedisGatewayLiveness(redis, keys), records, clock
+        )
         feed = PrefixFeed(RedisKVEvents(redis, keys), index)
         self._upkeep = Upkeep(
-            identity.g_inc, self._dispatcher, self._links, records, backlog, reaper, feed
+            identity.gateway_incarnation,
+            self._core.requests,
+            self._links,
+            records,
+            backlog,
+            reaper,
+            feed,
         )
-        self._loops = (self._links.loops, self._dispatcher.loops, self._upkeep.loops)
+        self._loops = (self._links.loops, self._core.loops, self._upkeep.loops)
         self._text = TextPool(
             checkpoint.path,
             model,
-            hash_root=root_hash(settings.block_hash_secret, TENANT),
-            block_size=settings.block_size,
+            hash_root=hashing.root(TENANT),
+            block_size=hashing.block_size,
             workers_limit=self._links.max_model_len,
         )
-        status = StatusRoutes(self._dispatcher, metrics.text, identity.version, self._trouble)
-        app = create_app(settings, model, self._dispatcher, self._text, status)
-        self.server = http_server(app, settings)
+        status = StatusRoutes(self._core.door, metrics.text, identity.version, self._trouble)
+        device = device_type(compute.device)
+        sharing = PromptSharing.of(settings.engine, kv.block_size, device)
+        app = create_app(limits, sharing, model, self._core.door, self._text, status)
+        self.server = http_server(app, limits.drain_s, http_limits(limits))
         self.admin = admin_server(create_admin_app(status))
 
     async def start(self) -> None:
         await self._text.start()
-        self._dispatcher.start()
+        self._core.start()
         self._upkeep.start()
 
     def _facts(self) -> GatewayFacts:
         """With what this process counts as workers do, in the same totals."""
-        facts = self._dispatcher.facts()
+        facts = self._core.facts()
         totals = Counter(facts.worker_totals)
         totals["log_lines_dropped"] += num_dropped_lines()
         for loops in self._loops:
@@ -177,30 +190,35 @@ class Gateway:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""
         await self.server.stopping.wait()
         logger.info("shutting down: what runs has %g s to finish", limit_s)
-        await self._dispatcher.drain(limit_s)
+        await self._core.door.drain(limit_s)
 
     async def close(self) -> None:
         """Requests that still live end with one clean error each, then the rest."""
         await self._upkeep.close()
-        await self._dispatcher.close()
+        await self._core.close()
         await self._text.close()
         self._sink.close()
         await self._redis.close()
 
 
 def gateway_identity(
-    settings: Settings, model: ServedModel, served: ServedPool, listeners: Listeners
+    cell: CellSettings,
+    model: ServedModel,
+    hashing: BlockHashing,
+    served: ServedPool,
+    listeners: Listeners,
 ) -> GatewayIdentity:
-    """Who this gateway is."""
+    """The identity that this gateway shows to workers and in `status`."""
     return GatewayIdentity(
-        g_inc=new_incarnation(f"gateway-{os.getpid()}"),
+        gateway_incarnation=new_incarnation(f"gateway-{os.getpid()}"),
         served=served,
         version=release(),
         url=_url(listeners.clients),
         admin_url=_url(listeners.admin),
         model=model.name,
         max_model_len=model.max_model_len,
-        topology=cast(Topology, settings.topology),
+        hashing=hashing,
+        topology=cast(Topology, cell.topology),
         vocab_size=model.vocab_size,
     )
 

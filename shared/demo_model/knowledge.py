@@ -3,8 +3,8 @@
 from random import Random
 
 from shared.demo_model.chat import Exchange
-from shared.demo_model.corpus_files import Entry, Table, entries, off_topic, tables, words
-from shared.demo_model.exact_tasks import made_up_word
+from shared.demo_model.recipe.corpus_files import Entry, Table, entries, off_topic, tables, words
+from shared.demo_model.recipe.exact_tasks import made_up_word
 
 TOPIC_FORMS = (
     "What is {x}?",

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shared.made_folder import made_folder
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 VERSION = "random-1"
 """part of the folder's name: a change below must not find an older folder"""
@@ -31,7 +31,7 @@ STD = 0.2
 def random_model(cache_dir: Path) -> Path:
     """The directory of the random model, made on first use; safe when processes race."""
     path = cache_dir / f"demo-{VERSION}"
-    log.warning("no trained demo model is here: serving a random one, its answers are noise")
+    logger.warning("no trained demo model is here: serving a random one, its answers are noise")
     return made_folder(path, _write)
 
 

@@ -1,10 +1,8 @@
 """The step loop of one worker: schedule, run, sample, update.
 
-Where the runner runs ahead, a call of `step` starts one step and then books the one before it, so
-that a device never waits for the host. Step n + 1 is thus decided before the tokens of step n are
-known: their ids go from step to step on the device, and a sequence that step n ended has been
-computed once more for nothing. Where somebody would have to give way, a call books only. What must
-see each token first, a grammar, holds the engine back to one step at a time while it runs.
+Where the runner runs ahead, a call of `step` starts one step and then books the one before it
+(shared/engine/running/pipeline.py). If a sequence would have to be preempted, the call only books
+the step in flight.
 
 Modes of a sequence
     full     add -> WRITING -> DECODE -> finished                    prompt and answer here
@@ -14,9 +12,9 @@ Modes of a sequence
 A sequence with a grammar is COMPILING before it is queued; in mode decode the grammar compiles
 while the KV arrives.
 
-Everything is called from one thread. Who reads the blocks of a HELD sequence, or writes those of
-a RESERVED one, is not the engine's business: it frees them on release() or abort() only, and a
-caller aborts a RESERVED sequence once the transfer into it has stopped (R7, R18).
+Everything is called from one thread. The engine does not know what reads the blocks of a HELD
+sequence or writes those of a RESERVED one: it frees them on release() or abort() only, and a caller
+aborts a RESERVED sequence once the transfer into it has stopped (R7, R18).
 """
 
 from collections.abc import Callable
@@ -24,31 +22,28 @@ from typing import Literal
 
 import torch
 
-from shared.engine.admission import check_fits
-from shared.engine.batch import pack_batch
-from shared.engine.block_pool import BlockPool
-from shared.engine.block_table import commit_blocks
 from shared.engine.counters import EngineCounters
-from shared.engine.grammars import Grammars
-from shared.engine.hand_overs import HandOvers
-from shared.engine.integrity import check_engine
-from shared.engine.model_runner import Runner
-from shared.engine.output import StepOutput
-from shared.engine.sampled_tokens import SampledToken, TokenSampler
-from shared.engine.scheduler import ScheduledBatch, Scheduler
-from shared.engine.sequence import Sequence, SequenceSpec, SequenceState
-from shared.engine.staging import HostStaging
-from shared.engine.step_in_flight import StepInFlight, needs_its_tokens, sample_rows
-from shared.engine.trial import prefill_token_s
-from shared.errors import GrammarError, ProtocolError, RequestError
-from shared.kv_layout import num_blocks_for
-from shared.kv_memory import KVMemory
-from shared.protocol import Attempt, Load, TokenRun
+from shared.engine.handover.hand_overs import HandOvers
+from shared.engine.handover.output import StepOutput
+from shared.engine.handover.staging import HostStaging
+from shared.engine.running.model_runner import Runner
+from shared.engine.running.pipeline import StartedStep, StepPipeline
+from shared.engine.running.trial import prefill_token_s
+from shared.engine.sampling.sampled_tokens import SampledToken, TokenSampler
+from shared.engine.scheduling.admission import check_fits
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.block_table import commit_blocks
+from shared.engine.scheduling.grammars import Grammars
+from shared.engine.scheduling.integrity import check_engine
+from shared.engine.scheduling.load import EngineLoad
+from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
+from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
+from shared.errors import GrammarError, OffGrammarError, ProtocolError, RequestError
+from shared.kv.memory import KVMemory
+from shared.protocol import Attempt, TokenRun
 
 TRIAL_TOKENS = 64
 """of the prompt that `try_out` computes where a whole step of prompts would take seconds"""
-QUEUED_STEPS = 2
-"""steps' worth of prompt tokens a worker accepts beyond what runs"""
 
 
 class Engine:
@@ -74,12 +69,11 @@ class Engine:
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
         self._scheduler = scheduler
-        self._sampler = sampler
         self._pool: BlockPool = scheduler.pool
+        self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.hand_overs.mark)
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started,
         reserved, handed_back), so that a hand-over can overlap with the step"""
-        self._in_flight: StepInFlight | None = None
         self._num_arrived = 0
         self._stirred = False
         """something outside a step changed what the next step can do"""
@@ -114,14 +108,15 @@ class Engine:
         if len(run.token_ids) != 1 or run.index != sequence.num_output_tokens:
             raise ProtocolError(f"token 1 has index {run.index}, not {sequence.num_output_tokens}")
         sequence.repeat = run
-        if sequence.spec.sampling.grammar:
+        if sequence.work.sampling.grammar:
             self.grammars.hold(sequence)
         elif self.hand_overs.adopt(sequence):
             self._adopt(sequence, run)
         return True
 
     def release(self, attempt: Attempt) -> None:
-        """The reader of a HELD attempt is done; full blocks stay in the prefix cache."""
+        """Step 9: the reader of a HELD attempt is done. Its blocks go back to the pool, where full
+        ones stay in the prefix cache."""
         sequence = self.sequences.get(attempt)
         if sequence is not None and sequence.state is SequenceState.HELD:
             self._forget(sequence)
@@ -170,37 +165,29 @@ class Engine:
     @property
     def in_flight(self) -> bool:
         """A step was started that the next call of step() books."""
-        return self._in_flight is not None
+        return self._pipeline.in_flight
 
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.
 
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
-        self._go_on(output)
+        self._resume(output)
         if self.in_flight and self._scheduler.lacks_blocks:
-            self._finish_step(output)  # and is reported before anybody gives way
+            done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
-            self._advance(output)
+            scheduled = self._schedule(output)
+            done = self._pipeline.turn(scheduled)
+            self._scheduler.release_sources(scheduled)
+        for step in done:
+            self._book(step, output)
         self.hand_overs.report(output)
         output.stored, output.removed = self._pool.drain_events()
         return output
 
-    def load(self) -> Load:
-        """What this worker says of itself. A prompt of any length fits a positive room."""
-        queued, waiting_blocks = 0, 0
-        for sequence in self._scheduler.waiting:
-            waiting_blocks += num_blocks_for(len(sequence.token_ids), self._pool.block_size)
-            queued += (sequence.spec.mode != "decode") * len(sequence.token_ids)
-        for sequence in self._scheduler.running:
-            queued += sequence.in_prefill * sequence.num_uncomputed_tokens
-        room = QUEUED_STEPS * self._scheduler.max_num_batched_tokens - queued
-        if self.role == "decode":
-            blocks = self._pool.num_available - waiting_blocks
-            room = min(room, blocks * self._pool.block_size)
-        return Load(
-            room_tokens=max(room, 0),
-            queued_tokens=queued,
+    def load(self) -> EngineLoad:
+        """How full this engine is."""
+        return EngineLoad(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             total=self._pool.num_blocks,
@@ -218,15 +205,15 @@ class Engine:
         check_engine(self._pool, self._scheduler, self.sequences.values())
 
     def _queue(self, spec: SequenceSpec) -> bool:
-        if spec.attempt in self.sequences:
+        if spec.work.attempt in self.sequences:
             return False
         check_fits(spec, self._pool, self._scheduler.max_model_len)
         sequence = Sequence(spec, self._num_arrived)
         self._num_arrived += 1
-        self.sequences[spec.attempt] = sequence
-        if spec.sampling.grammar:
+        self.sequences[spec.work.attempt] = sequence
+        if spec.work.sampling.grammar:
             self.grammars.start(sequence)
-        if spec.sampling.grammar and spec.mode != "decode":
+        if spec.work.sampling.grammar and spec.mode != "decode":
             sequence.state = SequenceState.COMPILING
             self.grammars.hold(sequence)
         else:
@@ -243,7 +230,7 @@ class Engine:
         self._scheduler.adopt(sequence)
         self._stirred = True
 
-    def _go_on(self, output: StepOutput) -> None:
+    def _resume(self, output: StepOutput) -> None:
         """Queue, or adopt, every sequence whose grammar is ready, and adopt those whose KV is. A
         prompt with a grammar arrives only now, so that nobody waits behind it."""
         arrived = []
@@ -266,8 +253,9 @@ class Engine:
 
     def _fail(self, sequence: Sequence, error: GrammarError, output: StepOutput) -> None:
         """This sequence ends, the engine does not."""
-        output.failed.append((sequence.attempt, str(error)))
-        self.grammars.renew(sequence.spec.sampling.grammar)
+        ended = output.failed if isinstance(error, OffGrammarError) else output.refused
+        ended.append((sequence.attempt, str(error)))
+        self.grammars.renew(sequence.work.sampling.grammar)
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
@@ -281,19 +269,10 @@ class Engine:
             counts = self._pool.ref_counts
             self.hand_overs.retire(block for block in table if not counts[block])
 
-    def _advance(self, output: StepOutput) -> None:
+    def _schedule(self, output: StepOutput) -> ScheduledBatch:
+        """Decide a step, and tell what scheduling alone decided."""
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next
-        self._report(scheduled, output)
-        self.on_scheduled(output)
-        started = self._start(scheduled) if scheduled.items else None
-        self._finish_step(output)
-        self._in_flight = started
-        if not self._runner.runs_ahead or needs_its_tokens(scheduled.items):
-            self._finish_step(output)
-
-    def _report(self, scheduled: ScheduledBatch, output: StepOutput) -> None:
-        """Tell what scheduling alone decided."""
         counters = self.counters
         for sequence in scheduled.started:
             counters.prefix_query_tokens += len(sequence.token_ids)
@@ -307,47 +286,25 @@ class Engine:
             output.handed_back.append(sequence.attempt)
         counters.preemptions += len(scheduled.preempted)
         counters.handed_back += len(scheduled.handed_back)
+        self.on_scheduled(output)
+        self._count_work(scheduled)
+        return scheduled
 
-    def _start(self, scheduled: ScheduledBatch) -> StepInFlight:
-        """Run the model and sample. Prompt work is counted here and nowhere else."""
+    def _count_work(self, scheduled: ScheduledBatch) -> None:
+        """Prompt work is counted here and nowhere else."""
         counters = self.counters
-        counters.steps += 1
+        counters.steps += bool(scheduled.items)
         for sequence, _, num_tokens, _, prefill in scheduled.items:
             if prefill:
                 counters.prompt_tokens_computed += num_tokens
                 if self.role == "decode":
                     counters.local_prefill_tokens[sequence.spec.reason] += num_tokens
-        before = self._in_flight
-        batch = pack_batch(
-            scheduled.items,
-            scheduled.copies,
-            self._pool.block_size,
-            before.rows if before else None,
-        )
-        logits = self._runner.run(batch, before.tokens.device_ids if before else None)
-        self._scheduler.release_sources(scheduled)
-        tokens = self._sampler.sample(logits, sample_rows(scheduled.items))
-        rows: dict[Sequence, int] = {}
-        for sequence, _, num_tokens, samples, _ in scheduled.items:
-            sequence.num_in_flight_tokens += num_tokens
-            if samples:
-                rows[sequence] = len(rows)
-                sequence.num_awaited_tokens += 1
-                if sequence.spec.mode != "prefill":
-                    sequence.state = SequenceState.DECODE
-        return StepInFlight(scheduled, tokens, rows, self.hand_overs.mark())
 
-    def _finish_step(self, output: StepOutput) -> None:
-        """Wait for the step in flight, if there is one, and book it."""
-        if self._in_flight is not None:
-            step, self._in_flight = self._in_flight, None
-            self._update(step, output)
-            self._stirred = True
-
-    def _update(self, step: StepInFlight, output: StepOutput) -> None:
+    def _book(self, step: StartedStep, output: StepOutput) -> None:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
+        self._stirred = True
         tokens = iter(step.tokens.wait())
-        for sequence, start, num_tokens, samples, prefill in step.scheduled.items:
+        for sequence, start, num_tokens, samples, prefill in step.items:
             token = next(tokens) if samples else None
             if sequence.state is SequenceState.FINISHED:  # while the step ran
                 continue

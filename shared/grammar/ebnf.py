@@ -21,7 +21,7 @@ _FIRST_PRINTABLE = 0xA1
 
 def to_lark(text: str) -> str:
     """Lark as it is, GBNF converted. GrammarError if it is neither, MissingError without the
-    library. What the text means is left to who compiles it."""
+    library. What the text means is left to its compiler."""
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"more than {MAX_GRAMMAR_BYTES} bytes")
     if OPTIONS in text:

@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import GrammarError, MissingError
+from shared.errors import GrammarError, MissingError, OffGrammarError
+from shared.model.files import TOKENIZER
 
 if TYPE_CHECKING:
     import llguidance
 
 LIBRARY = "llguidance"
-TOKENIZER_FILE = "tokenizer.json"
 MAX_LEXER_STATES = 20_000
 """1 to 2 kB each"""
 NO_OUTPUT = "no output matches the grammar"
+DEAD_END = "NoExtension"
+"""how the library's error begins then"""
 MAX_PROBLEM_CHARS = 300
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
@@ -50,7 +52,7 @@ class GrammarVocabulary:
             library = importlib.import_module(LIBRARY)
         except ImportError:
             raise MissingError(f"grammars need `pip install {LIBRARY}`") from None
-        path = directory / TOKENIZER_FILE
+        path = directory / TOKENIZER
         try:
             tokenizer = library.LLTokenizer(
                 path.read_text(encoding="utf-8"),
@@ -98,11 +100,14 @@ class Matcher:
         return bytes(fewer)
 
     def accept(self, token_id: int) -> None:
-        """The output has one more token. GrammarError if the grammar does not allow it."""
+        """The output has one more token. OffGrammarError if the grammar does not allow it or grew
+        too large over all its outputs, GrammarError if no token could have followed."""
+        if self._matcher.is_error() and self._matcher.get_error().startswith(DEAD_END):
+            self.check()
         self._matcher.consume_token(token_id)
         if self._matcher.is_error() or (self.is_stopped and not self.is_complete):
             reason = self._matcher.stop_reason()
-            raise GrammarError(f"the output cannot go on by its grammar ({reason})")
+            raise OffGrammarError(f"the output cannot go on by its grammar ({reason})")
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """`accept` for several."""
@@ -143,7 +148,7 @@ class Matcher:
 
 def _problem(error: str) -> str:
     """An error of the library without places in a text that its author never saw."""
-    if error.startswith("NoExtension") or "Regex is empty" in error:
+    if error.startswith(DEAD_END) or "Regex is empty" in error:
         return NO_OUTPUT
     if "coerce_one_of" in error:
         return "an oneOf whose branches may overlap cannot be enforced; use anyOf"

@@ -1,6 +1,6 @@
 """Writes grammars: Lark text in llguidance's dialect, where `%json {...}` is a JSON Schema.
 
-Text is all that travels with a request; who checks it and who follows it compile it themselves.
+Text is all that travels with a request; its checker and its follower each compile it.
 """
 
 import json

@@ -2,27 +2,24 @@
 
 import asyncio
 import logging
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any, cast
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.codec import Codec
 from shared.errors import ProtocolError
+from shared.frames import LENGTH, framed, next_body
 from shared.protocol import CODEC, MAX_FRAME_BYTES
 from shared.repeats import Repeats
+from shared.sockets import keep_responsive
 
 logger = logging.getLogger(__name__)
 
-USER_TIMEOUT_MS = 5_000
-"""unacknowledged bytes for this long close the connection; the kernel alone waits 15 minutes"""
 MAX_UNSENT_BYTES = 64 * 2**20
 """a peer that reads nothing is cut before it costs more memory than this"""
 
-_LENGTH = struct.Struct(">I")
 _closed = Repeats()
-"""of this process: who dials again and again must not fill its log"""
+"""of this process: a peer that dials again and again must not fill its log"""
 
 
 class Connection(asyncio.Protocol):
@@ -98,8 +95,7 @@ class Connection(asyncio.Protocol):
         """Queue one message; does nothing once closed. Never blocks."""
         if self._transport is None or self._transport.is_closing():
             return
-        body = self._codec.encode(message)
-        self._transport.write(_LENGTH.pack(len(body)) + body)
+        self._transport.write(framed(self._codec.encode(message)))
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             logger.warning("link closed: the peer stopped reading")
             self.abort()
@@ -140,24 +136,11 @@ class Connection(asyncio.Protocol):
 
     def _deliver(self) -> None:
         buffer, start = self._buffer, 0
-        while len(buffer) - start >= _LENGTH.size and not self.closed:
-            (length,) = _LENGTH.unpack_from(buffer, start)
-            if length > self.max_frame_bytes:
-                raise ProtocolError(f"frame of {length} bytes is over the limit")
-            end = start + _LENGTH.size + length
-            if len(buffer) < end:
+        while not self.closed:
+            body = next_body(buffer, start, self.max_frame_bytes)
+            if body is None:
                 break
-            body = bytes(buffer[start + _LENGTH.size : end])
             self._on_message(self, self._codec.decode(body))
-            start = end
+            start += LENGTH.size + len(body)
         if start:
             del buffer[:start]
-
-
-def keep_responsive(sock: socket.socket) -> None:
-    """No coalescing delay, and a blackholed peer is noticed in seconds."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -43,9 +43,9 @@ class Link:
     ) -> "Link":
         """Connect, hear the worker's HELLO and answer with `hello`, if the worker is `hello.to`.
 
-        PeerLostError when nothing answers in time or hangs up first; OtherPeerError when somebody
-        else answers, who hears nothing then; ProtocolError when the peer has another cell secret,
-        speaks another version or is not a worker."""
+        PeerLostError when nothing answers in time or hangs up first; OtherPeerError when another
+        peer answers, which is then told nothing; ProtocolError when the peer has another cell
+        secret, speaks another version or is not a worker."""
         link = cls(hello, on_message, on_closed)
         challenge = Challenge(cell_secret, "link", VERSION, dials=True)
         loop = asyncio.get_running_loop()
@@ -94,8 +94,8 @@ class Link:
             return
         if not isinstance(message, Hello) or message.role == "gateway":
             raise ProtocolError("a worker's first frame is HELLO")
-        if message.inc != self._hello.to:
-            raise OtherPeerError(f"{message.inc} answers where {self._hello.to} was")
+        if message.incarnation != self._hello.to:
+            raise OtherPeerError(f"{message.incarnation} answers where {self._hello.to} was")
         connection.max_frame_bytes = MAX_FRAME_BYTES
         connection.send(self._hello)
         self._peer.set_result(message)

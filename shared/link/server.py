@@ -26,9 +26,9 @@ class Peer:
         self.hello = hello
 
     @property
-    def inc(self) -> str:
+    def incarnation(self) -> str:
         """The gateway's incarnation."""
-        return self.hello.inc
+        return self.hello.incarnation
 
     @property
     def closed(self) -> bool:
@@ -48,8 +48,8 @@ class LinkServer:
 
     `hello()` is asked at each connection, so that it can carry the current load. A peer with
     another cell secret, version or pool, or that looks for another incarnation, is hung up on
-    before `on_open`, which may refuse it too: with ProtocolError. `max_frame_bytes`: of a frame
-    after HELLO.
+    before `on_open`, which may refuse it too: with ProtocolError. A gateway that dials again loses
+    its former link. `max_frame_bytes`: of a frame after HELLO.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LinkServer:
         self._server: asyncio.Server | None = None
         self._peers: dict[Connection, Peer] = {}
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
-        """who has not said HELLO, oldest first, and when that is too late"""
+        """connections without a HELLO yet, oldest first, and when each is cut"""
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (port 0 picks one). OSError when it is taken."""
@@ -124,6 +124,10 @@ class LinkServer:
         if self._on_open is not None:
             self._on_open(peer)
         self._strangers.pop(connection).cancel()
+        for former in [
+            known for known, other in self._peers.items() if other.incarnation == peer.incarnation
+        ]:
+            former.abort()
         self._peers[connection] = peer
         connection.max_frame_bytes = self._max_frame_bytes
 
@@ -133,9 +137,9 @@ class LinkServer:
             raise ProtocolError(f"gateway speaks version {hello.version}, this is {VERSION}")
         if hello.pool != own.pool:
             raise ProtocolError("gateway serves another model or KV layout")
-        if hello.to != own.inc:
-            raise ProtocolError(f"gateway looks for {hello.to[:80]!r}, this is {own.inc}")
-        if len(self._peers) >= MAX_LINKS:
+        if hello.to != own.incarnation:
+            raise ProtocolError(f"gateway looks for {hello.to[:80]!r}, this is {own.incarnation}")
+        if sum(peer.incarnation != hello.incarnation for peer in self._peers.values()) >= MAX_LINKS:
             raise ProtocolError(f"{MAX_LINKS} gateways are linked already")
 
     def _lose(self, connection: Connection, error: Exception | None) -> None:

@@ -32,10 +32,10 @@ HEAD_DEPTHS = (1, 4, 16, 64)
 
 @dataclass(frozen=True)
 class BacklogEntry:
-    """One waiting request: who owns it, what it costs, what it starts with."""
+    """One waiting request: its owner, what it costs, what it starts with."""
 
     rid: str
-    g_inc: str
+    gateway_incarnation: str
     """the gateway to ask for it"""
     tenant: str
     num_tokens: int
@@ -96,6 +96,9 @@ class Backlog(Protocol):
 
     async def cancel(self, rid: str) -> bool:
         """Takes a request out; False if it was not there."""
+
+    async def drop_orphans(self) -> int:
+        """Takes out what gateways without a beat left in it; returns how many requests."""
 
     async def length(self) -> int:
         """Number of waiting requests."""

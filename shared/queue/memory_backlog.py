@@ -35,7 +35,7 @@ class MemoryBacklog:
             if waiting.entry.rid == entry.rid:
                 return _placement(PutStatus.QUEUED, self._order[:at])
         if len(self._order) >= self._max_length:
-            self._order = [item for item in self._order if item.entry.g_inc in self._beats]
+            await self.drop_orphans()
         if len(self._order) >= self._max_length:
             return _placement(PutStatus.FULL, self._order)
         start = self._start_tag(entry)
@@ -67,6 +67,12 @@ class MemoryBacklog:
         found = len(left) < len(self._order)
         self._order = left
         return found
+
+    async def drop_orphans(self) -> int:
+        owned = [item for item in self._order if item.entry.gateway_incarnation in self._beats]
+        num_dropped = len(self._order) - len(owned)
+        self._order = owned
+        return num_dropped
 
     async def length(self) -> int:
         return len(self._order)

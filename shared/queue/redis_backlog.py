@@ -1,4 +1,4 @@
-"""The backlog in Redis: a sorted set for the order, three more keys beside it."""
+"""The backlog in Redis: a sorted set for the order, and three more keys."""
 
 from collections.abc import Collection
 
@@ -13,6 +13,7 @@ from shared.state.reply import as_bytes, as_int, as_list, as_text
 PUT = Script.beside(__file__, "put_backlog")
 POP = Script.beside(__file__, "pop_backlog")
 CANCEL = Script.beside(__file__, "cancel_backlog")
+DROP_ORPHANS = Script.beside(__file__, "drop_orphans")
 
 
 class RedisBacklog:
@@ -31,7 +32,7 @@ class RedisBacklog:
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
         arguments: list[Argument] = [
-            *(entry.rid, entry.g_inc, entry.tenant, entry.priority, entry.num_tokens),
+            *(entry.rid, entry.gateway_incarnation, entry.tenant, entry.priority, entry.num_tokens),
             join_hashes(entry.heads),
             self._max_length,
             -1 if max_tokens_ahead is None else max_tokens_ahead,
@@ -60,6 +61,10 @@ class RedisBacklog:
 
     async def cancel(self, rid: str) -> bool:
         return as_int(await self._client.run(CANCEL, self._keys[:2], [rid])) == 1
+
+    async def drop_orphans(self) -> int:
+        keys = (*self._keys[:2], self._beats)
+        return as_int(await self._client.run(DROP_ORPHANS, keys))
 
     async def length(self) -> int:
         return as_int(await self._client.command("ZCARD", self._keys[0]))

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Self
 
 from shared.errors import BatonError, MissingError
+from shared.process import PR_SET_PDEATHSIG
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ CURE = "sudo apt-get install redis-server"
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.005
-_PR_SET_PDEATHSIG = 1
 
 
 def find_server(path: str | None = None) -> Path:
@@ -216,7 +216,7 @@ def _die_with(parent_pid: int) -> Callable[[], None] | None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def before_exec() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:
             os._exit(1)
 

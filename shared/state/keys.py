@@ -1,12 +1,13 @@
-"""Every Redis key of Baton: its type, its life, and who may touch it.
+"""Every Redis key of Baton: its type, its life, and its writers.
 
 All keys start with `<deployment>:1:`, so deployments can share a server and a later key format
 gets a new number. Values are hashes of blocks, lengths, counts, ids and the tenant's id; never a
-byte of a prompt, a token or KV.
+byte of a prompt, a token or KV. Choices of one HTTP request are recorded together, by its id; in
+the backlog each waits for itself, by its own.
 
 | key                    | type   | holds                                  | life        |
 |------------------------|--------|----------------------------------------|-------------|
-| request:{rid}          | hash   | the request's record                   | RECORD      |
+| request:{rid}          | hash   | the record of an HTTP request          | RECORD      |
 | live:{g_inc}           | set    | rids a gateway owns and has not ended  | LIVE        |
 | tenant:{tenant}        | set    | live rids of a tenant that has a quota | LIVE        |
 | beats                  | hash   | g_inc -> number of beats               | LIVE        |
@@ -50,8 +51,8 @@ class Keys:
     def request(self, rid: str) -> str:
         return self._key("request", rid)
 
-    def live(self, g_inc: str) -> str:
-        return self._key("live", g_inc)
+    def live(self, gateway_incarnation: str) -> str:
+        return self._key("live", gateway_incarnation)
 
     def tenant(self, tenant: str) -> str:
         return self._key("tenant", tenant)
@@ -68,9 +69,9 @@ class Keys:
         """Entries and their expiries."""
         return self._key("workers", pool), self._key("workers-expiry", pool)
 
-    def kv(self, inc: str) -> tuple[str, str]:
+    def kv(self, incarnation: str) -> tuple[str, str]:
         """Event stream and held set."""
-        return self._key("kv-events", inc), self._key("kv-held", inc)
+        return self._key("kv-events", incarnation), self._key("kv-held", incarnation)
 
     def backlog(self, pool: str) -> tuple[str, str, str, str]:
         """Order, entries, clock and finish tags."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.block_hash import HASH_BYTES
+from shared.kv.block_hash import HASH_BYTES
 
 STRIDE = 16
 """blocks between published depths"""
@@ -25,27 +25,27 @@ MAX_EVENT_HASHES = 1024
 class KVEvent:
     """One numbered change. A hash is in `stored` or in `removed`, not in both."""
 
-    inc: str
+    incarnation: str
     seq: int
     """1, 2, 3, ... per incarnation"""
     stored: tuple[bytes, ...] = ()
     removed: tuple[bytes, ...] = ()
     reset: bool = False
-    """the worker wrote its snapshot anew at this number; the change itself is in there"""
+    """the worker wrote a new snapshot at this number, which includes the change itself"""
 
 
 @dataclass(frozen=True)
 class KVSnapshot:
     """All hashes a worker holds after event `seq`; 0 and none if it never published."""
 
-    inc: str
+    incarnation: str
     seq: int
     held: frozenset[bytes]
 
 
 class KVEvents(Protocol):
     """One atomic step and one round trip a call. Raises StateUnavailableError within a bounded
-    time. Only the worker `inc` itself writes under its name."""
+    time. Only the worker `incarnation` itself writes under its name."""
 
     async def publish(self, event: KVEvent) -> bool:
         """Appends the event that follows the last one. Repeating the last one changes nothing
@@ -59,7 +59,7 @@ class KVEvents(Protocol):
         """Events of many workers past the given numbers, in order for each worker; at
         most MAX_EVENTS_READ of each."""
 
-    async def snapshot(self, inc: str) -> KVSnapshot:
+    async def snapshot(self, incarnation: str) -> KVSnapshot:
         """The sum of a worker's events."""
 
 

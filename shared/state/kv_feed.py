@@ -20,14 +20,14 @@ class KVPublisher:
     `note` may be called at any time; `flush` by one task only.
     """
 
-    def __init__(self, events: KVEvents, inc: str, stride: int = STRIDE) -> None:
+    def __init__(self, events: KVEvents, incarnation: str, stride: int = STRIDE) -> None:
         self._events = events
-        self._inc = inc
+        self._incarnation = incarnation
         self._stride = stride
         self._held: set[bytes] = set()
         self._told: set[bytes] = set()
         self._changed: dict[bytes, None] = {}
-        self._last = KVEvent(inc, 0)
+        self._last = KVEvent(incarnation, 0)
         self._in_doubt = False
         """the last event was sent and not acknowledged"""
         self._must_reset = False
@@ -72,7 +72,7 @@ class KVPublisher:
         removed = tuple(item for item in batch if item in self._told and item not in self._held)
         for item in batch:
             del self._changed[item]
-        return KVEvent(self._inc, self._last.seq + 1, stored, removed)
+        return KVEvent(self._incarnation, self._last.seq + 1, stored, removed)
 
     async def _tell(self, event: KVEvent) -> None:
         self._last = event
@@ -85,10 +85,12 @@ class KVPublisher:
 
     async def _reset(self) -> None:
         self._must_reset = True
-        self._last = KVEvent(self._inc, self._last.seq + 1)
+        self._last = KVEvent(self._incarnation, self._last.seq + 1)
         self._told = set(self._held)
         self._changed.clear()
-        await self._events.reset(KVSnapshot(self._inc, self._last.seq, frozenset(self._told)))
+        await self._events.reset(
+            KVSnapshot(self._incarnation, self._last.seq, frozenset(self._told))
+        )
         self._must_reset = self._in_doubt = False
 
 

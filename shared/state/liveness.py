@@ -21,13 +21,13 @@ no evidence against the others"""
 class GatewayLiveness(Protocol):
     """Beats of all gateways and what each owns. One round trip a call, all repeatable."""
 
-    async def beat(self, g_inc: str) -> Mapping[str, int]:
+    async def beat(self, gateway_incarnation: str) -> Mapping[str, int]:
         """Counts one beat of this gateway and answers every gateway's count, its own too."""
 
-    async def live_requests(self, g_inc: str) -> frozenset[str]:
+    async def live_requests(self, gateway_incarnation: str) -> frozenset[str]:
         """rids admitted by a gateway and not ended."""
 
-    async def forget(self, g_inc: str, beat: int | None = None) -> bool:
+    async def forget(self, gateway_incarnation: str, beat: int | None = None) -> bool:
         """Drops a gateway that owns nothing any more; False if it still does.
 
         `beat`: only if its count is still this one. None: a gateway about itself, at its end.
@@ -47,8 +47,8 @@ class Observation:
 class GatewayWatch:
     """One gateway's view of the others. Pure: fed with counters, reads only its clock."""
 
-    def __init__(self, g_inc: str, clock: Clock) -> None:
-        self._g_inc = g_inc
+    def __init__(self, gateway_incarnation: str, clock: Clock) -> None:
+        self._gateway_incarnation = gateway_incarnation
         self._clock = clock
         self._own_beats = 0
         self._last_look_s = clock.monotonic_s()
@@ -64,12 +64,12 @@ class GatewayWatch:
             old_count, silent_s = self._seen.get(g_inc, (count, -step_s))
             seen[g_inc] = (count, silent_s + step_s if count == old_count else 0.0)
         self._seen = seen
-        own_beats = beats.get(self._g_inc, 0)
+        own_beats = beats.get(self._gateway_incarnation, 0)
         lost = own_beats <= self._own_beats
         self._own_beats = own_beats
         dead = {
             g_inc: count
             for g_inc, (count, silent_s) in seen.items()
-            if silent_s >= SILENCE_S and g_inc != self._g_inc
+            if silent_s >= SILENCE_S and g_inc != self._gateway_incarnation
         }
         return Observation(dead, lost)

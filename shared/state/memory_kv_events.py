@@ -15,17 +15,17 @@ class MemoryKVEvents:
         self._held: dict[str, frozenset[bytes]] = {}
 
     async def publish(self, event: KVEvent) -> bool:
-        last = self._last(event.inc)
+        last = self._last(event.incarnation)
         if last == event.seq - 1:
             self._append(event)
-            held = self._held.get(event.inc, frozenset())
-            self._held[event.inc] = (held | set(event.stored)) - set(event.removed)
+            held = self._held.get(event.incarnation, frozenset())
+            self._held[event.incarnation] = (held | set(event.stored)) - set(event.removed)
         return event.seq - 1 <= last <= event.seq
 
     async def reset(self, snapshot: KVSnapshot) -> None:
-        if self._last(snapshot.inc) < snapshot.seq:
-            self._append(KVEvent(snapshot.inc, snapshot.seq, reset=True))
-        self._held[snapshot.inc] = snapshot.held
+        if self._last(snapshot.incarnation) < snapshot.seq:
+            self._append(KVEvent(snapshot.incarnation, snapshot.seq, reset=True))
+        self._held[snapshot.incarnation] = snapshot.held
 
     async def read(self, after: Mapping[str, int]) -> Sequence[KVEvent]:
         events: list[KVEvent] = []
@@ -34,12 +34,14 @@ class MemoryKVEvents:
             events += news[:MAX_EVENTS_READ]
         return events
 
-    async def snapshot(self, inc: str) -> KVSnapshot:
-        return KVSnapshot(inc, self._last(inc), self._held.get(inc, frozenset()))
+    async def snapshot(self, incarnation: str) -> KVSnapshot:
+        return KVSnapshot(
+            incarnation, self._last(incarnation), self._held.get(incarnation, frozenset())
+        )
 
     def _append(self, event: KVEvent) -> None:
-        self._events.setdefault(event.inc, deque(maxlen=self._kept)).append(event)
+        self._events.setdefault(event.incarnation, deque(maxlen=self._kept)).append(event)
 
-    def _last(self, inc: str) -> int:
-        events = self._events.get(inc)
+    def _last(self, incarnation: str) -> int:
+        events = self._events.get(incarnation)
         return events[-1].seq if events else 0

@@ -25,20 +25,20 @@ class MemoryGatewayLiveness:
         self.beats: dict[str, int] = {}
         self.live: dict[str, set[str]] = {}
 
-    async def beat(self, g_inc: str) -> Mapping[str, int]:
-        self.beats[g_inc] = self.beats.get(g_inc, 0) + 1
+    async def beat(self, gateway_incarnation: str) -> Mapping[str, int]:
+        self.beats[gateway_incarnation] = self.beats.get(gateway_incarnation, 0) + 1
         return dict(self.beats)
 
-    async def live_requests(self, g_inc: str) -> frozenset[str]:
-        return frozenset(self.live.get(g_inc, ()))
+    async def live_requests(self, gateway_incarnation: str) -> frozenset[str]:
+        return frozenset(self.live.get(gateway_incarnation, ()))
 
-    async def forget(self, g_inc: str, beat: int | None = None) -> bool:
-        if self.live.get(g_inc):
+    async def forget(self, gateway_incarnation: str, beat: int | None = None) -> bool:
+        if self.live.get(gateway_incarnation):
             return False
-        if beat is not None and self.beats.get(g_inc, beat) != beat:
+        if beat is not None and self.beats.get(gateway_incarnation, beat) != beat:
             return False
-        self.beats.pop(g_inc, None)
-        self.live.pop(g_inc, None)
+        self.beats.pop(gateway_incarnation, None)
+        self.live.pop(gateway_incarnation, None)
         return True
 
 
@@ -59,7 +59,7 @@ class MemoryRequestRecords:
 
     async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
         record = await self.read(request.rid)
-        if record is not None and record.request.g_inc != request.g_inc:
+        if record is not None and record.request.gateway_incarnation != request.gateway_incarnation:
             return Admission.TAKEN
         if record is not None and record.state not in UNFINISHED:
             return Admission.ENDED
@@ -72,21 +72,21 @@ class MemoryRequestRecords:
             record = RequestRecord(request, RequestState.LIVE, "", 0, 0, 0)
         record = replace(record, request=request, state=RequestState.LIVE)
         self._stored[request.rid] = _Stored(record)
-        self._liveness.live.setdefault(request.g_inc, set()).add(request.rid)
-        self._liveness.beats.setdefault(request.g_inc, 0)
+        self._liveness.live.setdefault(request.gateway_incarnation, set()).add(request.rid)
+        self._liveness.beats.setdefault(request.gateway_incarnation, 0)
         return Admission.ADMITTED
 
-    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
+    async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
         for rid, count in progress.items():
             record = await self.read(rid)
-            if record is None or record.request.g_inc != g_inc:
+            if record is None or record.request.gateway_incarnation != gateway_incarnation:
                 continue
             if record.state is RequestState.LIVE and count > record.num_output_tokens:
                 self._stored[rid] = _Stored(replace(record, num_output_tokens=count))
 
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         record = await self.read(request.rid)
-        if record is not None and record.request.g_inc != request.g_inc:
+        if record is not None and record.request.gateway_incarnation != request.gateway_incarnation:
             return Finish(None, written=False)
         if record is not None and record.state not in UNFINISHED:
             return Finish(_outcome(record), written=False)
@@ -101,12 +101,12 @@ class MemoryRequestRecords:
         self._end(record)
         return Finish(outcome, written=True)
 
-    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
-        if self._liveness.beats.get(g_inc) != beat:
+    async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
+        if self._liveness.beats.get(gateway_incarnation) != beat:
             return ReapVerdict.ALIVE
-        self._liveness.live.get(g_inc, set()).discard(rid)
+        self._liveness.live.get(gateway_incarnation, set()).discard(rid)
         record = await self.read(rid)
-        if record is None or record.request.g_inc != g_inc:
+        if record is None or record.request.gateway_incarnation != gateway_incarnation:
             return ReapVerdict.GONE
         if record.state is RequestState.LIVE:
             abandoned = replace(record, state=RequestState.ABANDONED, code="gateway_lost")
@@ -127,7 +127,7 @@ class MemoryRequestRecords:
     def _end(self, record: RequestRecord, ttl_s: float = ENDED_TTL_S) -> None:
         request = record.request
         self._stored[request.rid] = _Stored(record, self._clock.monotonic_s() + ttl_s)
-        self._liveness.live.get(request.g_inc, set()).discard(request.rid)
+        self._liveness.live.get(request.gateway_incarnation, set()).discard(request.rid)
         self._tenants.get(request.tenant, set()).discard(request.rid)
 
 

@@ -15,10 +15,10 @@ class MemoryWorkerRegistry:
 
     async def register(self, entry: WorkerEntry) -> None:
         stale_s = self._clock.monotonic_s() + self._ttl_s
-        self._pools.setdefault(entry.pool, {})[entry.inc] = (encode_entry(entry), stale_s)
+        self._pools.setdefault(entry.pool, {})[entry.incarnation] = (encode_entry(entry), stale_s)
 
-    async def remove(self, pool: str, inc: str) -> None:
-        self._pools.get(pool, {}).pop(inc, None)
+    async def remove(self, pool: str, incarnation: str) -> None:
+        self._pools.get(pool, {}).pop(incarnation, None)
 
     async def list(self, pool: str) -> tuple[WorkerEntry, ...]:
         now_s = self._clock.monotonic_s()

@@ -25,9 +25,9 @@ class PrefixIndex:
         """Number of (worker, hash) entries."""
         return sum(len(worker.held) for worker in self._workers.values())
 
-    def position(self, inc: str) -> int | None:
+    def position(self, incarnation: str) -> int | None:
         """Number of the last event known of a worker; None if it has to be loaded."""
-        worker = self._workers.get(inc)
+        worker = self._workers.get(incarnation)
         return None if worker is None else worker.seq
 
     def incarnations(self) -> frozenset[str]:
@@ -39,11 +39,11 @@ class PrefixIndex:
         False: events are missing in between. All entries of that worker are dropped, and
         `load` has to follow.
         """
-        worker = self._workers.get(event.inc)
+        worker = self._workers.get(event.incarnation)
         if worker is not None and event.seq <= worker.seq:
             return True
         if worker is None or event.reset or event.seq != worker.seq + 1:
-            self.drop(event.inc)
+            self.drop(event.incarnation)
             return False
         worker.seq = event.seq
         for block_hash in event.removed:
@@ -54,16 +54,16 @@ class PrefixIndex:
 
     def load(self, snapshot: KVSnapshot) -> None:
         """Replaces everything known of a worker."""
-        self.drop(snapshot.inc)
+        self.drop(snapshot.incarnation)
         worker = _Worker(self._free_bit(), snapshot.seq)
-        self._workers[snapshot.inc] = worker
-        self._by_bit[worker.bit] = snapshot.inc
+        self._workers[snapshot.incarnation] = worker
+        self._by_bit[worker.bit] = snapshot.incarnation
         for block_hash in snapshot.held:
             self._add(worker, block_hash)
 
-    def drop(self, inc: str) -> None:
+    def drop(self, incarnation: str) -> None:
         """Forgets a worker; not known is fine."""
-        worker = self._workers.pop(inc, None)
+        worker = self._workers.pop(incarnation, None)
         if worker is None:
             return
         del self._by_bit[worker.bit]

@@ -12,7 +12,7 @@ class ReapTurn:
     """Result of one turn."""
 
     reaped: tuple[str, ...]
-    """rids that are ABANDONED now and not settled; cancel them wherever they wait or run"""
+    """HTTP requests that are ABANDONED now and not settled; their choices may still wait"""
     lost: bool
     """Redis lost data: admit every live request of this gateway again"""
 
@@ -21,12 +21,16 @@ class Reaper:
     """Owned by one gateway; `turn` every BEAT_INTERVAL_S, by one task."""
 
     def __init__(
-        self, g_inc: str, liveness: GatewayLiveness, records: RequestRecords, clock: Clock
+        self,
+        gateway_incarnation: str,
+        liveness: GatewayLiveness,
+        records: RequestRecords,
+        clock: Clock,
     ) -> None:
-        self._g_inc = g_inc
+        self._gateway_incarnation = gateway_incarnation
         self._liveness = liveness
         self._records = records
-        self._watch = GatewayWatch(g_inc, clock)
+        self._watch = GatewayWatch(gateway_incarnation, clock)
         self._unsettled: dict[str, None] = {}
         """reaped, in order; kept so that a turn cut short loses none"""
         self._lost = False
@@ -34,7 +38,7 @@ class Reaper:
 
     async def turn(self) -> ReapTurn:
         """One round trip while everybody lives. Any gateways may reap the same one at once."""
-        seen = self._watch.observe(await self._liveness.beat(self._g_inc))
+        seen = self._watch.observe(await self._liveness.beat(self._gateway_incarnation))
         self._lost |= seen.lost
         for g_inc, beat in seen.dead.items():
             for rid in sorted(await self._liveness.live_requests(g_inc)):
@@ -45,5 +49,5 @@ class Reaper:
         return ReapTurn(tuple(self._unsettled), lost)
 
     def settle(self, rid: str) -> None:
-        """Reaped, and cancelled everywhere: do not name it again."""
+        """Reaped, and nothing of it waits: do not name it again."""
         self._unsettled.pop(rid, None)

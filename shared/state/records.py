@@ -1,7 +1,8 @@
-"""Request records: who owns a request, how it ended, what it used.
+"""Request records: a request's owner, how it ended, what it used.
 
 The accepting gateway decides in memory and writes here; the record is for admission, audit and
-for finding requests whose gateway died. It is never on the path of a token.
+for finding requests whose gateway died. It is never on the path of a token. A request is an HTTP
+request here, of one choice or of many: quotas count it once.
 
     (none) --admit--> LIVE --finish--> DONE | FAILED | CANCELLED
                        |  ^
@@ -34,26 +35,30 @@ class AdmittedRequest:
     """What the owner says of a request when it starts; the same on every call about it."""
 
     rid: str
-    g_inc: str
+    gateway_incarnation: str
     """incarnation of the gateway that owns it"""
     tenant: str
     pool: str
     num_prompt_tokens: int
+    """of all its prompts, each counted once"""
     received_ns: int
     """wall clock of the gateway, for audit only"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended and what is billed for it."""
+    """How a request ended and what is billed for it; also what one choice of it adds."""
 
     state: FinalState
+    """of the choice that ended worst"""
     code: str
-    """finish reason or error code"""
+    """its finish reason or error code"""
     num_output_tokens: int
-    """delivered to the client"""
+    """delivered to the client, of all choices"""
     num_cached_tokens: int
+    """that the first choice of each prompt found in a cache"""
     num_attempts: int = 1
+    """of the choice that took most"""
 
 
 class Admission(StrEnum):
@@ -116,8 +121,8 @@ class RequestRecords(Protocol):
         After a loss of Redis data the owner calls this again for what lives, without limit.
         """
 
-    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
-        """Notes tokens delivered so far, rid -> count, of live requests of `g_inc`.
+    async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
+        """Notes tokens delivered so far, rid -> count, of live requests of `gateway_incarnation`.
 
         What `reap` would report; requests it does not own or that ended are left alone.
         """
@@ -128,10 +133,10 @@ class RequestRecords(Protocol):
         A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole.
         """
 
-    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+    async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
         """Any gateway, about a gateway it saw silent at beat number `beat`: ABANDONED.
 
-        Nothing happens unless `g_inc` owns the request and still is at that very beat.
+        Nothing happens unless `gateway_incarnation` owns the request and is still at that beat.
         """
 
     async def read(self, rid: str) -> RequestRecord | None:

@@ -39,6 +39,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import SettingsError, StateRefusedError, StateUnavailableError
 from shared.repeats import Repeats
+from shared.sockets import USER_TIMEOUT_MS
 from shared.state.reply import Reply
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class Script:
 
     @classmethod
     def beside(cls, module_file: str, name: str) -> "Script":
-        """The script `name`.lua in the folder of a module."""
-        return cls(name, (Path(module_file).parent / f"{name}.lua").read_text())
+        """The script lua/`name`.lua in the folder of a module."""
+        return cls(name, (Path(module_file).parent / "lua" / f"{name}.lua").read_text())
 
     @cached_property
     def sha(self) -> str:
@@ -192,7 +193,7 @@ class RedisClient:
 
 
 def _place(options: Mapping[str, Any]) -> str:
-    """What is dialled: the path of a socket, or host:port; nothing of who asks."""
+    """What is dialled: the path of a socket, or host:port, without user and password."""
     if path := options.get("path"):
         return str(path)
     return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
@@ -210,7 +211,7 @@ def _connect(url: str, attempt_timeout_s: float) -> Any:
     }
     if not url.startswith("unix:"):
         options["socket_keepalive"] = True
-        options["socket_keepalive_options"] = {socket.TCP_USER_TIMEOUT: 5_000}
+        options["socket_keepalive_options"] = {socket.TCP_USER_TIMEOUT: USER_TIMEOUT_MS}
     try:
         pool = redis.asyncio.BlockingConnectionPool.from_url(url, **options)
     except (ValueError, RedisError) as error:

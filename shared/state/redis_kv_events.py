@@ -35,12 +35,15 @@ class RedisKVEvents:
             self._kept,
             KV_TTL_S,
         ]
-        return as_int(await self._client.run(PUBLISH, self._keys.kv(event.inc), arguments)) == 1
+        return (
+            as_int(await self._client.run(PUBLISH, self._keys.kv(event.incarnation), arguments))
+            == 1
+        )
 
     async def reset(self, snapshot: KVSnapshot) -> None:
         held = join_hashes(sorted(snapshot.held))
         arguments: list[Argument] = [snapshot.seq, held, self._kept, KV_TTL_S]
-        await self._client.run(RESET, self._keys.kv(snapshot.inc), arguments)
+        await self._client.run(RESET, self._keys.kv(snapshot.incarnation), arguments)
 
     async def read(self, after: Mapping[str, int]) -> Sequence[KVEvent]:
         if not after:
@@ -59,16 +62,16 @@ class RedisKVEvents:
             events += (_event(inc, entry) for entry in as_list(entries))
         return events
 
-    async def snapshot(self, inc: str) -> KVSnapshot:
-        seq, held = as_list(await self._client.run(SNAPSHOT, self._keys.kv(inc)))
-        return KVSnapshot(inc, as_int(seq), frozenset(split_hashes(as_bytes(held))))
+    async def snapshot(self, incarnation: str) -> KVSnapshot:
+        seq, held = as_list(await self._client.run(SNAPSHOT, self._keys.kv(incarnation)))
+        return KVSnapshot(incarnation, as_int(seq), frozenset(split_hashes(as_bytes(held))))
 
 
-def _event(inc: str, entry: Reply) -> KVEvent:
+def _event(incarnation: str, entry: Reply) -> KVEvent:
     name, values = as_list(entry)
     fields = as_fields(values)
     return KVEvent(
-        inc,
+        incarnation,
         int(as_text(name).partition("-")[0]),
         split_hashes(as_bytes(fields.get("stored", b""))),
         split_hashes(as_bytes(fields.get("removed", b""))),

@@ -17,15 +17,15 @@ class RedisGatewayLiveness:
         self._client = client
         self._keys = keys
 
-    async def beat(self, g_inc: str) -> Mapping[str, int]:
-        counts = await self._client.run(BEAT, [self._keys.beats], [g_inc, LIVE_TTL_S])
+    async def beat(self, gateway_incarnation: str) -> Mapping[str, int]:
+        counts = await self._client.run(BEAT, [self._keys.beats], [gateway_incarnation, LIVE_TTL_S])
         return {name: as_int(count) for name, count in as_fields(counts).items()}
 
-    async def live_requests(self, g_inc: str) -> frozenset[str]:
-        rids = as_list(await self._client.command("SMEMBERS", self._keys.live(g_inc)))
+    async def live_requests(self, gateway_incarnation: str) -> frozenset[str]:
+        rids = as_list(await self._client.command("SMEMBERS", self._keys.live(gateway_incarnation)))
         return frozenset(as_text(rid) for rid in rids)
 
-    async def forget(self, g_inc: str, beat: int | None = None) -> bool:
-        keys = [self._keys.beats, self._keys.live(g_inc)]
-        arguments = [g_inc, "" if beat is None else beat]
+    async def forget(self, gateway_incarnation: str, beat: int | None = None) -> bool:
+        keys = [self._keys.beats, self._keys.live(gateway_incarnation)]
+        arguments = [gateway_incarnation, "" if beat is None else beat]
         return as_int(await self._client.run(FORGET, keys, arguments)) == 1

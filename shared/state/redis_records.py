@@ -34,21 +34,21 @@ class RedisRequestRecords:
         keys = [*self._keys_of(request), self._keys.beats]
         arguments: list[Argument] = [
             request.rid,
-            request.g_inc,
+            request.gateway_incarnation,
             max_live,
             LIVE_TTL_S,
             *_fields(request),
         ]
         return Admission(as_text(await self._client.run(ADMIT, keys, arguments)))
 
-    async def mark(self, g_inc: str, progress: Mapping[str, int]) -> None:
+    async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
         keys = [self._keys.request(rid) for rid in progress]
         if keys:
-            await self._client.run(MARK, keys, [g_inc, *progress.values()])
+            await self._client.run(MARK, keys, [gateway_incarnation, *progress.values()])
 
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         arguments: list[Argument] = [
-            *(request.rid, request.g_inc, ENDED_TTL_S),
+            *(request.rid, request.gateway_incarnation, ENDED_TTL_S),
             *_fields(request),
             *("state", outcome.state, "code", outcome.code),
             *("num_output_tokens", outcome.num_output_tokens),
@@ -68,9 +68,15 @@ class RedisRequestRecords:
         )
         return Finish(stored, written=bool(as_int(written)))
 
-    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
-        keys = [self._keys.request(rid), self._keys.live(g_inc), self._keys.beats]
-        arguments: list[Argument] = [rid, g_inc, beat, ABANDONED_TTL_S, self._keys.tenant("")]
+    async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
+        keys = [self._keys.request(rid), self._keys.live(gateway_incarnation), self._keys.beats]
+        arguments: list[Argument] = [
+            rid,
+            gateway_incarnation,
+            beat,
+            ABANDONED_TTL_S,
+            self._keys.tenant(""),
+        ]
         return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
 
     async def read(self, rid: str) -> RequestRecord | None:
@@ -79,7 +85,7 @@ class RedisRequestRecords:
             return None
         request = AdmittedRequest(
             rid=rid,
-            g_inc=as_text(fields["g_inc"]),
+            gateway_incarnation=as_text(fields["g_inc"]),
             tenant=as_text(fields["tenant"]),
             pool=as_text(fields["pool"]),
             num_prompt_tokens=as_int(fields["num_prompt_tokens"]),
@@ -97,14 +103,14 @@ class RedisRequestRecords:
     def _keys_of(self, request: AdmittedRequest) -> list[str]:
         return [
             self._keys.request(request.rid),
-            self._keys.live(request.g_inc),
+            self._keys.live(request.gateway_incarnation),
             self._keys.tenant(request.tenant),
         ]
 
 
 def _fields(request: AdmittedRequest) -> list[Argument]:
     return [
-        *("g_inc", request.g_inc, "tenant", request.tenant, "pool", request.pool),
+        *("g_inc", request.gateway_incarnation, "tenant", request.tenant, "pool", request.pool),
         *("num_prompt_tokens", request.num_prompt_tokens, "received_ns", request.received_ns),
     ]
 

@@ -20,7 +20,7 @@ class RedisWorkerRegistry:
 
     async def register(self, entry: WorkerEntry) -> None:
         arguments: list[Argument] = [
-            entry.inc,
+            entry.incarnation,
             encode_entry(entry),
             entry.pool,
             self._ttl_ms,
@@ -28,8 +28,8 @@ class RedisWorkerRegistry:
         ]
         await self._client.run(REGISTER, self._keys_of(entry.pool), arguments)
 
-    async def remove(self, pool: str, inc: str) -> None:
-        await self._client.run(REMOVE, self._keys.workers(pool), [inc])
+    async def remove(self, pool: str, incarnation: str) -> None:
+        await self._client.run(REMOVE, self._keys.workers(pool), [incarnation])
 
     async def list(self, pool: str) -> tuple[WorkerEntry, ...]:
         bodies = as_list(await self._client.run(LIST, self._keys_of(pool), [pool]))

@@ -2,7 +2,7 @@
 
 A pool is everything that can exchange KV and serve the same requests: model, revision and
 layout fingerprint in one string. An entry says where to dial; it is a hint. The link's HELLO
-decides who really answers there, and a worker whose link lives is alive whatever stands here:
+decides which worker really answers there, and a worker whose link lives is alive, listed or not:
 absence from the list is no death (Redis may have lost it, or its clock may have jumped).
 """
 
@@ -27,7 +27,7 @@ class WorkerEntry:
     """One incarnation of one worker, as it announces itself."""
 
     worker_id: str
-    inc: str
+    incarnation: str
     role: Literal["prefill", "decode"]
     host: str
     port: int
@@ -48,9 +48,9 @@ class WorkerRegistry(Protocol):
     `register`. Raises StateUnavailableError within a bounded time."""
 
     async def register(self, entry: WorkerEntry) -> None:
-        """Adds or refreshes the entry of `entry.inc`."""
+        """Adds or refreshes the entry of `entry.incarnation`."""
 
-    async def remove(self, pool: str, inc: str) -> None:
+    async def remove(self, pool: str, incarnation: str) -> None:
         """Withdraws an entry; not there is fine."""
 
     async def list(self, pool: str) -> tuple[WorkerEntry, ...]:
@@ -78,4 +78,4 @@ def decode_entries(bodies: Iterable[bytes], pool: str) -> tuple[WorkerEntry, ...
             continue
         if entry.pool == pool:
             entries.append(entry)
-    return tuple(sorted(entries, key=lambda entry: (entry.worker_id, entry.inc)))
+    return tuple(sorted(entries, key=lambda entry: (entry.worker_id, entry.incarnation)))

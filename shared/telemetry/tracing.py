@@ -1,12 +1,10 @@
 """Traces: W3C context in, finished spans out.
 
 Spans are written after the fact with the times the working process measured, so the hot path
-carries two integers per stage and no context managers. OpenTelemetry is imported only when an
-endpoint is set.
+carries two integers per stage and no context managers.
 """
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,12 +79,3 @@ class NoSpans:
 
     def close(self) -> None:
         pass
-
-
-def build_span_sink(endpoint: str, service: str, resource: Mapping[str, str]) -> SpanSink:
-    """An OTLP/HTTP exporter, or NoSpans when `endpoint` is empty."""
-    if not endpoint:
-        return NoSpans()
-    from shared.telemetry.otlp import OtlpSpans  # noqa: PLC0415 -- costs 30 MB, only if asked for
-
-    return OtlpSpans(endpoint, service, resource)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 
 
 def block_views(memory: KVMemory, block_ids: Sequence[int]) -> list[memoryview]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 
 Words = NDArray[np.uint64]
 
@@ -87,7 +87,7 @@ class _Scratch(NamedTuple):
 
 
 class DigestThreads:
-    """Digests blocks beside the event loop; numpy lets go of the interpreter while it works."""
+    """Digests blocks off the event loop; numpy releases the interpreter lock while it works."""
 
     def __init__(self, memory: KVMemory) -> None:
         self.memory = memory

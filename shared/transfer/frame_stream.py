@@ -13,6 +13,7 @@ from typing import Any
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.errors import CorruptPieceError, PeerLostError
+from shared.sockets import keep_responsive
 from shared.transfer.frames import (
     MAX_HEADER_BYTES,
     PREFIX_BYTES,
@@ -22,8 +23,6 @@ from shared.transfer.frames import (
     encode,
 )
 
-USER_TIMEOUT_MS = 5_000
-"""unacknowledged bytes for this long close the connection; the kernel alone waits 15 minutes"""
 LINGER_S = 1.0
 _MAX_VIEWS = 64
 """buffers in one system call; the kernel's limit is 1,024"""
@@ -31,7 +30,7 @@ Moved = Callable[[int], None]
 """told how many bytes of a payload each system call moved"""
 _TURN_BYTES = 256 * 2**10
 """bytes moved before other tasks of the loop get a turn: a decode worker's tokens pass through the
-same loop, and with 4 MiB a turn they waited up to 60 ms beside a pull"""
+same loop, and with 4 MiB a turn they waited up to 60 ms during a pull"""
 
 
 class FrameStream:
@@ -45,7 +44,8 @@ class FrameStream:
         self._num_sent = 0
         self._num_received = 0
         self.max_header_bytes = MAX_HEADER_BYTES
-        tune(sock)
+        sock.setblocking(False)
+        keep_responsive(sock)
 
     async def introduce(self, challenge: Challenge) -> None:
         """Both ends prove that they know the cell secret; nothing else comes before it.
@@ -165,14 +165,6 @@ class FrameStream:
             raise PeerLostError(f"the peer made no progress for {self._timeout_s:g} s") from None
         finally:
             remove(self._socket)
-
-
-def tune(sock: socket.socket) -> None:
-    """Non-blocking, no coalescing delay, and a blackholed peer is noticed in seconds."""
-    sock.setblocking(False)
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 def _wake(ready: "asyncio.Future[None]") -> None:

@@ -17,6 +17,7 @@ the number of blocks and not on their ids.
 
 Version history
     1  first version
+    2  OPEN carries an attempt as one field
 """
 
 import struct
@@ -28,9 +29,9 @@ from typing import Literal
 
 from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
-from shared.protocol import TokenRun
+from shared.protocol import Attempt, TokenRun
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
 """20 bytes per block in a Seal: 800,000 blocks in one sequence"""
@@ -46,10 +47,9 @@ Refusal = Literal[
 class Open:
     """First frame: which attempt, and the proof that the gateway sent us."""
 
-    rid: str
-    epoch: int
+    attempt: Attempt
     ticket: str
-    source_inc: str
+    source_incarnation: str
     fingerprint: str
     keeps: bool = False
     """only keeps the lease: the blocks to read into are not there yet"""

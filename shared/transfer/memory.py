@@ -9,15 +9,15 @@ import contextlib
 
 from shared.clock import Clock, SystemClock
 from shared.errors import KVTransferError, PeerLostError
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import Attempt
+from shared.tasks import Tasks
 from shared.transfer.digest import BlockDigests, DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
 from shared.transfer.ledger import BlockRange, PullLedger
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
-from shared.transfer.tasks import OwnedTasks
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
 
@@ -54,26 +54,33 @@ class MemoryTransport:
     def __init__(
         self,
         memory: KVMemory,
-        inc: str,
+        incarnation: str,
         network: MemoryNetwork,
-        on_release: OnRelease = lambda attempt: None,
         *,
         limits: TransferLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.memory = memory
-        self.inc = inc
+        self.incarnation = incarnation
         self._network = network
         self.limits = limits or TransferLimits()
         self._clock = clock or SystemClock()
         self.traffic = Traffic(self._clock)
         self._threads = DigestThreads(memory)
         self.digests = BlockDigests(memory)
-        self.table = OfferTable(memory, self.limits.lease_s, on_release, self._clock, self._threads)
+        self.table = OfferTable(memory, self.limits.lease_s, self._clock, self._threads)
         self._slots = asyncio.Semaphore(self.limits.max_pulls)
-        self._tasks = OwnedTasks()
+        self._tasks = Tasks()
         self.loops = Loops(self._clock)
         self._address = ""
+
+    @property
+    def on_release(self) -> OnRelease:
+        return self.table.on_release
+
+    @on_release.setter
+    def on_release(self, on_release: OnRelease) -> None:
+        self.table.on_release = on_release
 
     @property
     def address(self) -> str:
@@ -160,13 +167,12 @@ class _MemoryPull:
         await self._ours.reach("open")
         admitted = self._source.table.admit(
             Open(
-                request.attempt.rid,
-                request.attempt.epoch,
+                request.attempt,
                 request.ticket,
-                request.source_inc,
+                request.source_incarnation,
                 self._ours.memory.layout.fingerprint(),
             ),
-            self._source.inc,
+            self._source.incarnation,
         )
         if not isinstance(admitted, LiveOffer):
             raise_refusal(admitted)

@@ -1,4 +1,4 @@
-"""Prefill's record of the attempts it offers: what is published, who may read, until when.
+"""Prefill's record of the attempts it offers: what is published, its reader, until when.
 
     WRITING -> SEALED -> RELEASED | EXPIRED            on_release is called
     WRITING -> ENDED                                   remembered for one lease, so that a late
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from shared.clock import Clock
-from shared.kv_memory import KVMemory, Piece
+from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.digest import DigestThreads
@@ -138,13 +138,12 @@ class OfferTable:
         self,
         memory: KVMemory,
         lease_s: float,
-        on_release: OnRelease,
         clock: Clock,
         digests: DigestThreads,
     ) -> None:
         self._memory = memory
         self._lease_s = lease_s
-        self._on_release = on_release
+        self.on_release: OnRelease = lambda attempt: None
         self._clock = clock
         self._digests = digests
         self._known: dict[int, tuple[int, int]] = {}
@@ -163,13 +162,13 @@ class OfferTable:
         offer = self._offers[attempt] = LiveOffer(attempt, ticket, self)
         return offer
 
-    def admit(self, request: Open, inc: str) -> LiveOffer | Refusal:
+    def admit(self, request: Open, incarnation: str) -> LiveOffer | Refusal:
         """Whether a reader may read (R14). A wrong ticket is answered like an unknown attempt."""
         if request.fingerprint != self._memory.layout.fingerprint():
             return "fingerprint"
-        if request.source_inc != inc:
+        if request.source_incarnation != incarnation:
             return "incarnation"
-        offer = self._offers.get(Attempt(request.rid, request.epoch))
+        offer = self._offers.get(request.attempt)
         expected = offer.ticket if offer is not None else ""
         matches = hmac.compare_digest(expected.encode(), request.ticket.encode())
         return offer if offer is not None and matches else "unknown"
@@ -215,7 +214,7 @@ class OfferTable:
                 continue
             logger.warning("the lease of %s ran out", attempt)
             self.drop(offer, OfferState.EXPIRED)
-            self._on_release(attempt)
+            self.on_release(attempt)
 
     def renew(self, offer: LiveOffer) -> None:
         if offer.attempt in self._leases:
@@ -236,7 +235,7 @@ class OfferTable:
         """Decode has a verified copy. Ignored unless the offer is sealed and stands."""
         if offer.state is OfferState.SEALED:
             self.drop(offer, OfferState.RELEASED)
-            self._on_release(offer.attempt)
+            self.on_release(offer.attempt)
 
     def drop(self, offer: LiveOffer, state: OfferState) -> None:
         """Forget the offer; its readers are told the state."""

@@ -14,14 +14,14 @@ from typing import Any
 from shared.challenge import Challenge, ChallengeError
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import VERSION, Attempt
 from shared.repeats import Repeats
+from shared.tasks import Tasks
 from shared.transfer.digest import DigestThreads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
-from shared.transfer.tasks import OwnedTasks
 from shared.transfer.tcp_pull import TcpPull
 from shared.transfer.tcp_session import TcpSession
 from shared.transfer.traffic import Traffic
@@ -43,8 +43,7 @@ class TcpTransport:
     def __init__(
         self,
         memory: KVMemory,
-        inc: str,
-        on_release: OnRelease = lambda attempt: None,
+        incarnation: str,
         *,
         listen_at: tuple[str, int] = ("127.0.0.1", 0),
         cell_secret: str = "",
@@ -52,24 +51,30 @@ class TcpTransport:
         clock: Clock | None = None,
     ) -> None:
         self._memory = memory
-        self._inc = inc
+        self._incarnation = incarnation
         self._host, self._port = listen_at
         self._cell_secret = cell_secret
         self._limits = limits or TransferLimits()
         self._clock = clock or SystemClock()
         self.traffic = Traffic(self._clock)
         self._digests = DigestThreads(memory)
-        self._table = OfferTable(
-            memory, self._limits.lease_s, on_release, self._clock, self._digests
-        )
+        self._table = OfferTable(memory, self._limits.lease_s, self._clock, self._digests)
         self._slots = asyncio.Semaphore(self._limits.max_pulls)
         self._listener: socket.socket | None = None
         self._sessions: set[asyncio.Task[None]] = set()
         self._strangers: dict[FrameStream, asyncio.Task[None]] = {}
         """sessions that have not passed the challenge, oldest first"""
-        self._tasks = OwnedTasks()
+        self._tasks = Tasks()
         self._repeats = Repeats()
         self.loops = Loops(self._clock)
+
+    @property
+    def on_release(self) -> OnRelease:
+        return self._table.on_release
+
+    @on_release.setter
+    def on_release(self, on_release: OnRelease) -> None:
+        self._table.on_release = on_release
 
     @property
     def address(self) -> str:
@@ -206,12 +211,12 @@ class TcpTransport:
         finally:
             self._strangers.pop(stream, None)
         session = TcpSession(
-            stream, self._memory, self._inc, self._table, self.traffic, self._limits
+            stream, self._memory, self._incarnation, self._table, self.traffic, self._limits
         )
         await session.run()
 
     def _warn(self, why: str, kind: str) -> None:
-        """Once in a while: who dials again and again must not fill the log."""
+        """Once in a while: a reader that dials again and again must not fill the log."""
         if count := self._repeats.due(kind):
             logger.warning("a reader is hung up on (%d of this kind): %s", count, why)
 

@@ -20,6 +20,7 @@ from functools import partial
 from shared.clock import Clock
 from shared.errors import KVTransferError, PeerLostError, ProtocolError
 from shared.protocol import TokenRun
+from shared.tasks import settled
 from shared.transfer.blocks import block_views
 from shared.transfer.digest import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
@@ -45,7 +46,6 @@ from shared.transfer.frames import (
     unpack_words,
 )
 from shared.transfer.ledger import BlockRange, PullLedger, Tag
-from shared.transfer.tasks import settled
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 
@@ -143,10 +143,9 @@ class TcpPull:
         request = self._request
         await self._stream.send(
             Open(
-                request.attempt.rid,
-                request.attempt.epoch,
+                request.attempt,
                 request.ticket,
-                request.source_inc,
+                request.source_incarnation,
                 self._memory.layout.fingerprint(),
                 keeps,
             )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 from shared.transfer.blocks import block_views
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
@@ -58,14 +58,14 @@ class TcpSession:
         self,
         stream: FrameStream,
         memory: KVMemory,
-        inc: str,
+        incarnation: str,
         table: OfferTable,
         traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
         self._stream = stream
         self._memory = memory
-        self._inc = inc
+        self._incarnation = incarnation
         self._table = table
         self._traffic = traffic
         self._limits = limits
@@ -103,7 +103,7 @@ class TcpSession:
         self._stream.max_header_bytes = limit
         if not isinstance(frame, Open) or payload_bytes:
             raise ProtocolError("a reader's first frame is Open")
-        admitted = self._table.admit(frame, self._inc)
+        admitted = self._table.admit(frame, self._incarnation)
         if not isinstance(admitted, LiveOffer):
             await self._hang_up(admitted)
             return None

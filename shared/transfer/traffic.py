@@ -43,7 +43,7 @@ class Traffic:
         self._meters: dict[str, RateMeter] = {}
 
     def expect(self, attempt: Attempt, num_bytes: int, source: str = "") -> None:
-        """So many bytes are to be moved for it. `source`: incarnation they come from."""
+        """`num_bytes` are to be moved for it. `source`: incarnation they come from."""
         self._accounts[attempt] = _Account(source, num_bytes)
 
     def begin(self, attempt: Attempt) -> None:

@@ -6,8 +6,8 @@
     offer.seal(run)        -- or offer.end()
     on_release(attempt)                           (released once verified)
 
-Who owns the blocks. Prefill's blocks belong to prefill's engine until `on_release` or the
-lease's end; a transport only reads them. Decode's blocks belong to the caller of `pull`, who
+Owners of the blocks. Prefill's blocks belong to prefill's engine until `on_release` or the
+lease's end; a transport only reads them. Decode's blocks belong to the caller of `pull`, which
 must not free them before `pull` has returned or raised: that is the quarantine (R7, R18).
 
 What may be called twice: `withdraw` and `close`; `publish`, `seal` and `end` repeated or out of
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.kv_memory import Piece
+from shared.kv.memory import Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.traffic import Traffic
@@ -31,7 +31,7 @@ class PullRequest:
     attempt: Attempt
     source: str
     """prefill worker's transfer address"""
-    source_inc: str
+    source_incarnation: str
     """incarnation the attempt is bound to; any other refuses (R14)"""
     ticket: str
     block_ids: tuple[int, ...]
@@ -81,6 +81,12 @@ class TransferLimits:
         return min(self.lease_s, self.progress_timeout_s) / 3
 
 
+OnRelease = Callable[[Attempt], None]
+"""Prefill may free the attempt's blocks: decode released them, or the lease ran out. Called
+exactly once per sealed offer, always from the event loop, and never for an offer that was ended
+or withdrawn (its caller knows already) or after `close`."""
+
+
 class Offer(Protocol):
     """Prefill's side of one attempt."""
 
@@ -115,9 +121,12 @@ class KVTransport(Protocol):
     def address(self) -> str:
         """Where peers reach this transport; empty before `start`."""
 
+    on_release: OnRelease
+    """set by the service that offers, before `start`"""
+
     @property
     def traffic(self) -> Traffic:
-        """What moves, and how fast. Who calls `offer` and `pull` says there what to expect."""
+        """What moves, and how fast. The callers of `offer` and `pull` say there what to expect."""
 
     @property
     def loops(self) -> Loops:
@@ -148,9 +157,3 @@ class KVTransport(Protocol):
 
     async def close(self) -> None:
         """Stop serving; pulls in flight on either side fail. Safe to call twice."""
-
-
-OnRelease = Callable[[Attempt], None]
-"""Prefill may free the attempt's blocks: decode released them, or the lease ran out. Called
-exactly once per sealed offer, always from the event loop, and never for an offer that was ended
-or withdrawn (who did that knows already) or after `close`."""

@@ -7,9 +7,9 @@ reach it. The limits are of what is possible, not of what clients may ask: that 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from shared.block_hash import HASH_BYTES
 from shared.grammar.source import MAX_GRAMMAR_BYTES
-from shared.protocol import Assign, Receive, Sampling
+from shared.kv.block_hash import HASH_BYTES
+from shared.protocol import Assign, Receive, Sampling, Work
 from shared.telemetry.tracing import parse_traceparent
 
 MAX_RID_CHARS = 128
@@ -19,7 +19,7 @@ MAX_INT = 2**31 - 1
 MAX_TOP_LOGPROBS = 128
 MAX_BIAS = 1000.0
 OTHER_FIELDS_BYTES = 256 * 2**10
-"""of a frame, beside its token ids: a grammar, 1,024 biases, names"""
+"""of a frame, besides its token ids: a grammar, 1,024 biases, names"""
 
 _RANGES: dict[str, tuple[float, float]] = {
     "max_tokens": (1, MAX_INT),
@@ -57,23 +57,24 @@ class Acceptance:
 
     def rejection(self, message: Assign | Receive) -> Rejection | None:
         """None to take the message."""
-        if len(message.token_ids) > self.max_model_len:
-            limit = self.max_model_len
-            return Rejection("too_long", f"{len(message.token_ids)} tokens; at most {limit} fit")
+        work, limit = message.work, self.max_model_len
+        if len(work.token_ids) > limit:
+            return Rejection("too_long", f"{len(work.token_ids)} tokens; at most {limit} fit")
         wrong = (
-            self._wrong_tokens(message)
-            or self._wrong_sampling(message.sampling)
+            self._wrong_tokens(work)
+            or self._wrong_sampling(work.sampling)
+            or _wrong_identity(work)
             or _wrong_names(message)
         )
         return Rejection("invalid", wrong) if wrong else None
 
-    def _wrong_tokens(self, message: Assign | Receive) -> str:
-        num_tokens = len(message.token_ids)
-        if not num_tokens or not self._known(message.token_ids):
+    def _wrong_tokens(self, work: Work) -> str:
+        num_tokens = len(work.token_ids)
+        if not num_tokens or not self._known(work.token_ids):
             return f"token_ids: not one or more ids from 0 to {self.vocab_size - 1}"
-        if not 1 <= message.num_prompt_tokens <= num_tokens:
-            return f"num_prompt_tokens: {message.num_prompt_tokens} of {num_tokens} tokens"
-        if len(message.hash_root) != HASH_BYTES:
+        if not 1 <= work.num_prompt_tokens <= num_tokens:
+            return f"num_prompt_tokens: {work.num_prompt_tokens} of {num_tokens} tokens"
+        if len(work.hash_root) != HASH_BYTES:
             return f"hash_root: not {HASH_BYTES} bytes"
         return ""
 
@@ -97,20 +98,27 @@ class Acceptance:
         return not token_ids or (min(token_ids) >= 0 and max(token_ids) < self.vocab_size)
 
 
-def _wrong_names(message: Assign | Receive) -> str:
-    if not 0 < len(message.rid) <= MAX_RID_CHARS or not message.rid.isprintable():
+def _wrong_identity(work: Work) -> str:
+    rid, epoch = work.attempt
+    if not 0 < len(rid) <= MAX_RID_CHARS or not rid.isprintable():
         return f"rid: not 1 to {MAX_RID_CHARS} printable characters"
-    if not 0 <= message.epoch <= MAX_INT:
+    if not 0 <= epoch <= MAX_INT:
         return f"epoch: not from 0 to {MAX_INT}"
-    if message.traceparent and parse_traceparent(message.traceparent) is None:
+    if work.traceparent and parse_traceparent(work.traceparent) is None:
         return "traceparent: malformed"
-    names = [message.inc, message.ticket]
+    return ""
+
+
+def _wrong_names(message: Assign | Receive) -> str:
+    names = [message.incarnation, message.ticket]
     if isinstance(message, Receive):
-        names += [message.p_inc, message.source]
+        names += [message.prefill_incarnation, message.source]
         if not _is_address(message.source):
             return "source: not host:port"
     if max(map(len, names)) > MAX_NAME_CHARS:
-        return f"inc, ticket, p_inc or source: over {MAX_NAME_CHARS} characters"
+        return (
+            f"incarnation, ticket, prefill_incarnation or source: over {MAX_NAME_CHARS} characters"
+        )
     return ""
 
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.link.server import Peer
-from shared.protocol import Attempt
+from shared.protocol import Assign, Attempt, Receive, TokenRun
+from shared.worker.channel import Scheduled
+
+Mode = Literal["prefill", "local", "receive"]
+"""a prompt to hand over, one to keep, one whose KV another worker computes"""
 
 
 @dataclass
@@ -28,7 +32,11 @@ class HeldAttempt:
     first_decode_ns: int = 0
     last_token_ns: int = 0
     num_decoded_tokens: int = 0
-    mode: Literal["prefill", "local", "receive"] = "prefill"
+    mode: Mode = "prefill"
+    source: str = ""
+    """of its KV: a prefill worker's incarnation"""
+    num_awaited_tokens: int = 0
+    """places in blocks for the KV that comes from there"""
     chunk_ends_ns: list[int] = field(default_factory=list)
     sealed_ns: int = 0
     reserved_ns: int = 0
@@ -37,6 +45,14 @@ class HeldAttempt:
     """its KV is here and verified"""
     told_mark: tuple[int, ...] = ()
     """how far it was when its gateway was last told (`shared.worker.progress`)"""
+
+    @classmethod
+    def of(cls, message: Assign | Receive, peer: Peer, now_ns: int) -> "HeldAttempt":
+        """New work of this gateway's."""
+        work = message.work
+        mode: Mode = message.mode if isinstance(message, Assign) else "receive"
+        num_tokens = 0 if mode == "receive" else len(work.token_ids)
+        return cls(work.attempt, peer, work.traceparent, num_tokens, now_ns, mode=mode)
 
     @property
     def stage(self) -> str:
@@ -97,8 +113,25 @@ class AttemptTable:
     def of_peer(self, peer: Peer) -> list[HeldAttempt]:
         return [held for held in self._held.values() if held.peer is peer]
 
+    def start(self, event: Scheduled) -> list[HeldAttempt]:
+        """Note whose first chunk is scheduled; those of them that had not started before."""
+        started = []
+        for attempt, num_cached in event.started:
+            held = self._held.get(attempt)
+            if held is not None and not held.started_ns:
+                held.started_ns = event.start_ns
+                held.num_cached_tokens = num_cached
+                held.num_uncomputed_tokens -= num_cached
+                started.append(held)
+        return started
+
+    def with_runs(self, runs: Iterable[TokenRun]) -> list[tuple[HeldAttempt, TokenRun]]:
+        """Each run with its attempt; without those that are not held any more."""
+        found = ((self._held.get(run.attempt), run) for run in runs)
+        return [(held, run) for held, run in found if held is not None]
+
     def note_chunks(self, chunks: Iterable[tuple[Attempt, int]], end_ns: int) -> None:
-        """A step computed so many prompt tokens of each; after a preemption some for the second
+        """A step computed these numbers of prompt tokens; after a preemption some for the second
         time."""
         for attempt, num_tokens in chunks:
             held = self._held.get(attempt)
@@ -116,6 +149,15 @@ class AttemptTable:
     def num_unstarted_tokens(self) -> int:
         """Prompt tokens of attempts whose first chunk is not scheduled yet."""
         return sum(h.num_uncomputed_tokens for h in self._held.values() if not h.started_ns)
+
+    @property
+    def unreserved_tokens(self) -> dict[str, int]:
+        """Tokens whose KV lacks blocks here, by its source."""
+        tokens: dict[str, int] = {}
+        for held in self._held.values():
+            if held.num_awaited_tokens and not held.reserved_ns:
+                tokens[held.source] = tokens.get(held.source, 0) + held.num_awaited_tokens
+        return tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:

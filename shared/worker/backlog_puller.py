@@ -37,12 +37,12 @@ class BacklogPuller:
 
     def note(self, peer: Peer, num_backlogged: int) -> None:
         """A gateway's word on how many of its requests wait."""
-        self._waiting[peer.inc] = num_backlogged
+        self._waiting[peer.incarnation] = num_backlogged
         if num_backlogged:
             self._wake.set()
 
     def forget(self, peer: Peer) -> None:
-        self._waiting.pop(peer.inc, None)
+        self._waiting.pop(peer.incarnation, None)
 
     def start(self, loops: Loops) -> None:
         loops.start("backlog", self._look, PAUSE_S)
@@ -61,6 +61,6 @@ class BacklogPuller:
         if entry is None:
             return False
         for peer in self._peers():
-            if peer.inc == entry.g_inc:
-                peer.send(Pull(entry.rid, self._state.inc))
+            if peer.incarnation == entry.gateway_incarnation:
+                peer.send(Pull(entry.rid, self._state.incarnation))
         return True

@@ -8,17 +8,18 @@ same KVMemory, whose file descriptor precedes the first frame.
 import os
 import select
 import socket
-import struct
 import typing
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from shared.codec import Codec
-from shared.engine.sequence import SequenceSpec
+from shared.engine.scheduling.load import EngineLoad
+from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError
-from shared.kv_layout import KVLayout
-from shared.kv_memory import Piece
-from shared.protocol import Attempt, Load, TokenRun
+from shared.frames import LENGTH, framed, next_body
+from shared.kv.layout import KVLayout
+from shared.kv.memory import Piece
+from shared.protocol import Attempt, TokenRun
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Ready:
     num_blocks: int
     max_model_len: int
     vocab_size: int
-    load: Load
+    load: EngineLoad
     step_tokens: int
     """what one step may compute"""
     prefill_token_s: float = 0.0
@@ -84,8 +85,9 @@ class Refused:
 
     attempt: Attempt
     message: str
-    too_long: bool = False
-    """the sequence can never fit here"""
+    reason: Literal["", "too_long", "grammar"] = ""
+    """why no other attempt would do better: the sequence can never fit, nothing can match its
+    grammar"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class StepReport:
 
     start_ns: int
     end_ns: int
-    load: Load
+    load: EngineLoad
     chunks: tuple[tuple[Attempt, int], ...] = ()
     tokens: tuple[TokenRun, ...] = ()
     pieces: tuple[tuple[Attempt, Piece], ...] = ()
@@ -132,7 +134,6 @@ Command = Add | Reserve | Adopt | Release | Abort | Beat
 Event = Ready | Refused | Scheduled | StepReport
 CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
 
-_LENGTH = struct.Struct(">I")
 _HERE_IS_MEMORY = b"\0"
 _FAILED = b"\1"
 
@@ -170,8 +171,7 @@ class EngineChannel:
         self._socket.close()
 
     def send(self, event: Event) -> None:
-        body = CHANNEL_CODEC.encode(event)
-        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        self._socket.sendall(framed(CHANNEL_CODEC.encode(event)))
 
     def receive(self, *, block: bool) -> list[Command]:
         """Commands that have arrived; waits for at least one, or for `wake`, if asked to.
@@ -197,13 +197,9 @@ class EngineChannel:
     def _split(self) -> list[Command]:
         commands: list[Command] = []
         start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, start)
-            end = start + _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            commands.append(CHANNEL_CODEC.decode(bytes(self._buffer[start + _LENGTH.size : end])))
-            start = end
+        while (body := next_body(self._buffer, start)) is not None:
+            commands.append(CHANNEL_CODEC.decode(body))
+            start += LENGTH.size + len(body)
         del self._buffer[:start]
         return commands
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from shared.device_type import device_type
 from shared.errors import BatonError
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 from shared.link.connection import Connection
-from shared.settings import Role, Settings, to_environment
+from shared.settings.groups import Settings
+from shared.settings.load import to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
+from shared.worker.identity import WorkerRole
 from shared.worker.outside_kill import count_oom_kills, is_outside_kill
 
 LISTEN_S = 1.0
@@ -39,10 +41,10 @@ class EngineExitError(BatonError):
 class EngineClient:
     """Spawns the engine, maps its KV memory, sends commands and hands out events."""
 
-    def __init__(self, settings: Settings, role: Role) -> None:
+    def __init__(self, settings: Settings, role: WorkerRole) -> None:
         self._settings = settings
         self._role = role
-        self._on_cpu = device_type(settings.device) == "cpu"
+        self._on_cpu = device_type(settings.compute.device) == "cpu"
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self.on_event: Callable[[Event], None] = lambda event: None
@@ -92,7 +94,7 @@ class EngineClient:
         Counts how often this process listened, not the time: after a machine stood still, nobody
         is silent yet."""
         ended = asyncio.create_task(self.wait())
-        silence_s = self._settings.engine_silence_s
+        silence_s = self._settings.engine.silence_s
         if silence_s and not self._on_cpu:
             silence_s = max(silence_s, SILENT_STEPS * step_s)
         num_silent = 0
@@ -129,8 +131,8 @@ class EngineClient:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }
-        environment.update(to_environment(self._settings.without_secrets()))
-        threads = str(self._settings.threads)
+        environment.update(to_environment(*self._settings.groups))
+        threads = str(self._settings.engine.threads)
         environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         command = [sys.executable, "-m", "shared.worker.engine_process"]
         return subprocess.Popen(  # noqa: S603
@@ -142,7 +144,7 @@ class EngineClient:
 
     def _signs_of_life(self) -> tuple[int, int]:
         """Events that came, and clock ticks that the engine's first thread computed: a step on a
-        CPU may take long. Who waits for a GPU computes too, so there that is no sign."""
+        CPU may take long. A thread that waits for a GPU ticks too, so there that is no sign."""
         num_ticks = 0
         if self._on_cpu:
             with contextlib.suppress(OSError):  # it has just ended

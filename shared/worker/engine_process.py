@@ -13,17 +13,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from shared.checkpoint import load_checkpoint
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
-from shared.engine.output import StepOutput
-from shared.engine.parallel.followers import RankLostError, end_process
-from shared.engine.sequence import SequenceSpec
+from shared.engine.handover.output import StepOutput
+from shared.engine.layers.random_weights import RandomWeights
+from shared.engine.layers.weights import WeightReader
+from shared.engine.rank_processes.followers import RankLostError, end_process
+from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
-from shared.fault_delay import planted_delay_s
+from shared.model.checkpoint import load_checkpoint
+from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.process import die_with_parent
-from shared.protocol import Attempt
-from shared.settings import Settings, load_settings
+from shared.settings.load import load_settings
 from shared.worker.channel import (
     Abort,
     Add,
@@ -45,16 +46,11 @@ from shared.worker.channel import (
 class EngineLoop:
     """Applies commands between steps and reports each step."""
 
-    def __init__(self, engine: Engine, channel: CommandSource, settings: Settings) -> None:
+    def __init__(self, engine: Engine | DelayedEngine, channel: CommandSource, tp: int = 1) -> None:
+        """`tp`: GPUs that share the model; several cannot take KV over."""
         self._engine = engine
         self._channel = channel
-        self._tp = settings.tp
-        self._prefill_delay_s = planted_delay_s(settings.fault_delay, "prefill")
-        self._decode_delay_s = planted_delay_s(settings.fault_delay, "decode")
-        self._adopted: set[Attempt] = set()
-        """attempts whose next token is the first that decode computes"""
-        self._computing: set[Attempt] = set()
-        """attempts whose prompt is computed here, before token 1"""
+        self._tp = tp
         self._began_ns = 0
         """when the step in flight began to run"""
         engine.on_scheduled = self._report_scheduled
@@ -75,10 +71,10 @@ class EngineLoop:
         start_ns = time.time_ns()
         ran_ahead = self._engine.in_flight
         output = self._engine.step()
-        self._delay_first_decode(output)
         for attempt, problem in output.failed:
-            self._computing.discard(attempt)
             self._channel.send(Refused(attempt, problem))
+        for attempt, problem in output.refused:
+            self._channel.send(Refused(attempt, problem, "grammar"))
         end_ns = time.time_ns()
         began_ns = self._began_ns if ran_ahead else start_ns
         self._channel.send(self._report(output, began_ns, end_ns))
@@ -90,7 +86,7 @@ class EngineLoop:
             case Add(spec):
                 self._take(spec, lambda: self._engine.add(spec))
             case Reserve(spec) if self._tp > 1:
-                self._channel.send(Refused(spec.attempt, f"--tp {self._tp} takes no KV over"))
+                self._channel.send(Refused(spec.work.attempt, f"--tp {self._tp} takes no KV over"))
             case Reserve(spec):
                 self._take(spec, lambda: self._engine.reserve(spec))
             case Adopt():
@@ -98,8 +94,6 @@ class EngineLoop:
             case Release(attempt):
                 self._engine.release(attempt)
             case Abort(attempt):
-                self._adopted.discard(attempt)
-                self._computing.discard(attempt)
                 self._engine.abort(attempt)
             case Beat():
                 pass  # the report of this turn answers it
@@ -109,21 +103,19 @@ class EngineLoop:
             take()
         except RequestError as error:
             too_long = error.code == "context_length_exceeded"
-            self._channel.send(Refused(spec.attempt, error.message, too_long))
+            attempt = spec.work.attempt
+            self._channel.send(Refused(attempt, error.message, "too_long" if too_long else ""))
 
     def _adopt(self, command: Adopt) -> None:
         """A token 1 that does not continue the sequence is its source's fault: it costs the
         attempt, not this process."""
         try:
-            if self._engine.adopt(command.attempt, command.run):
-                self._adopted.add(command.attempt)
+            self._engine.adopt(command.attempt, command.run)
         except ProtocolError as error:
             self._channel.send(Refused(command.attempt, str(error)))
 
     def _report_scheduled(self, output: StepOutput) -> None:
         """Between schedule and run: what overlaps with the step must not wait for it."""
-        self._adopted.difference_update(output.handed_back)
-        self._computing.update(attempt for attempt, _ in output.started)
         if not (output.started or output.reserved or output.handed_back):
             return
         self._channel.send(
@@ -134,19 +126,6 @@ class EngineLoop:
                 handed_back=tuple(output.handed_back),
             )
         )
-        if output.started and self._prefill_delay_s:
-            time.sleep(self._prefill_delay_s)
-
-    def _delay_first_decode(self, output: StepOutput) -> None:
-        """Within the step that computes it, so that the delay is in the decode stage."""
-        told = {Attempt(run.rid, run.epoch) for run in output.tokens}
-        decoding = told & self._adopted
-        self._adopted = (self._adopted - decoding) | (told & self._computing)
-        self._adopted -= {*output.finished, *output.ended, *(item[0] for item in output.sealed)}
-        self._adopted.difference_update(attempt for attempt, _ in output.failed)
-        self._computing -= told
-        if decoding and self._decode_delay_s:
-            time.sleep(self._decode_delay_s)
 
     def _report(self, output: StepOutput, start_ns: int, end_ns: int) -> StepReport:
         return StepReport(
@@ -173,8 +152,16 @@ def main(arguments: Sequence[str]) -> int:
     channel = EngineChannel(socket.socket(fileno=fd))
     try:
         settings = load_settings()
-        checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
-        engine = build_engine(settings, "prefill" if role == "prefill" else "decode", checkpoint)
+        drawn = settings.model.random_weights
+        checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
+        built = build_engine(
+            *settings.of_engine,
+            "prefill" if role == "prefill" else "decode",
+            checkpoint,
+            RandomWeights if drawn else WeightReader,
+        )
+        planted = settings.telemetry.fault_delay
+        engine = DelayedEngine(built, planted) if planted else built
         token_s = engine.try_out()
     except BatonError as error:
         channel.pass_failure(str(error))
@@ -199,7 +186,7 @@ def main(arguments: Sequence[str]) -> int:
     gc.collect()
     gc.freeze()
     try:
-        EngineLoop(engine, channel, settings).run()
+        EngineLoop(engine, channel, settings.compute.tp).run()
     except RankLostError as error:
         end_process(error)
     except (EOFError, ConnectionError):

@@ -1,4 +1,4 @@
-"""Who a worker is: its role, its stable id, and this run of it."""
+"""The identity of a worker: its role, its stable id, and this run of it."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from shared.errors import SettingsError
 from shared.process import new_incarnation
 from shared.protocol import VERSION, Hello, Load
 from shared.release import release
-from shared.settings import Settings
+from shared.settings.groups import WorkerSettings
 from shared.state.registry import WorkerEntry
 from shared.worker.channel import Ready
 
@@ -22,7 +22,7 @@ class Identity:
 
     role: WorkerRole
     worker_id: str
-    inc: str
+    incarnation: str
     served_model: str
     host: str
     """address gateways dial"""
@@ -30,18 +30,13 @@ class Identity:
     """host:port they dial instead, when it is not empty"""
 
     @classmethod
-    def of_process(cls, settings: Settings, role: WorkerRole) -> "Identity":
-        worker_id = settings.worker_id or f"{role}-{os.getpid()}"
+    def of_process(
+        cls, role: WorkerRole, settings: WorkerSettings, served_model: str, host: str
+    ) -> "Identity":
+        worker_id = settings.id or f"{role}-{os.getpid()}"
         inc = new_incarnation(worker_id)
-        _split(settings.worker_advertise)
-        return cls(
-            role,
-            worker_id,
-            inc,
-            settings.served_model_name,
-            settings.host,
-            settings.worker_advertise,
-        )
+        _split(settings.advertise)
+        return cls(role, worker_id, inc, served_model, host, settings.advertise)
 
     def hello(
         self, pool: str, load: Load, transfer_address: str, prefill_token_s: float = 0.0
@@ -49,7 +44,7 @@ class Identity:
         return Hello(
             VERSION,
             self.role,
-            self.inc,
+            self.incarnation,
             pool,
             load=load,
             transfer_address=transfer_address,
@@ -62,7 +57,7 @@ class Identity:
         host, port = _split(self.advertised) or (self.host, port)
         return WorkerEntry(
             worker_id=self.worker_id,
-            inc=self.inc,
+            incarnation=self.incarnation,
             role=self.role,
             host=host,
             port=port,

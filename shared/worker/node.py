@@ -5,29 +5,29 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from shared.clock import Clock, SystemClock
-from shared.kv_layout import pool_name
-from shared.kv_memory import KVMemory
+from shared.kv.layout import pool_name
+from shared.kv.memory import KVMemory
 from shared.link.server import LinkServer, Peer
 from shared.loops import Loops
-from shared.protocol import Assign, Attempt, Cancel, Hello, Message, Ping, Receive
+from shared.protocol import Assign, Hello, Message, Ping, Receive
 from shared.queue.redis_backlog import RedisBacklog
-from shared.settings import Settings
+from shared.settings.groups import Settings
 from shared.state.keys import Keys
 from shared.state.kv_feed import KVPublisher
 from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.telemetry.logs import num_dropped_lines
-from shared.telemetry.tracing import build_span_sink
+from shared.telemetry.span_sink import build_span_sink
 from shared.worker.acceptance import Acceptance
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.channel import Event, Ready, StepReport
 from shared.worker.engine_client import EngineClient
 from shared.worker.engine_sender import EngineSender
 from shared.worker.identity import Identity
+from shared.worker.inbox import Inbox, Service
 from shared.worker.outbox import Outbox
 from shared.worker.probe_server import ProbeServer
 from shared.worker.registration import Registration
@@ -42,30 +42,12 @@ HANG_UP_LIMIT_S = 1.0
 """a gateway that reads nothing does not keep this process from ending"""
 
 
-class Service(Protocol):
-    """What a role does with frames and engine events; all calls on the event loop."""
-
-    @property
-    def transfer_address(self) -> str:
-        """Where decode workers pull from; empty when nothing is offered."""
-
-    @property
-    def loops(self) -> Loops:
-        """What runs in its background."""
-
-    async def start(self) -> None: ...
-    def on_message(self, peer: Peer, message: Message) -> None: ...
-    def on_event(self, event: Event) -> None: ...
-    def on_gateway_lost(self, peer: Peer) -> None: ...
-    async def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Parts:
     """What a role's service is built from."""
 
     settings: Settings
-    inc: str
+    incarnation: str
     state: WorkerState
     outbox: Outbox
     engine: EngineSender
@@ -85,15 +67,17 @@ class Node:
         build_service: Callable[[Parts], Service],
     ) -> None:
         assert engine.memory is not None, "this role needs a host-visible KV pool"
-        self._settings = settings
+        self._network, self._worker = settings.network, settings.worker
         self._identity = identity
         self._ready = ready
         self._pool = pool_name(identity.served_model, ready.layout)
-        self._state = WorkerState(identity.inc, ROOM_STEPS * ready.step_tokens, ready.layout)
+        self._state = WorkerState(
+            identity.incarnation, ROOM_STEPS * ready.step_tokens, ready.layout
+        )
         self._state.note_engine(ready.load, {})
-        self._redis = RedisClient(settings.redis)
+        self._redis = RedisClient(settings.cell.redis)
         self._keys = Keys()
-        self._publisher = KVPublisher(RedisKVEvents(self._redis, self._keys), identity.inc)
+        self._publisher = KVPublisher(RedisKVEvents(self._redis, self._keys), identity.incarnation)
         self._acceptance = Acceptance(ready.vocab_size, ready.max_model_len)
         self._sessions = Sessions()
         self._links = LinkServer(
@@ -101,30 +85,25 @@ class Node:
             self._on_message,
             self._on_gateway_lost,
             self._on_gateway,
-            cell_secret=settings.cell_secret,
+            cell_secret=settings.network.cell_secret,
             max_frame_bytes=self._acceptance.max_frame_bytes,
         )
-        backlog = RedisBacklog(self._redis, self._keys, self._pool, settings.max_backlog)
+        backlog = RedisBacklog(self._redis, self._keys, self._pool, settings.limits.max_backlog)
         self._puller = BacklogPuller(
             self._state, backlog, self._publisher, lambda: self._links.peers
         )
         self._sink = build_span_sink(
-            settings.otlp_endpoint,
+            settings.telemetry.otlp_endpoint,
             f"baton-{identity.role}",
-            {"service.instance.id": identity.inc},
+            {"service.instance.id": identity.incarnation},
         )
         self._outbox = Outbox(self._state, self._sink)
+        clock = SystemClock()
+        memory = engine.memory
         self._service = build_service(
-            Parts(
-                settings,
-                identity.inc,
-                self._state,
-                self._outbox,
-                engine,
-                engine.memory,
-                SystemClock(),
-            )
+            Parts(settings, identity.incarnation, self._state, self._outbox, engine, memory, clock)
         )
+        self._inbox = Inbox(self._state, self._outbox, self._service, clock)
         self._registration: Registration | None = None
         self._loops = Loops()
         self._probes = ProbeServer(self._is_ready, self._trouble)
@@ -135,13 +114,13 @@ class Node:
         """Listen for decode workers and gateways, and be registered from now on; OSError when a
         port is taken."""
         await self._service.start()
-        port = await self._links.start(self._settings.host, self._settings.worker_port)
+        port = await self._links.start(self._network.host, self._worker.port)
         entry = self._identity.entry(self._ready, self._pool, port)
         registry = RedisWorkerRegistry(self._redis, self._keys)
         self._registration = Registration(registry, entry, self._publisher)
         logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
-        if self._settings.probe_port:
-            await self._probes.start(self._settings.host, self._settings.probe_port)
+        if self._worker.probe_port:
+            await self._probes.start(self._network.host, self._worker.probe_port)
         self._registration.start(self._loops)
         self._puller.start(self._loops)
 
@@ -177,34 +156,43 @@ class Node:
         await self._redis.close()
 
     def _pulled_at(self) -> str:
-        address = self._service.transfer_address
+        address = self._transfer_address()
         return f", decode workers pull KV from {address}" if address else ""
+
+    def _transfer_address(self) -> str:
+        """Where decode workers pull from; empty when nothing is offered."""
+        own = self._service.transport.address
+        return own and (self._worker.transfer_advertise or own)
 
     def _is_ready(self) -> bool:
         listed = self._registration is not None and self._registration.is_listed
         return listed and not self._state.draining
 
     def _trouble(self) -> str:
-        return "; ".join(filter(None, (self._loops.trouble(), self._service.loops.trouble())))
+        return "; ".join(
+            filter(None, (self._loops.trouble(), self._service.transport.loops.trouble()))
+        )
 
     def _count_own(self) -> None:
         """Bring what this process counts elsewhere up to date."""
         counters = self._state.counters
-        for name, count in {**self._loops.failures(), **self._service.loops.failures()}.items():
+        for name, count in {
+            **self._loops.failures(),
+            **self._service.transport.loops.failures(),
+        }.items():
             counters[f"loop_failures:{name}"] = count
         for kind, count in self._redis.errors.items():
             counters[f"redis_errors:{kind}"] = count
         counters["log_lines_dropped"] = num_dropped_lines()
 
     def _hello(self) -> Hello:
-        address = self._service.transfer_address
-        token_s = self._ready.prefill_token_s
+        address, token_s = self._transfer_address(), self._ready.prefill_token_s
         return self._identity.hello(self._pool, self._state.load(), address, token_s)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StepReport):
             self._publisher.note(event.stored, event.removed)
-        self._service.on_event(event)
+        self._inbox.on_event(event)
 
     def _on_message(self, peer: Peer, message: Message) -> None:
         if isinstance(message, Ping):
@@ -213,25 +201,21 @@ class Node:
         if isinstance(message, Assign | Receive):
             rejection = self._acceptance.rejection(message)
             if rejection is not None:
-                attempt = Attempt(message.rid, message.epoch)
-                self._outbox.refuse(peer, attempt, *rejection)
+                self._outbox.refuse(peer, message.work.attempt, *rejection)
                 return
-        self._service.on_message(peer, message)
+        self._inbox.on_message(peer, message)
 
     def _on_gateway(self, peer: Peer) -> None:
-        """A gateway that dials anew names what it still owns here; the rest it gave up."""
+        """A gateway that dials again names what it still owns here; it gave up the rest."""
         self._sessions.admit(peer.hello)
-        for former in self._links.peers:
-            if former.inc == peer.inc:
-                former.close()
         for held in self._state.attempts:
-            if held.peer.inc != peer.inc:
+            if held.peer.incarnation != peer.incarnation:
                 continue
             held.peer = peer
-            if held.attempt not in peer.hello.live:
-                self._service.on_message(peer, Cancel(*held.attempt))
+            if held.attempt not in peer.hello.attempts:
+                self._service.forget(held.attempt)
 
     def _on_gateway_lost(self, peer: Peer) -> None:
         self._puller.forget(peer)
         if not self._closing:
-            self._service.on_gateway_lost(peer)
+            self._inbox.on_gateway_lost(peer)

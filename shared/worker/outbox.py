@@ -9,6 +9,7 @@ from shared.protocol import (
     Fail,
     Handback,
     Pong,
+    Refusal,
     Refuse,
     Span,
     Spans,
@@ -20,7 +21,7 @@ from shared.telemetry import attributes as names
 from shared.telemetry.tracing import SpanSink, parse_traceparent
 from shared.worker.attempts import HeldAttempt
 from shared.worker.progress import advanced_attempts
-from shared.worker.state import Refusal, WorkerState
+from shared.worker.state import WorkerState
 
 
 class Outbox:
@@ -32,18 +33,11 @@ class Outbox:
 
     def refuse(self, peer: Peer, attempt: Attempt, reason: Refusal, text: str = "") -> None:
         self._state.count(f"refusals:{reason}")
-        peer.send(Refuse(attempt.rid, attempt.epoch, self._state.inc, reason, text))
+        peer.send(Refuse(attempt, self._state.incarnation, reason, text))
 
     def start(self, held: HeldAttempt) -> None:
-        held.peer.send(
-            Start(
-                held.attempt.rid,
-                held.attempt.epoch,
-                self._state.inc,
-                held.num_cached_tokens,
-                self._state.load(),
-            )
-        )
+        state = self._state
+        held.peer.send(Start(held.attempt, state.incarnation, held.num_cached_tokens, state.load()))
 
     def tokens(self, runs: Iterable[tuple[HeldAttempt, TokenRun]]) -> None:
         """One frame per gateway with all of this step's tokens."""
@@ -52,12 +46,11 @@ class Outbox:
             by_peer[held.peer].append(run)
         load = self._state.load()
         for peer, peer_runs in by_peer.items():
-            peer.send(Tokens(self._state.inc, tuple(peer_runs), load))
+            peer.send(Tokens(self._state.incarnation, tuple(peer_runs), load))
 
     def note_stages(self, held: HeldAttempt, *spans: Span) -> None:
         """To the gateway only, for its receipt: a stage that still goes on."""
-        attempt = held.attempt
-        held.peer.send(Spans(attempt.rid, attempt.epoch, self._state.inc, spans))
+        held.peer.send(Spans(held.attempt, self._state.incarnation, spans))
 
     def stages(self, held: HeldAttempt, *spans: Span) -> None:
         """To the gateway for its receipt, and to the trace's collector."""
@@ -71,14 +64,12 @@ class Outbox:
             self._sink.emit(span, parent)
 
     def fail(self, held: HeldAttempt, code: str, message: str) -> None:
-        attempt = held.attempt
         self._state.count("failed_attempts")
-        held.peer.send(Fail(attempt.rid, attempt.epoch, self._state.inc, code, message))
+        held.peer.send(Fail(held.attempt, self._state.incarnation, code, message))
 
     def hand_back(self, held: HeldAttempt, reason: str) -> None:
-        attempt = held.attempt
         self._state.count("handed_back")
-        held.peer.send(Handback(attempt.rid, attempt.epoch, self._state.inc, reason))
+        held.peer.send(Handback(held.attempt, self._state.incarnation, reason))
 
     def pong(self, peer: Peer, seq: int) -> None:
         state = self._state

@@ -50,7 +50,7 @@ class Registration:
         self._withdrawn = True
         async with self._writing:
             try:
-                await self._registry.remove(self._entry.pool, self._entry.inc)
+                await self._registry.remove(self._entry.pool, self._entry.incarnation)
             except StateUnavailableError:
                 logger.info("redis is away; the registry entry will expire by itself")
 

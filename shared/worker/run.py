@@ -10,20 +10,20 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
 from shared.challenge import warn_if_short
-from shared.checkpoint import load_checkpoint
 from shared.errors import SettingsError
 from shared.event_loop import run_main
-from shared.settings import Settings
+from shared.model.checkpoint import load_checkpoint
+from shared.settings.groups import NetworkSettings, Settings
 from shared.telemetry.logs import configure_logs
 from shared.worker.channel import Ready
 from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
-from shared.worker.node import Node, Parts, Service
+from shared.worker.inbox import Service
+from shared.worker.node import Node, Parts
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +32,24 @@ def run_worker(
     settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
 ) -> int:
     """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself or hangs."""
-    if settings.embedded_redis:
+    if settings.cell.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
-    checkpoint = load_checkpoint(settings.model, random_weights=settings.random_weights)
-    name = settings.served_model_name or checkpoint.name
-    settings = replace(settings, served_model_name=name)
-    configure_logs(settings.log_level)
-    warn_if_open(settings)
-    warn_if_short(settings.cell_secret)
-    return run_main(_serve(settings, role, build_service))
+    model, network = settings.model, settings.network
+    checkpoint = load_checkpoint(model.name, random_weights=model.random_weights)
+    configure_logs(settings.telemetry.log_level)
+    warn_if_open(network)
+    warn_if_short(network.cell_secret)
+    name = model.served_name or checkpoint.name
+    return run_main(_serve(settings, role, name, build_service))
 
 
-def warn_if_open(settings: Settings) -> None:
+def warn_if_open(network: NetworkSettings) -> None:
     """Not a refusal: a network may be closed by other means."""
-    if not settings.cell_secret and not is_loopback(settings.host):
+    if not network.cell_secret and not is_loopback(network.host):
         logger.warning(
             "no BATON_CELL_SECRET: whoever reaches %s can use this worker; set it, the same for "
             "every process of the cell, or BATON_CELL_SECRET_FILE",
-            settings.host,
+            network.host,
         )
 
 
@@ -62,7 +62,10 @@ def is_loopback(host: str) -> bool:
 
 
 async def _serve(
-    settings: Settings, role: WorkerRole, build_service: Callable[[Parts], Service]
+    settings: Settings,
+    role: WorkerRole,
+    served_model: str,
+    build_service: Callable[[Parts], Service],
 ) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,11 +75,12 @@ async def _serve(
     try:
         ready = await _load(engine, stopping)
         if ready is not None:
-            identity = Identity.of_process(settings, role)
+            host = settings.network.host
+            identity = Identity.of_process(role, settings.worker, served_model, host)
             node = Node(settings, identity, engine, ready, build_service)
             step_s = ready.step_tokens * ready.prefill_token_s
             failing = asyncio.create_task(engine.failure(step_s))
-            await _run_node(node, failing, stopping, settings.drain_s)
+            await _run_node(node, failing, stopping, settings.limits.drain_s)
     finally:
         await engine.stop()
     return 0

@@ -1,7 +1,7 @@
 """Which gateway is which: the secret that each incarnation showed in its first HELLO here.
 
-An incarnation is no secret: registry, logs and every worker know it. Who only knows that must not
-get the tokens of its requests, nor cancel them.
+An incarnation is no secret: registry, logs and every worker know it. A peer that knows nothing else
+must not get the tokens of its requests, nor cancel them.
 """
 
 import hmac
@@ -22,7 +22,7 @@ class Sessions:
     def admit(self, hello: Hello) -> None:
         """ProtocolError when this incarnation showed another secret before."""
         shown = hello.session.encode()
-        first = self._secrets.setdefault(hello.inc, shown)
+        first = self._secrets.setdefault(hello.incarnation, shown)
         if not hmac.compare_digest(first, shown):
             raise ProtocolError("a gateway of this incarnation has another session secret")
         if len(self._secrets) > MAX_SESSIONS:

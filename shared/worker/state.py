@@ -1,22 +1,18 @@
 """What a worker is and has: its incarnation, its attempts, its load, whether it drains."""
 
-from dataclasses import replace
-from typing import Literal
-
 from shared.clock import SystemClock
-from shared.kv_layout import KVLayout, num_blocks_for
-from shared.protocol import Attempt, Incoming, Load
+from shared.engine.scheduling.load import EngineLoad
+from shared.kv.layout import KVLayout, num_blocks_for
+from shared.protocol import Attempt, Incoming, Load, Refusal
 from shared.transfer.traffic import Traffic
 from shared.worker.attempts import AttemptTable
-
-Refusal = Literal["no_room", "incarnation", "draining", "too_long", "invalid"]
 
 
 class WorkerState:
     """Facts the io process decides by. The engine's own numbers arrive with its reports."""
 
-    def __init__(self, inc: str, room_limit_tokens: int, layout: KVLayout) -> None:
-        self.inc = inc
+    def __init__(self, incarnation: str, room_limit_tokens: int, layout: KVLayout) -> None:
+        self.incarnation = incarnation
         self.attempts = AttemptTable()
         self.draining = False
         self.counters: dict[str, int] = {}
@@ -25,9 +21,9 @@ class WorkerState:
         """of hand-overs; a role with a transport puts that one's here"""
         self._layout = layout
         self._room_limit_tokens = room_limit_tokens
-        self._engine_load = Load(0, 0, 0, 0, 0, 0, 0, 0)
+        self._engine_load = EngineLoad(0, 0, 0, 0, 0, 0)
 
-    def note_engine(self, load: Load, counters: dict[str, int]) -> None:
+    def note_engine(self, load: EngineLoad, counters: dict[str, int]) -> None:
         self._engine_load = load
         self.counters.update(counters)
 
@@ -35,7 +31,7 @@ class WorkerState:
         self.counters[name] = self.counters.get(name, 0) + amount
 
     def expect_hand_over(self, attempt: Attempt, num_blocks: int, source: str = "") -> None:
-        """The KV of so many blocks is to be handed over, to here if there is a source."""
+        """The KV of `num_blocks` blocks is to be handed over, to here if there is a source."""
         self.traffic.expect(attempt, num_blocks * self._layout.block_bytes, source)
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -52,13 +48,18 @@ class WorkerState:
         return self._engine_load.waiting > 0 or self.attempts.num_uncomputed_tokens > 0
 
     def load(self) -> Load:
-        """The engine's last numbers, with the queue as this process counts it."""
+        """The engine's last numbers, and the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
-        backlogs = self.traffic.backlogs()
-        return replace(
-            self._engine_load,
+        backlogs, engine = self.traffic.backlogs(), self._engine_load
+        return Load(
             room_tokens=max(0, self._room_limit_tokens - self.attempts.num_unstarted_tokens),
             queued_tokens=self.attempts.num_uncomputed_tokens,
+            running=engine.running,
+            waiting=engine.waiting,
+            total=engine.total,
+            free=engine.free,
+            cached=engine.cached,
+            held=engine.held,
             state="draining" if self.draining else "ready",
             unpulled_tokens=sum(
                 left.num_bytes // token_bytes for left in backlogs if not left.source
@@ -68,16 +69,17 @@ class WorkerState:
                 for left in backlogs
                 if left.source
             ),
+            unreserved_tokens=self.attempts.unreserved_tokens,
         )
 
-    def refusal(self, inc: str, num_tokens: int) -> Refusal | None:
-        """Why a prompt of this length is not taken now; None to take it. An idle worker takes
-        any length, so that the longest prompt is never refused for ever."""
-        if inc != self.inc:
+    def refusal(self, incarnation: str, num_tokens: int) -> Refusal | None:
+        """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
+        here. An idle worker takes any number, so that the longest prompt is not refused forever."""
+        if incarnation != self.incarnation:
             return "incarnation"
         if self.draining:
             return "draining"
         waiting = self.attempts.num_unstarted_tokens
-        if waiting and waiting + num_tokens > self._room_limit_tokens:
+        if num_tokens and waiting and waiting + num_tokens > self._room_limit_tokens:
             return "no_room"
         return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from urllib.request import urlopen
 
 from tests.e2e.sse_load import LoadedStream, stream_completion
 
@@ -39,7 +40,7 @@ class Ask:
             "stream": True,
             "stream_options": {"include_usage": True},
             "max_tokens": self.max_tokens,
-            "ignore_eos": True,
+            "min_tokens": self.max_tokens,
             "temperature": 0,
         }
         return json.dumps(body).encode()
@@ -57,6 +58,8 @@ class Asked:
 
     ask: Ask
     streams: list[LoadedStream] = field(default_factory=list)
+    body: dict[str, Any] = field(default_factory=dict)
+    """the whole receipt of one that needed several attempts"""
 
     @property
     def last(self) -> LoadedStream:
@@ -102,7 +105,14 @@ class Load:
             if asked.last.status not in (429, 503):
                 break
             await asyncio.sleep(asked.last.retry_after_s)
+        if asked.last.complete and len(asked.attempts) > 1:
+            asked.body = await asyncio.to_thread(self._whole_receipt, asked.last.receipt["id"])
         return asked
+
+    def _whole_receipt(self, rid: str) -> dict[str, Any]:
+        with urlopen(f"{self._url}/v1/baton/requests/{rid}", timeout=60) as answer:  # noqa: S310
+            body: dict[str, Any] = json.load(answer)
+            return body
 
     async def poisson(self, asks: Iterator[Ask], per_s: float, seconds: float, seed: int) -> None:
         """An open loop: nobody waits for anybody. Ends when the last answer has."""
@@ -118,7 +128,7 @@ class Load:
     async def keep_open(
         self, asks: Iterable[Ask], num_streams: int, going: Callable[[], bool] = lambda: True
     ) -> None:
-        """A closed loop: so many streams at every moment, until the asks or `going` end."""
+        """A closed loop: `num_streams` at every moment, until the asks or `going` end."""
         left = iter(asks)
 
         async def slot() -> None:
@@ -163,16 +173,31 @@ def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
 
 
 def describe_longest(asked: Iterable[Asked], at_most: int = 5) -> str:
-    """The streams that waited longest: the workers of each attempt and how it ended."""
+    """The streams that waited longest: the workers of each attempt, and its times in seconds since
+    the request was accepted."""
     longest = sorted(asked, key=lambda item: -item.longest_wait_s)[:at_most]
     return "\n".join(f"waited {item.longest_wait_s:.2f} s: {_way(item)}" for item in longest)
 
 
 def _way(asked: Asked) -> str:
-    return "; ".join(
-        f"{attempt['prefill']} > {attempt['decode'] or 'nobody'}: {attempt['end']}"
-        for attempt in asked.attempts
-    )
+    body = asked.body
+    attempts = "; ".join(_attempt(item, body) for item in body["attempts"])
+    return f"{attempts} ({body['waited'] or 'never waited'})"
+
+
+def _attempt(attempt: dict[str, Any], body: dict[str, Any]) -> str:
+    """Its workers, and when each of its stages began and ended."""
+    stages = [
+        f"{stage['name']} {_since(stage['start_ns'], body)}-{_since(stage['end_ns'], body)}"
+        for stage in body["stages"]
+        if stage["epoch"] == attempt["epoch"] and stage["name"] != "read"
+    ]
+    end = f"{attempt['end']} {_since(attempt['ended_ns'], body)}"
+    return f"{attempt['prefill']} > {attempt['decode'] or 'nobody'}: {', '.join([*stages, end])}"
+
+
+def _since(moment_ns: int, body: dict[str, Any]) -> str:
+    return f"{(moment_ns - body['accepted_ns']) / 1e9:.1f}"
 
 
 def _last_words(stream: LoadedStream) -> str:

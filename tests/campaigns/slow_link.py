@@ -127,7 +127,7 @@ class Slowed:
 
     @property
     def admitted_share(self) -> float:
-        """Of clients that were refused with 429, who were admitted at their first retry."""
+        """Of clients that were refused with 429, those admitted at their first retry."""
         refused = self.refused_first
         admitted = [item for item in refused if item.streams[1:2] and item.streams[1].status == 200]
         return len(admitted) / len(refused) if refused else 1.0

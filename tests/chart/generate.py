@@ -1,18 +1,18 @@
 """`python -m tests.chart.generate`: rewrites what the chart holds that is made from other files.
 
-The settings in values.schema.json come from shared/settings.py, the table in helm/README.md from
-values.yaml and the schema, tests/chart/golden from the chart itself. Tests keep them equal.
+The settings in values.schema.json come from shared/settings/groups.py, the table in helm/README.md
+from values.yaml and the schema, tests/chart/golden from the chart itself. Tests keep them equal.
 """
 
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import Field, fields
 from typing import Any
 
 import yaml
 
-from shared.settings import SECRETS, Settings, helm_name
+from shared.settings.load import EVERY_SETTING
+from shared.settings.setting import SECRETS, Setting, helm_name
 from tests.chart.release import CHART, Release, render
 from tests.chart.value_sets import VALUE_SETS
 from tests.rules.sources import ROOT
@@ -29,9 +29,7 @@ TYPES = {int: "integer", float: "number", bool: "boolean", str: "string"}
 def schema_with_settings(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with today's settings in it."""
     properties = {
-        helm_name(item.name): _setting(item)
-        for item in fields(Settings)
-        if item.name not in SECRETS
+        helm_name(item.name): _setting(item) for item in EVERY_SETTING if item.name not in SECRETS
     }
     description = f"settings of Baton; {NOTE}"
     settings = {
@@ -43,15 +41,14 @@ def schema_with_settings(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "definitions": {**schema["definitions"], "settings": settings}}
 
 
-def _setting(item: "Field[Any]") -> dict[str, Any]:
-    limits = item.metadata
-    low = LOWEST_PORT if item.name in PORTS else limits["low"]
+def _setting(item: Setting) -> dict[str, Any]:
+    low = LOWEST_PORT if item.name in PORTS else item.low
     rule: dict[str, Any] = {
-        "type": TYPES[type(item.default)],
-        "description": limits["help"],
+        "type": TYPES[item.kind],
+        "description": item.help,
         "minimum": low,
-        "maximum": limits["high"],
-        "enum": list(limits["choices"]) or None,
+        "maximum": item.high,
+        "enum": list(item.choices) or None,
     }
     return {name: value for name, value in rule.items() if value is not None}
 

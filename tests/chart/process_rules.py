@@ -1,7 +1,6 @@
 """The command lines of a release, read by the parser and the settings that will read them."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from services.cli import serve
@@ -10,7 +9,9 @@ from services.cli.flags import given_settings
 from services.gateway.http.server import LAST_WORDS_S
 from shared.device_type import device_type
 from shared.errors import SettingsError
-from shared.settings import FILE_SUFFIX, PREFIX, SECRETS, Settings, environment_name, load_settings
+from shared.settings.groups import Settings
+from shared.settings.load import FILE_SUFFIX, load_settings
+from shared.settings.setting import PREFIX, SECRETS, environment_name
 from shared.worker.node import HANG_UP_LIMIT_S
 from tests.chart.release import Object, Release
 
@@ -58,24 +59,25 @@ def processes_start(release: Release) -> Iterator[str]:
             yield f"{role} runs something else"
         yield from _port_problems(role, container, settings)
         variables = {item["name"] for item in container["env"]}
-        if settings.embedded_redis and environment_name("redis") + FILE_SUFFIX not in variables:
+        redis_file = environment_name("redis") + FILE_SUFFIX
+        if settings.cell.embedded_redis and redis_file not in variables:
             yield f"{role} has no Redis"
-        if settings.host not in ("0.0.0.0", "::"):  # noqa: S104 nothing is bound here
+        if settings.network.host not in ("0.0.0.0", "::"):  # noqa: S104 nothing is bound here
             yield f"{role} listens where no other pod reaches it"
 
 
 def _port_problems(role: str, container: Object, settings: Settings) -> Iterator[str]:
     declared = {port["name"]: port["containerPort"] for port in container["ports"]}
     if role == "gateway":
-        used = {"http": settings.port, "admin": settings.admin_port}
+        used = {"http": settings.network.port, "admin": settings.network.admin_port}
     else:
-        used = {"link": settings.worker_port, "probe": settings.probe_port}
-        if settings.worker_advertise != f"10.1.2.3:{settings.worker_port}":
-            yield f"{role}: gateways would dial {settings.worker_advertise!r}"
+        used = {"link": settings.worker.port, "probe": settings.worker.probe_port}
+        if settings.worker.advertise != f"10.1.2.3:{settings.worker.port}":
+            yield f"{role}: gateways would dial {settings.worker.advertise!r}"
     if role == "prefill":
-        used["transfer"] = settings.transfer_port
-        if settings.transfer_advertise != f"10.1.2.3:{settings.transfer_port}":
-            yield f"{role}: decode would dial {settings.transfer_advertise!r}"
+        used["transfer"] = settings.worker.transfer_port
+        if settings.worker.transfer_advertise != f"10.1.2.3:{settings.worker.transfer_port}":
+            yield f"{role}: decode would dial {settings.worker.transfer_advertise!r}"
     if declared != used:
         yield f"{role} declares {declared} and listens on {used}"
 
@@ -108,9 +110,9 @@ def _cell_secret(pod: Object, container: Object) -> tuple[str, str] | None:
 
 
 def _pool(settings: Settings) -> tuple[Any, ...]:
-    facts = asdict(settings)
-    shared = ("model", "served_model_name", "dtype", "block_size", "tp")
-    return (device_type(settings.device), *(facts[name] for name in shared))
+    model, compute = settings.model, settings.compute
+    named = (model.name, model.served_name)
+    return (*named, device_type(compute.device), compute.dtype, compute.tp, settings.kv.block_size)
 
 
 def pods_have_time_to_stop(release: Release) -> Iterator[str]:
@@ -120,7 +122,7 @@ def pods_have_time_to_stop(release: Release) -> Iterator[str]:
         if "exec" in hook:
             wait_s = float(hook["exec"]["command"][-1])
         last_s = LAST_WORDS_S if role == "gateway" else 2 * HANG_UP_LIMIT_S
-        needed_s = wait_s + settings_of(container).drain_s + last_s
+        needed_s = wait_s + settings_of(container).limits.drain_s + last_s
         if pod["spec"]["terminationGracePeriodSeconds"] < needed_s:
             yield f"{role} is killed before it has drained ({needed_s:g} s)"
         if role == "gateway" and not wait_s:

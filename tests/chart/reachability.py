@@ -17,10 +17,10 @@ def needed(release: Release) -> set[Edge]:
     """Every connection Baton makes inside a release."""
     settings = {role: settings_of(container) for role, _, container in processes(release)}
     workers = [role for role in ("prefill", "decode") if role in settings]
-    edges: set[Edge] = {("gateway", role, settings[role].worker_port) for role in workers}
-    edges.add(("test", "gateway", settings["gateway"].port))
+    edges: set[Edge] = {("gateway", role, settings[role].worker.port) for role in workers}
+    edges.add(("test", "gateway", settings["gateway"].network.port))
     if "prefill" in settings:
-        edges.add(("decode", "prefill", settings["prefill"].transfer_port))
+        edges.add(("decode", "prefill", settings["prefill"].worker.transfer_port))
     for role, pod in release.pods():
         if role == "redis":
             port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
@@ -64,15 +64,15 @@ def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
 
 def _open_ports(release: Release) -> set[int]:
     """The gateway's port for clients; the one for scrapes only where the values name no scraper."""
-    (settings,) = (settings_of(c) for role, _, c in processes(release) if role == "gateway")
+    (network,) = (settings_of(c).network for role, _, c in processes(release) if role == "gateway")
     peers = [
         rule.get("from")
         for policy in release.of_kind("NetworkPolicy")
         for rule in policy["spec"].get("ingress", [])
-        if settings.admin_port in [port["port"] for port in rule["ports"]]
+        if network.admin_port in [port["port"] for port in rule["ports"]]
     ]
     scraped = release.of_kind("ServiceMonitor", "PodMonitor")
-    return {settings.port} | ({settings.admin_port} if scraped and None in peers else set())
+    return {network.port} | ({network.admin_port} if scraped and None in peers else set())
 
 
 def outward_ports(release: Release, role: str) -> set[int]:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.chart.process_rules import processes
 from tests.chart.release import Object, Release, render
-from tests.redis_server import RedisServers
+from tests.support.redis_server import RedisServers
 
 HOST = "127.0.0.1"
 READY_LIMIT_S = 60.0

@@ -319,15 +319,15 @@ def test_a_role_s_own_settings_win_even_when_they_are_zero_or_false() -> None:
         role: process_rules.settings_of(container_of(release, role))
         for role in ("prefill", "decode")
     }
-    assert (found["prefill"].prefix_cache, found["prefill"].max_model_len) == (True, 4096)
-    assert (found["decode"].prefix_cache, found["decode"].max_model_len) == (False, 0)
+    told = {role: (s.engine.prefix_cache, s.compute.max_model_len) for role, s in found.items()}
+    assert told == {"prefill": (True, 4096), "decode": (False, 0)}
 
 
 def test_large_numbers_are_written_in_full(releases: dict[str, Release]) -> None:
     gateway = process_rules.settings_of(container_of(releases["everything"], "gateway"))
-    assert gateway.max_live_requests == 2_000_000
+    assert gateway.limits.max_live_requests == 2_000_000
     prefill = process_rules.settings_of(container_of(releases["pd-rdma"], "prefill"))
-    assert prefill.max_body_bytes == 8_388_608
+    assert prefill.limits.max_body_bytes == 8_388_608
 
 
 def test_recreate_takes_no_limits_of_a_rolling_update(releases: dict[str, Release]) -> None:

@@ -20,9 +20,9 @@ from redis.retry import Retry
 
 from tests.chart.process_rules import PROBED
 from tests.chart.release import render, secrets_script
-from tests.redis_server import ON_PATH, server_binary
-from tests.served_app import ServedApp, serve_app
-from tests.text_models import byte_level_tokenizer, write_text_model
+from tests.support.fakes.served_app import ServedApp, serve_app
+from tests.support.models.text_models import byte_level_tokenizer, write_text_model
+from tests.support.redis_server import ON_PATH, server_binary
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 10.0
@@ -50,7 +50,7 @@ async def test_helm_test_needs_a_ready_gateway_and_an_answer(gateway: ServedApp)
     passed = await run_helm_test(gateway.url, 20)
     assert (passed.returncode, passed.stderr) == (0, b"")
     assert b"tokens" in passed.stdout
-    gateway.dispatcher.is_ready = False
+    gateway.door.is_ready = False
     failed = await run_helm_test(gateway.url, 0)
     assert failed.returncode == 1
     assert b"is not ready" in failed.stderr

@@ -7,7 +7,9 @@ import helm_python
 import pytest
 import yaml
 
-from shared.settings import SECRETS, Settings, helm_name, load_settings
+from shared.settings.groups import KVSettings
+from shared.settings.load import EVERY_SETTING
+from shared.settings.setting import SECRETS, helm_name
 from tests.chart.generate import readme_with_table, schema_with_settings
 from tests.chart.release import CHART, render
 from tests.chart.value_sets import VALUE_SETS
@@ -110,10 +112,10 @@ def test_good_values_are_taken(values: dict[str, Any]) -> None:
 
 def test_every_setting_is_a_value_with_its_own_limits() -> None:
     assert schema_with_settings(SCHEMA) == SCHEMA, "run `python -m tests.chart.generate`"
-    known = {helm_name(name) for name in vars(load_settings({}, {})) if name not in SECRETS}
+    known = {helm_name(item.name) for item in EVERY_SETTING if item.name not in SECRETS}
     assert set(SCHEMA["definitions"]["settings"]["properties"]) == known
     assert {helm_name(name) for name in SECRETS} <= set(SCHEMA["properties"])
-    assert Settings.block_size == 16
+    assert KVSettings.block_size == 16
 
 
 def test_readme_tells_every_value() -> None:

@@ -40,7 +40,7 @@ class Client:
 
 
 def script(name: str) -> Callable[[Path, str, Path], Sequence[str | Path]]:
-    """One of the scripts beside this file, in the client's environment."""
+    """One of the scripts next to this file, in the client's environment."""
     return lambda programs, url, _: [programs / "python", HERE / name, url, MODEL]
 
 

@@ -34,7 +34,7 @@ def main(url: str, model: str) -> None:
 
 
 def more_fields(client: openai.OpenAI, model: str) -> None:
-    """What is sent beside OpenAI's own fields, what is echoed, and a prompt that is too long."""
+    """What is sent besides OpenAI's own fields, what is echoed, and a prompt that is too long."""
     question: Any = {"role": "user", "content": "What is 47 + 38?"}
     chosen = client.chat.completions.create(
         model=model,

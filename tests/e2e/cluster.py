@@ -214,7 +214,7 @@ class Streams:
         return self.seen
 
     def wait_tokens(self, num_tokens: int, num_streams: int, timeout_s: float = 60) -> None:
-        """Until so many streams have so many tokens each."""
+        """Until `num_streams` streams have `num_tokens` tokens each."""
         deadline_s = time.monotonic() + timeout_s
         while sum(len(seen.tokens) >= num_tokens for seen in self.seen) < num_streams:
             assert time.monotonic() < deadline_s, self.seen

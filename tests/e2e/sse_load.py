@@ -152,7 +152,7 @@ async def keep_open(
 
 
 async def in_turn(url: str, bodies: Iterable[bytes], num_streams: int) -> LoadReport:
-    """Every body once, so many at a time."""
+    """Every body once, `num_streams` at a time."""
     report = LoadReport()
     start_s = time.monotonic()
     left = iter(bodies)

@@ -11,7 +11,7 @@ from tests.campaigns import kill_campaign, stopped_worker
 from tests.campaigns.faults import Size
 from tests.campaigns.figures import Figure
 from tests.campaigns.slow_link import Phases, run_slow_link
-from tests.measured import Measured
+from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, running
-from tests.measured import Measured
+from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 

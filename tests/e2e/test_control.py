@@ -22,7 +22,7 @@ from shared.protocol import Message, Tokens
 from shared.state.embedded import EmbeddedRedis
 from tests.e2e.cluster import BATON, Cluster, Stream
 from tests.e2e.wire import LinkProxy, ProxyThread, free_port, pass_at_once
-from tests.measured import Measured
+from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -251,7 +251,7 @@ def registry_key(client: "redis.Redis") -> bytes:
 
 
 def test_no_worker_until_the_deadline_is_one_clean_error(cell: Cell, cluster: Cluster) -> None:
-    """At a gateway that gives up soon; one beside it, with the same request, waits and goes on."""
+    """At a gateway that gives up soon; another, with the same request, waits and goes on."""
     (body,) = bodies_of(1, max_tokens=300, seed=3)
     with (
         cell.gateway("hasty", "--request-timeout-s", str(TIMEOUT_S)) as hasty,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import ProxyThread, free_port
-from tests.proxy import TcpProxy
+from tests.support.fakes.proxy import TcpProxy
 
 SETTLED_S = 2.0
 WATCHED_S = 4.0

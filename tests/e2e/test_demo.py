@@ -13,8 +13,8 @@ import pytest
 
 from shared.demo_model.knowledge import DEMO_QUESTION
 from tests.e2e.cluster import BATON
-from tests.measured import Measured
-from tests.path_without_redis import path_without_redis
+from tests.support.measured import Measured
+from tests.support.path_without_redis import path_without_redis
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.demo_model.exact_tasks import held_out_prompts
+from shared.demo_model.recipe.exact_tasks import held_out_prompts
 from tests.e2e.cluster import Cluster, running
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import running
-from tests.measured import Measured
-from tests.yardstick import slowness
+from tests.support.measured import Measured
+from tests.support.yardstick import slowness
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 

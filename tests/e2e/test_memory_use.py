@@ -10,14 +10,14 @@ import psutil
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from shared.checkpoint import resolve_model
+from shared.model.checkpoint import resolve_model
 from shared.state.embedded import EmbeddedRedis
 from tests.e2e.cluster import Cluster, running
 from tests.e2e.sse_load import all_at_once
 from tests.e2e.test_soak import make_bodies
-from tests.measured import Measured
-from tests.mock_cell import mock_cell
-from tests.redis_server import ON_PATH, server_binary
+from tests.support.fakes.mock_cell import mock_cell
+from tests.support.measured import Measured
+from tests.support.redis_server import ON_PATH, server_binary
 
 pytestmark = pytest.mark.alone
 

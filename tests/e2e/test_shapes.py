@@ -3,13 +3,13 @@
 import random
 from pathlib import Path
 
-from services.cli.bench_model.baton_subject import BatonSubject
-from services.cli.bench_model.model_choice import choose_model
-from services.cli.bench_model.workload import Request, Workload
+from services.cli.bench.engine.baton_subject import BatonSubject
+from services.cli.bench.engine.model_choice import choose_model
+from services.cli.bench.engine.workload import Request, Workload
 from services.gateway.text.tokenizer import TextTokenizer
-from shared.checkpoint import load_checkpoint
-from shared.settings import Settings
+from shared.model.checkpoint import load_checkpoint
 from tests.e2e.cluster import running
+from tests.support.settings import settings_with
 
 LENGTHS = ((1, 4), (40, 24), (300, 16))
 """tokens in and out"""
@@ -32,7 +32,8 @@ def test_prefill_and_decode_answer_as_one_engine_does(tmp_path: Path) -> None:
 
 
 def expected(prompts: list[tuple[int, ...]]) -> list[str]:
-    engine = BatonSubject(choose_model("tiny", random_weights=True), Settings(device="cpu"))
+    settings = settings_with(device="cpu")
+    engine = BatonSubject(choose_model("tiny", random_weights=True), *settings.of_engine)
     requests = [
         Request(prompt, num_out) for prompt, (_, num_out) in zip(prompts, LENGTHS, strict=True)
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import running
-from tests.measured import Measured
+from tests.support.measured import Measured
 
 pytestmark = pytest.mark.clock
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from tests.e2e.cluster import BATON, Cluster, running
-from tests.schemas import SCHEMAS
+from tests.support.cases.schemas import SCHEMAS
 
 STRUCTURED = ("person", "unicode keys", "tree", "strings", "nullable", "any of records") * 2
 
@@ -70,6 +70,24 @@ def test_answers_with_a_schema_are_valid_and_the_same(agg: Cluster, pd: Cluster)
     for stream, name in zip(apart, STRUCTURED, strict=True):
         assert stream.complete, stream
         jsonschema.Draft202012Validator(SCHEMAS[name]).validate(json.loads(stream.text))
+
+
+def test_a_grammar_that_leads_nowhere_is_the_client_s_error(agg: Cluster, pd: Cluster) -> None:
+    """It compiles and has a first token, so only the engine that computes the second one sees it.
+    Nothing is tried again."""
+    body = {
+        "prompt": [1000, 1001],
+        "max_tokens": 8,
+        "guided_grammar": 'start: "a" B\nB: /x[^\\x00-\\U0010FFFF]/',
+    }
+    for cluster in (agg, pd):
+        answer = cluster.client.post("/v1/completions", json={"model": cluster.model(), **body})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_schema", "guided_grammar")
+        assert error["message"] == "guided_grammar: no output matches the grammar"
+        receipt = cluster.receipt(answer.headers["x-request-id"])
+        assert [attempt["end"] for attempt in receipt["attempts"]] == ["failed"]
 
 
 def test_a_planted_local_prefill_is_counted(agg: Cluster, pd: Cluster) -> None:

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shared.telemetry import attributes as names
 from tests.e2e.cluster import Cluster, running
-from tests.measured import Measured
-from tests.otlp_receiver import ReceivedSpan, Receiver, receiving
+from tests.support.fakes.otlp_receiver import ReceivedSpan, Receiver, receiving
+from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
@@ -47,7 +47,7 @@ class Traced:
 
 
 def ask(cluster: Cluster, prompt: str, max_tokens: int, traceparent: str = "") -> str:
-    """One whole answer of so many tokens; the request's id."""
+    """One whole answer of `max_tokens` tokens; the request's id."""
     body = {"model": cluster.model(), "prompt": prompt, "max_tokens": max_tokens}
     body["ignore_eos"] = True
     headers = {"traceparent": traceparent} if traceparent else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shared.kv_layout import num_blocks_for
+from shared.kv.layout import num_blocks_for
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,
@@ -24,8 +24,15 @@ from shared.transfer.frames import (
 )
 from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import KVProxy, ProxyThread, free_port
-from tests.measured import Measured
-from tests.proxy import BitFlip, Direction, PullPlan, SeenFrame, WireBytes, predicted_wire_bytes
+from tests.support.fakes.proxy import (
+    BitFlip,
+    Direction,
+    PullPlan,
+    SeenFrame,
+    WireBytes,
+    predicted_wire_bytes,
+)
+from tests.support.measured import Measured
 
 CHUNK = 96
 BLOCK_SIZE = 16

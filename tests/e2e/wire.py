@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from services.cli.ports import reserve_port
+from services.cli.cluster.ports import reserve_port
 from shared.challenge import GREETING_BYTES, PROOF_BYTES
 from shared.protocol import CODEC, Message
-from tests.proxy import Direction, SeenFrame, TcpProxy, frames_of
+from tests.support.fakes.proxy import Direction, SeenFrame, TcpProxy, frames_of
 
 T = TypeVar("T")
 _LENGTH = struct.Struct(">I")

@@ -2,16 +2,16 @@
 
 import torch
 
-from shared.checkpoint import Checkpoint, kv_layout, max_model_len
-from shared.engine.build import load_model
-from shared.engine.decode_graphs import DecodeGraphs
-from shared.engine.device_runner import DeviceRunner
-from shared.engine.device_traits import traits_of
-from shared.engine.kernel_operations import KernelOperations
-from shared.engine.kv_cache import TORCH_DTYPES, pool_shape
-from shared.engine.paged_attention import PagedAttention
-from shared.engine.step_inputs import StepInputs
-from shared.engine.weights import WeightReader
+from shared.engine.layers.device_traits import traits_of
+from shared.engine.layers.kernel_operations import KernelOperations
+from shared.engine.layers.kv_cache import TORCH_DTYPES, pool_shape
+from shared.engine.layers.paged_attention import PagedAttention
+from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.runner_parts import load_model
+from shared.engine.running.decode_graphs import DecodeGraphs
+from shared.engine.running.device_runner import DeviceRunner
+from shared.engine.running.step_inputs import StepInputs
+from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len
 
 CUDA = torch.device("cuda")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.__main__ import main
-from tests.tiny_model import TINY
+from tests.support.models.tiny_model import TINY
 
 
 def test_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kernels import reference
-from kernels.copy_blocks import gather_blocks, scatter_blocks
-from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.rope_store import rope_store
-from kernels.silu_mul import silu_mul
-from tests.elementwise_cases import (
+from kernels.elementwise import reference
+from kernels.elementwise.copy_blocks import gather_blocks, scatter_blocks
+from kernels.elementwise.rms_norm import add_rms_norm, rms_norm
+from kernels.elementwise.rope_store import rope_store
+from kernels.elementwise.silu_mul import silu_mul
+from tests.support.cases.elementwise_cases import (
     EPS,
     RopeCase,
     RopeInputs,

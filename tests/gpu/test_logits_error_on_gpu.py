@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from shared.checkpoint import Checkpoint, random_checkpoint
-from shared.engine.random_weights import RandomWeights
-from shared.kv_layout import num_blocks_for
-from shared.model_shapes import SHAPES
+from shared.engine.layers.random_weights import RandomWeights
+from shared.kv.layout import num_blocks_for
+from shared.model.checkpoint import Checkpoint, random_checkpoint
+from shared.model.shapes import SHAPES
 from tests.gpu.device_model import device_runner
-from tests.tiny_model import Rows, hand_made_batch
+from tests.support.models.tiny_model import Rows, hand_made_batch
 
 MOST_OF_THEIRS = 1.25
 NUM_LAYERS = 4

@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.engine.batch import HostBatch
-from shared.engine.build import build_engine
-from shared.engine.decode_graphs import graph_sizes
-from shared.engine.sequence import SequenceSpec
-from shared.protocol import Attempt, Sampling
-from shared.settings import Settings
+from shared.engine.layers.row_sizes import graph_sizes
+from shared.engine.scheduling.batch import HostBatch
+from shared.engine.scheduling.sequence import SequenceSpec
+from shared.protocol import Attempt, Sampling, Work
 from tests.gpu.device_model import device_runner
-from tests.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, hand_made_batch, write_checkpoint
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import (
+    TINY,
+    TINY_GPT2,
+    Rows,
+    TinyRunner,
+    hand_made_batch,
+    write_checkpoint,
+)
+from tests.support.settings import settings_with
 
 QWEN3 = {**TINY, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64}
 MISTRAL = {**TINY, "architectures": ["MistralForCausalLM"], "sliding_window": 30}
@@ -115,7 +122,7 @@ class Decoding:
 
 
 def _answers(path: Path, device: str, *, eager: bool = False) -> Mapping[str, list[int]]:
-    settings = Settings(
+    settings = settings_with(
         model=str(path),
         device=device,
         dtype="float32",
@@ -123,15 +130,12 @@ def _answers(path: Path, device: str, *, eager: bool = False) -> Mapping[str, li
         max_num_batched_tokens=80,
         eager=eager,
     )
-    engine = build_engine(settings, "decode")
+    engine = built_engine(settings, "decode")
     sampling = Sampling(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
     for prompt in PROMPTS:
         attempt = Attempt(str(len(prompt)), 0)
-        engine.add(
-            SequenceSpec(
-                attempt, tuple(prompt), len(prompt), (), bytes(32), sampling, "full", "agg"
-            )
-        )
+        work = Work(attempt, tuple(prompt), len(prompt), bytes(32), sampling)
+        engine.add(SequenceSpec(work, (), "full", "agg"))
     answers: dict[str, list[int]] = {}
     while engine.has_work:
         for run in engine.step().tokens:

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.decode_plan import DecodePlan
-from kernels.decode_tiles import TILES, DecodeTile, decode_tile
-from kernels.paged_decode import paged_decode
-from tests.decode_cases import (
+from kernels.attention.decode_plan import DecodePlan
+from kernels.attention.decode_tiles import TILES, DecodeTile, decode_tile
+from kernels.attention.paged_decode import paged_decode
+from tests.support.cases.decode_cases import (
     LAYER,
     MAX_ERRORS,
     DecodeCase,

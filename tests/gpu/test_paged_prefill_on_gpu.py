@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.prefill_plan import portable_tile, prefill_tile
-from tests.prefill_cases import (
+from kernels.attention.prefill_plan import portable_tile, prefill_tile
+from tests.support.cases.prefill_cases import (
     LARGE_CASES,
     SMALL_CASES,
     TOLERANCES,

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shared.engine.device_sampler import DeviceSampler
-from shared.engine.random_draw import draw
-from shared.engine.sample_row import SampleRow
-from shared.engine.sampler import Sampler
+from shared.engine.sampling.device_sampler import DeviceSampler
+from shared.engine.sampling.random_draw import draw
+from shared.engine.sampling.sample_row import SampleRow
+from shared.engine.sampling.sampler import Sampler
 from shared.protocol import Sampling
-from tests.measured import Measured
-from tests.unit.engine.plain_sampling import row_of
+from tests.support.measured import Measured
+from tests.unit.engine.sampling.plain_sampling import row_of
 
 pytestmark = pytest.mark.gpu
 

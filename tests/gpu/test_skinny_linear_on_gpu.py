@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.skinny_linear import Norm, skinny_linear
-from kernels.skinny_tiles import SkinnyTile, SkinnyWorkspace, skinny_tile
-from tests.linear_cases import (
+from kernels.linear.skinny_linear import Norm, skinny_linear
+from kernels.linear.skinny_tiles import SkinnyTile, SkinnyWorkspace, skinny_tile
+from tests.support.cases.linear_cases import (
     MAX_ERRORS,
     LinearCase,
     expected,

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import torch
 
-from shared.engine.build import build_engine
-from shared.engine.sequence import SequenceSpec
+from shared.engine.scheduling.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling
-from shared.settings import Settings
+from shared.settings.groups import Settings
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import Offer, Pulled, PullRequest
 from shared.worker.channel import Add, Adopt, Event, Release, Reserve, Scheduled, StepReport
 from shared.worker.engine_client import EngineClient
-from tests.staged_pair import TICKET, agg_answers, make_specs
-from tests.tiny_model import TINY, write_checkpoint
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.pairs.staged_pair import TICKET, agg_answers, make_specs
+from tests.support.settings import settings_with
 
 PROMPTS = [[(7 * step + length) % 131 for step in range(length)] for length in (1, 16, 90, 200)]
 
@@ -24,7 +25,7 @@ class IoProcess:
     """What the io processes of both workers do, without gateway and Redis."""
 
     def __init__(self, settings: Settings, specs: list[SequenceSpec]) -> None:
-        self.specs = {spec.attempt: spec for spec in specs}
+        self.specs = {spec.work.attempt: spec for spec in specs}
         self.answers: dict[str, dict[int, int]] = {}
         self.pulled: list[Pulled] = []
         self.done = asyncio.Event()
@@ -38,7 +39,8 @@ class IoProcess:
         try:
             await asyncio.gather(self._p.start(), self._d.start())
             assert self._p.memory is not None and self._d.memory is not None
-            self._source = TcpTransport(self._p.memory, "p.1", self._release)
+            self._source = TcpTransport(self._p.memory, "p.1")
+            self._source.on_release = self._release
             self._target = TcpTransport(self._d.memory, "d.1")
             await self._source.start()
             for attempt, spec in self.specs.items():
@@ -94,7 +96,7 @@ class IoProcess:
 def test_answers_equal_those_of_one_engine(tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("highest")
     write_checkpoint(tmp_path, TINY)
-    settings = Settings(
+    settings = settings_with(
         model=str(tmp_path),
         device="cuda",
         dtype="float32",
@@ -104,7 +106,7 @@ def test_answers_equal_those_of_one_engine(tmp_path: Path) -> None:
     )
     sampling = Sampling(max_tokens=9, temperature=0.0, ignore_eos=True, logprobs=0)
     specs = make_specs(PROMPTS, sampling, 16)
-    expected = agg_answers(build_engine(settings, "decode"), specs)
+    expected = agg_answers(built_engine(settings, "decode"), specs)
 
     async def serve() -> IoProcess:
         io = IoProcess(settings, specs)

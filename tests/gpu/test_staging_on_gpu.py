@@ -8,15 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.engine.build import build_engine
-from shared.engine.kv_cache import device_pool
-from shared.engine.staging import HostStaging
-from shared.kv_layout import KVLayout
-from shared.kv_memory import KVMemory
+from shared.engine.handover.staging import HostStaging
+from shared.engine.layers.kv_cache import device_pool
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
 from shared.protocol import Sampling
-from shared.settings import Settings
-from tests.staged_pair import PdPair, StagedEngine, agg_answers, build_pair, make_specs
-from tests.tiny_model import TINY, write_checkpoint
+from shared.settings.groups import Settings
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.pairs.staged_pair import (
+    PdPair,
+    StagedEngine,
+    agg_answers,
+    build_pair,
+    make_specs,
+)
+from tests.support.settings import settings_with
 
 LAYOUT = KVLayout("big", "bfloat16", 32, 2, 8, 128, 16)
 """2 MiB a block"""
@@ -41,7 +48,7 @@ def make_prompts() -> list[list[int]]:
 
 def make_settings(path: Path) -> Settings:
     write_checkpoint(path, TINY)
-    return Settings(
+    return settings_with(
         model=str(path),
         device="cuda",
         dtype="float32",
@@ -55,7 +62,7 @@ def test_pd_equals_agg(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     sampling = Sampling(max_tokens=9, temperature=0.0, ignore_eos=True, logprobs=0)
     specs = make_specs(make_prompts(), sampling, 16)
-    expected = agg_answers(build_engine(settings, "decode"), specs)
+    expected = agg_answers(built_engine(settings, "decode"), specs)
     pair = PdPair(*build_pair(settings))
     answers = asyncio.run(pair.run(specs))
     for attempt, answer in expected.items():
@@ -67,11 +74,11 @@ def test_pd_equals_agg(tmp_path: Path) -> None:
 def test_engines_are_built_with_a_host_block_for_each_of_theirs(tmp_path: Path) -> None:
     """What `baton up` builds: no pool of the test's own."""
     settings = make_settings(tmp_path)
-    engines = [build_engine(settings, "prefill"), build_engine(settings, "decode")]
+    engines = [built_engine(settings, "prefill"), built_engine(settings, "decode")]
     assert [engine.memory.num_blocks for engine in engines] == [40, 40]
     sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True, logprobs=0)
     specs = make_specs(make_prompts()[4:8], sampling, 16)
-    expected = agg_answers(build_engine(settings, "decode"), specs)
+    expected = agg_answers(built_engine(settings, "decode"), specs)
     blind = torch.zeros(40, 1)
     pair = PdPair(StagedEngine(engines[0], blind), StagedEngine(engines[1], blind))
     answers = asyncio.run(pair.run(specs))

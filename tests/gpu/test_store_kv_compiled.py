@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels import reference
-from kernels.store_kv import store_kv
-from tests.cases import STORE_CASES, StoreCase, store_inputs
+from kernels.elementwise import reference
+from kernels.elementwise.store_kv import store_kv
+from tests.support.cases.kernel_cases import STORE_CASES, StoreCase, store_inputs
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.peer_rank import CALLS, NUM_REPLAYS
-from tests.tiny_model import TINY, write_checkpoint
+from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.pairs.peer_rank import CALLS, NUM_REPLAYS
 
 pytestmark = pytest.mark.gpu(2)
 ROOT = Path(__file__).parents[2]
@@ -52,11 +52,13 @@ def _statuses(commands: Sequence[Sequence[str]]) -> list[int]:
 
 def _peer_ranks(size: int, folder: Path, *arguments: str) -> list[int]:
     common = (str(size), str(folder), "--device", "cuda", *arguments)
-    return _statuses([("tests.peer_rank", str(rank), *common) for rank in range(size)])
+    return _statuses(
+        [("tests.support.pairs.peer_rank", str(rank), *common) for rank in range(size)]
+    )
 
 
 def _answers(path: Path, size: int) -> dict[str, list[int]]:
-    process = _start("tests.ranked_engine", json.dumps(_settings(path, size)))
+    process = _start("tests.support.pairs.ranked_engine", json.dumps(_settings(path, size)))
     try:
         told, problems = process.communicate(timeout=TIMEOUT_S)
     finally:
@@ -93,7 +95,7 @@ def test_one_wrong_number_is_found(tmp_path: Path) -> None:
 
 
 def test_the_group_keeps_the_contract(tmp_path: Path) -> None:
-    command = ("tests.ranks_contract",)
+    command = ("tests.support.oracles.ranks_contract",)
     ranks = [(*command, str(rank), "2", str(tmp_path), "cuda:0") for rank in range(2)]
     assert _statuses(ranks) == [0, 0]
 
@@ -110,7 +112,7 @@ def test_several_gpus_answer_token_for_token_as_one_does(
 @pytest.mark.parametrize("mode", ["forever", "stuck"])
 def test_a_lost_rank_is_reported(mode: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
-    process = _start("tests.ranked_engine", json.dumps(_settings(tmp_path, 2)), mode)
+    process = _start("tests.support.pairs.ranked_engine", json.dumps(_settings(tmp_path, 2)), mode)
     try:
         assert process.stdout is not None
         assert process.stdout.readline(), process.communicate()

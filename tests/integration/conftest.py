@@ -7,7 +7,7 @@ import pytest
 
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
-from tests.redis_server import RedisServers
+from tests.support.redis_server import RedisServers
 
 
 @pytest.fixture(scope="session")

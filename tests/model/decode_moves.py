@@ -23,7 +23,7 @@ def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
     moves = {"idle": _idle, "pulling": _pulling, "verifying": _verifying, "decoding": _decoding}
     yield from moves[worker.state](world, scope, index)
     if world.num_crashes < scope.max_crashes:
-        crashed = with_decode(world, index, Decode(inc=worker.inc + 1))
+        crashed = with_decode(world, index, Decode(incarnation=worker.incarnation + 1))
         crashed = crashed._replace(num_crashes=world.num_crashes + 1)
         yield Move(f"d{index} crashes", crashed, environment=True)
 
@@ -31,7 +31,7 @@ def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
 def _idle(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.decode[index]
     if worker.owner == "other":
-        back = Decode(inc=worker.inc, last_epoch=worker.last_epoch)
+        back = Decode(incarnation=worker.incarnation, last_epoch=worker.last_epoch)
         yield Move(f"d{index} gets its block back", with_decode(world, index, back), True)
         return
     for message in world.network:
@@ -46,15 +46,15 @@ def _reserve(world: World, scope: Scope, index: int, message: tuple[object, ...]
     worker = world.decode[index]
     _, epoch, _, inc, source, source_inc = message
     assert isinstance(epoch, int) and isinstance(source, int) and isinstance(source_inc, int)
-    bound = inc == worker.inc or "unbound assign" in scope.mutants
+    bound = inc == worker.incarnation or "unbound assign" in scope.mutants
     if bound and epoch > worker.last_epoch:
         reserved = Decode(
-            inc=worker.inc,
+            incarnation=worker.incarnation,
             last_epoch=epoch,
             state="pulling",
             epoch=epoch,
             source=source,
-            source_inc=source_inc,
+            source_incarnation=source_inc,
             owner="this",
             next_index=world.first_index[epoch] + 1,
         )
@@ -82,9 +82,9 @@ def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
         kind, epoch, published_by = message[0], message[1], message[2:3]
         if kind not in ("WM", "SEAL") or epoch != worker.epoch:
             continue
-        if published_by != (worker.source,) or message[3] != source.inc:
+        if published_by != (worker.source,) or message[3] != source.incarnation:
             continue
-        if message[3] != worker.source_inc and not _unbound(scope):
+        if message[3] != worker.source_incarnation and not _unbound(scope):
             continue
         inc, generation = message[3], message[4]
         assert isinstance(inc, int) and isinstance(generation, int)
@@ -94,8 +94,8 @@ def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
         if worker.tag1 is None and kind == "SEAL":
             yield _reading(world, index, Read(1, tag))
     blind = "no watermark" in scope.mutants and worker.tag0 is None
-    if blind and source.inc == worker.source_inc and source.state == "writing":
-        yield _reading(world, index, Read(0, Tag(source.inc, source.generation)))
+    if blind and source.incarnation == worker.source_incarnation and source.state == "writing":
+        yield _reading(world, index, Read(0, Tag(source.incarnation, source.generation)))
 
 
 def _reading(world: World, index: int, read: Read) -> Move:
@@ -110,7 +110,7 @@ def _complete_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
     assert read is not None
     source = world.prefill[worker.source]
     done = worker._replace(reading=None)
-    if source.inc != read.tag.inc and "no incarnation" not in scope.mutants:
+    if source.incarnation != read.tag.incarnation and "no incarnation" not in scope.mutants:
         yield Move(f"d{index} read fails", with_decode(world, index, done))
     elif read.piece == 0:
         done = done._replace(tag0=read.tag, piece0=source.piece0)
@@ -165,7 +165,7 @@ def _verifying(world: World, scope: Scope, index: int) -> Iterator[Move]:
     source = world.prefill[worker.source]
     if ("CANCEL", worker.epoch) in world.network:
         yield Move(f"d{index} drops", with_decode(world, index, _freed(worker)))
-    if not _verified(worker, Tag(source.inc, source.generation), scope):
+    if not _verified(worker, Tag(source.incarnation, source.generation), scope):
         yield Move(f"d{index} verify fails", with_decode(world, index, _freed(worker)))
         return
     decoding = with_decode(world, index, worker._replace(state="decoding"))
@@ -187,7 +187,7 @@ def _decoding(world: World, scope: Scope, index: int) -> Iterator[Move]:
     if worker.next_index < scope.num_tokens:
         assert worker.prefill is not None
         right = worker.piece0 == worker.piece1 == RIGHT
-        lineage = Lineage(index, worker.inc)
+        lineage = Lineage(index, worker.incarnation)
         token = Token(worker.epoch, worker.next_index, right, worker.prefill, lineage)
         grown = worker._replace(next_index=worker.next_index + 1)
         for after in send(with_decode(world, index, grown), scope, ("TOKEN", token)):
@@ -205,12 +205,12 @@ def _unbound(scope: Scope) -> bool:
 def _freed(worker: Decode) -> Decode:
     if worker.owner == "other":
         return worker._replace(state="idle", epoch=-1, reading=None, quarantined=False)
-    return Decode(inc=worker.inc, last_epoch=worker.last_epoch)
+    return Decode(incarnation=worker.incarnation, last_epoch=worker.last_epoch)
 
 
 def _lent(worker: Decode) -> Decode:
     return Decode(
-        inc=worker.inc,
+        incarnation=worker.incarnation,
         last_epoch=worker.last_epoch,
         owner="other",
         piece0=FOREIGN,

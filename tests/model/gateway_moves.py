@@ -51,7 +51,7 @@ def _assign(world: World, scope: Scope) -> Iterator[Move]:
     gateway = world.gateway
     for index, worker in enumerate(world.prefill):
         assigned = world._replace(gateway=gateway._replace(phase="assigned"))
-        message = ("ASSIGN", gateway.epoch, index, worker.inc)
+        message = ("ASSIGN", gateway.epoch, index, worker.incarnation)
         for after in send(assigned, scope, message):
             yield Move(f"ASSIGN to p{index}", after)
 
@@ -65,7 +65,7 @@ def _pick_decode(world: World, scope: Scope, start: tuple[object, ...]) -> Itera
         return
     for index, worker in enumerate(world.decode):
         received = world._replace(gateway=gateway._replace(phase="received"))
-        message = ("RECEIVE", epoch, index, worker.inc, source, source_inc)
+        message = ("RECEIVE", epoch, index, worker.incarnation, source, source_inc)
         for after in send(received, scope, message):
             if after != world:
                 yield Move(f"RECEIVE to d{index}", after)

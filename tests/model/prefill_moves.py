@@ -28,7 +28,7 @@ def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
     else:
         yield from _held(world, scope, index)
     if world.num_crashes < scope.max_crashes:
-        reborn = Prefill(inc=worker.inc + 1)
+        reborn = Prefill(incarnation=worker.incarnation + 1)
         crashed = with_prefill(world, index, reborn)._replace(num_crashes=world.num_crashes + 1)
         yield Move(f"p{index} crashes", crashed, environment=True)
 
@@ -53,14 +53,14 @@ def _accept(world: World, scope: Scope, index: int, message: tuple[object, ...])
     worker = world.prefill[index]
     epoch = message[1]
     assert isinstance(epoch, int)
-    bound = message[3] == worker.inc or "unbound assign" in scope.mutants
+    bound = message[3] == worker.incarnation or "unbound assign" in scope.mutants
     if not bound or epoch <= worker.last_epoch or worker.generation > scope.max_generation:
         return
     writing = _bumped(worker, scope)._replace(
         last_epoch=epoch, state="writing", epoch=epoch, piece0=STALE, piece1=STALE, run=0
     )
     started = with_prefill(world, index, writing)
-    for after in send(started, scope, ("START", epoch, index, worker.inc)):
+    for after in send(started, scope, ("START", epoch, index, worker.incarnation)):
         yield Move(f"p{index} starts", after)
 
 
@@ -97,7 +97,7 @@ def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move]:
 
 def _writing(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.prefill[index]
-    published = ("WM", worker.epoch, index, worker.inc, worker.generation)
+    published = ("WM", worker.epoch, index, worker.incarnation, worker.generation)
     if worker.piece0 == STALE:
         if "early watermark" in scope.mutants and published not in world.network:
             for after in send(world, scope, published):
@@ -119,9 +119,9 @@ def _seal(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.prefill[index]
     generation = worker.generation + ("late generation" in scope.mutants)
     held = worker._replace(state="held", piece1=RIGHT, generation=generation)
-    lineage = Lineage(index, worker.inc, worker.run)
+    lineage = Lineage(index, worker.incarnation, worker.run)
     token = Token(worker.epoch, world.first_index[worker.epoch], True, lineage, None)
-    seal = ("SEAL", worker.epoch, index, worker.inc, generation, worker.run)
+    seal = ("SEAL", worker.epoch, index, worker.incarnation, generation, worker.run)
     for after in send(with_prefill(world, index, held), scope, seal, ("TOKEN", token)):
         yield Move(f"p{index} seals", after)
 

@@ -1,4 +1,4 @@
-"""Prefill and decode pools that both hold blocks while they wait: who may take what when.
+"""Prefill and decode pools that both hold blocks while they wait: when each may take which.
 
 Every request needs `need` blocks on its prefill worker and `need` on decode. The protocol's
 order (R17): prefill takes all of its blocks before the first chunk, decode reserves all of its

@@ -1,4 +1,4 @@
-"""The strikes of one request (R9): who may die under it, who says so, and what is counted.
+"""The strikes of one request (R9): deaths, reports of them, and what is counted.
 
 A request runs on a prefill and a decode worker at a time. They die and come back as another
 incarnation, or their links break and come back. The gateway hears of it from its own link, or
@@ -26,8 +26,8 @@ class Rules:
 class Story(NamedTuple):
     """Workers are "p" and "d"; a death is (worker, incarnation)."""
 
-    p_inc: int = 0
-    d_inc: int = 0
+    prefill_incarnation: int = 0
+    decode_incarnation: int = 0
     state: str = "queued"
     """queued, running, failed"""
     assigned: tuple[int, int] = (0, 0)
@@ -84,10 +84,10 @@ def _moves(story: Story, rules: Rules) -> Iterator[Story]:
 
 def _assign(story: Story, rules: Rules) -> Story:
     """The gateway may know no better than to choose one that is dead."""
-    workers = {("p", story.p_inc), ("d", story.d_inc)}
+    workers = {("p", story.prefill_incarnation), ("d", story.decode_incarnation)}
     running = story._replace(
         state="running",
-        assigned=(story.p_inc, story.d_inc),
+        assigned=(story.prefill_incarnation, story.decode_incarnation),
         deaths=story.deaths | (workers & story.dead),
     )
     if rules.mutant == "strike at assignment":
@@ -121,7 +121,7 @@ def _flap(story: Story, rules: Rules, worker: tuple[str, int]) -> Story:
 
 
 def _die(story: Story, rules: Rules, worker: str) -> Iterator[Story]:
-    inc = story.p_inc if worker == "p" else story.d_inc
+    inc = story.prefill_incarnation if worker == "p" else story.decode_incarnation
     if (worker, inc) in story.dead or inc + 1 >= rules.max_incs:
         return
     held = story.state == "running" and story.assigned["pd".index(worker)] == inc
@@ -131,12 +131,16 @@ def _die(story: Story, rules: Rules, worker: str) -> Iterator[Story]:
 
 def _close(story: Story, rules: Rules, worker: str) -> Iterator[Story]:
     """The gateway sees the link of a dead worker close; it is back as another incarnation."""
-    inc = story.p_inc if worker == "p" else story.d_inc
+    inc = story.prefill_incarnation if worker == "p" else story.decode_incarnation
     if (worker, inc) not in story.dead:
         return
     held = story.state == "running" and story.assigned["pd".index(worker)] == inc
     after = story._replace(dead=story.dead - {(worker, inc)})
-    after = after._replace(p_inc=inc + 1) if worker == "p" else after._replace(d_inc=inc + 1)
+    after = (
+        after._replace(prefill_incarnation=inc + 1)
+        if worker == "p"
+        else after._replace(decode_incarnation=inc + 1)
+    )
     yield _strike(after, rules, frozenset({(worker, inc)})) if held else after
 
 

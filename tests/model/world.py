@@ -35,7 +35,7 @@ class Lineage(NamedTuple):
     """Which run of which incarnation computed something."""
 
     worker: int
-    inc: int
+    incarnation: int
     run: int = 0
 
 
@@ -74,7 +74,7 @@ class Record(NamedTuple):
 
 
 class Prefill(NamedTuple):
-    inc: int = 0
+    incarnation: int = 0
     last_epoch: int = -1
     """highest epoch accepted by this incarnation"""
     state: str = "free"
@@ -89,7 +89,7 @@ class Prefill(NamedTuple):
 
 
 class Tag(NamedTuple):
-    inc: int
+    incarnation: int
     generation: int
 
 
@@ -101,13 +101,13 @@ class Read(NamedTuple):
 
 
 class Decode(NamedTuple):
-    inc: int = 0
+    incarnation: int = 0
     last_epoch: int = -1
     state: str = "idle"
     """idle, pulling, verifying, decoding"""
     epoch: int = -1
     source: int = -1
-    source_inc: int = -1
+    source_incarnation: int = -1
     tag0: Tag | None = None
     tag1: Tag | None = None
     piece0: str = STALE

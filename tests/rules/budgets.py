@@ -1,4 +1,5 @@
-"""Size budgets: lines of a file and a function, parameters; complexity is ruff's (C90).
+"""Size budgets: files of a folder, lines of a file and a function, parameters; complexity is
+ruff's (C90).
 
 `[tool.baton.budgets]` in pyproject.toml holds the limits and the one list of exceptions, each
 `{path, name, rule, reason}`. An exception nothing needs any more is itself a violation, and so
@@ -7,7 +8,7 @@ is a `noqa` of ruff's own limits that the list does not know.
 
 import ast
 import re
-import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,19 +18,21 @@ from tests.rules.sources import (
     budgets_table,
     functions,
     is_kernel,
-    sources,
 )
 
 LIMIT_NOQA = re.compile(r"#\s*noqa:[^#]*\b(C901|PLR09\d\d)\b")
 FIELDS = {"path", "name", "rule", "reason"}
 
 
-def check(files: Iterable[Source], limits: Mapping[str, Any]) -> list[Violation]:
-    """Violations of the budgets that no exception covers."""
+def check(files: Iterable[Source], limits: Mapping[str, Any] | None = None) -> list[Violation]:
+    """Violations that no exception covers, of the limits in pyproject.toml."""
+    limits = limits or budgets_table()
     exceptions = limits["exceptions"]
     problems = _malformed(exceptions, limits["max_exceptions"])
     allowed = {(item.get("path"), item.get("name"), item.get("rule")) for item in exceptions}
     used = set()
+    files = list(files)
+    problems += _crowded_folders(files, limits["folder_files"])
     for source in files:
         for name, violation in _measure(source, limits):
             key = (source.path, name, violation.rule)
@@ -42,6 +45,16 @@ def check(files: Iterable[Source], limits: Mapping[str, Any]) -> list[Violation]
         for key in sorted(allowed - used, key=str)
     ]
     return problems
+
+
+def _crowded_folders(files: Iterable[Source], most: int) -> list[Violation]:
+    """No exception covers a folder: a flat hall of files is cut into rooms."""
+    counts = Counter(source.path.rpartition("/")[0] for source in files)
+    return [
+        Violation(folder, 1, "folder_files", f"{count} Python files, at most {most}")
+        for folder, count in sorted(counts.items())
+        if count > most
+    ]
 
 
 def _malformed(exceptions: list[dict[str, str]], most: int) -> list[Violation]:
@@ -93,14 +106,3 @@ def _num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     arguments = function.args
     names = [item.arg for item in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
     return len(names) - (names[:1] in (["self"], ["cls"]))
-
-
-def main() -> int:
-    problems = check(sources(), budgets_table())
-    for problem in problems:
-        sys.stderr.write(f"{problem}\n")
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

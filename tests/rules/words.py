@@ -7,12 +7,11 @@ that runs code out of bytes, no print in a service. Comments: no promises for la
 import ast
 import io
 import re
-import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from tests.rules.sources import Source, Violation, sources
+from tests.rules.sources import Source, Violation
 
 BANNED_WORDS = frozenset({"manager", "handler", "processor", "helper", "util", "misc", "bootstrap"})
 VAGUE_NAMES = frozenset({"info", "data"})
@@ -106,14 +105,3 @@ def _check_module(source: Source, tree: ast.Module) -> Iterator[Violation]:
             yield Violation(source.path, 1, "package", "holds more than a docstring")
     elif docstring is None:
         yield Violation(source.path, 1, "docstring", "the module has none")
-
-
-def main() -> int:
-    problems = check(sources())
-    for problem in problems:
-        sys.stderr.write(f"{problem}\n")
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

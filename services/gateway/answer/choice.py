@@ -41,8 +41,8 @@ class StreamedChoice:
         return b"" if opened else self._chunks.first(usage)
 
     def plain(self, shown: str) -> bytes:
-        """What `events` gives for text in the middle of an answer, without anything beside it:
-        the common case, once per token."""
+        """What `events` gives for text in the middle of an answer and nothing else: the common
+        case, once per token."""
         if not self._opened:
             return self.events(shown, None)
         return self._chunks.text(shown) if shown else b""

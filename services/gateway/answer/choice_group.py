@@ -1,7 +1,7 @@
 """The generations behind one HTTP answer: one, or a group of several.
 
-A group exists only here: for the dispatcher each choice is a request of its own. Nothing of a
-group is given out before every choice is accepted, so that a refusal of one refuses the whole
+For the owner each choice is a request of its own; only the record in Redis is one. Nothing of
+a group is given out before every choice is accepted, so that a refusal of one refuses the whole
 request with its own status; and a failure of one is the failure of all.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 from services.gateway.answer.submit_order import SubmitOrder
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
@@ -20,6 +20,16 @@ SUBMITS_PER_TURN = 16
 """then the event loop has a turn"""
 
 
+class ChoiceOwner(Protocol):
+    """Takes choices."""
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Own the request from now on; OverloadedError if there is no room."""
+
+    async def close_record(self, rid: str) -> None:
+        """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
+
+
 class ChoiceGroup:
     """Iterate over what arrives, as (index, delta) pairs, until each choice was closed.
 
@@ -27,14 +37,14 @@ class ChoiceGroup:
 
     def __init__(
         self,
-        submit: Callable[[GenerateRequest], Generation],
+        owner: ChoiceOwner,
         requests: Sequence[GenerateRequest],
         order: SubmitOrder,
         starting: asyncio.Lock | None = None,
     ) -> None:
         """`starting`: shared by all groups of a gateway."""
         self._starting = starting or asyncio.Lock()
-        self._submit = submit
+        self._owner = owner
         self._requests = requests
         self._order = order
         self._news = asyncio.Event()
@@ -53,22 +63,23 @@ class ChoiceGroup:
 
         Large groups begin one after the other: if they shared what room there is, each would be
         refused for the lack of the rest."""
-        if len(self._order.opening()) <= SUBMITS_PER_TURN:
-            return await self._submit_opening()
-        async with self._starting:
-            return await self._submit_opening()
-
-    async def _submit_opening(self) -> Self:
         opening = self._order.opening()
         try:
-            for place, index in enumerate(opening):
-                if place and place % SUBMITS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-                self._submit_one(index, self._requests[index])
+            if len(opening) <= SUBMITS_PER_TURN:
+                await self._submit_opening(opening)
+            else:
+                async with self._starting:
+                    await self._submit_opening(opening)
         except BaseException:
             await self.cancel()
             raise
         return self
+
+    async def _submit_opening(self, opening: Sequence[int]) -> None:
+        for place, index in enumerate(opening):
+            if place and place % SUBMITS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            self._submit_one(index, self._requests[index])
 
     @property
     def rids(self) -> tuple[str, ...]:
@@ -109,11 +120,13 @@ class ChoiceGroup:
         self._generations[index].read_with(None)
 
     async def cancel(self) -> None:
-        """Nobody wants the choices that are still open; safe to call twice."""
+        """Nobody wants the choices that are still open; safe to call twice. Returns once the
+        request's end is recorded, or late."""
         for index in tuple(self._open):
             if index in self._generations:
                 self._generations[index].read_with(None)
                 await self._generations[index].cancel()
+        await self._owner.close_record(self._requests[0].http_rid)
 
     async def _wait(self) -> None:
         self._news.clear()
@@ -126,15 +139,17 @@ class ChoiceGroup:
     def _read(self, reader: Callable[[int, Delta], bool], index: int, delta: Delta) -> bool:
         return self._is_waiting and reader(index, delta)
 
-    def _follow(self, index: int, prompt_inc: str | None) -> None:
+    def _follow(self, index: int, prompt_incarnation: str | None) -> None:
         """Submit a choice whose prompt that incarnation has computed."""
         request = self._requests[index]
         waited_s = asyncio.get_running_loop().time() - self._start_s
         left_s = max(0.0, request.timeout_s - waited_s)
-        self._submit_one(index, replace(request, timeout_s=left_s, prefer_inc=prompt_inc))
+        self._submit_one(
+            index, replace(request, timeout_s=left_s, prefer_incarnation=prompt_incarnation)
+        )
 
     def _submit_one(self, index: int, request: GenerateRequest) -> None:
-        generation = self._submit(request)
+        generation = self._owner.submit(request)
         generation.share_news(self._news)
         self._generations[index] = generation
         self._unbegun.append(index)
@@ -144,7 +159,7 @@ class ChoiceGroup:
         begun = [index for index in self._unbegun if self._generations[index].begun]
         self._unbegun = [index for index in self._unbegun if index not in begun]
         for index in begun:
-            prompt_inc = self._generations[self._order.leader(index)].prompt_inc
+            prompt_inc = self._generations[self._order.leader(index)].prompt_incarnation
             for due in self._order.begun(index):
                 self._follow(due, prompt_inc)
         for generation in self._generations.values():

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from services.gateway.http.request_id import fresh_id
-from services.gateway.owner.generation import Endpoint, GenerateRequest
-from services.gateway.owner.observation import request_trace
+from services.gateway.owner.generation import Endpoint, GenerateRequest, Group
+from services.gateway.owner.records.request_span import request_trace
 from services.gateway.prompt.prompt_reader import PreparedRequest
 
 SEED_BYTES = 8
@@ -30,13 +30,13 @@ class HttpRequest:
 def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[GenerateRequest]:
     """One per prompt and choice, in the order of the answer's indexes. A lone choice has the
     HTTP request's id, those of a group have their own."""
-    alone = len(prepared.prompts) * prepared.num_choices == 1
+    group = _group(http, prepared)
     sampling, n = prepared.sampling, prepared.num_choices
     trace = request_trace(http.client_traceparent)
     places = [(prompt, at) for prompt in prepared.prompts for at in range(n)]
     return [
         GenerateRequest(
-            rid=http.rid if alone else fresh_id(),
+            rid=http.rid if group is None else fresh_id(),
             tenant=http.tenant,
             endpoint=http.endpoint,
             prompt_ids=prompt.token_ids,
@@ -49,12 +49,21 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             client_traceparent=http.client_traceparent,
             received_ns=http.received_ns,
             block_hashes=prompt.block_hashes,
-            group="" if alone else http.rid,
+            group=group,
             choice=index,
             prompt=index // n,
+            grammar_param=prepared.grammar_param,
         )
         for index, (prompt, at) in enumerate(places)
     ]
+
+
+def _group(http: HttpRequest, prepared: PreparedRequest) -> Group | None:
+    num_choices = len(prepared.prompts) * prepared.num_choices
+    if num_choices == 1:
+        return None
+    num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prepared.prompts)
+    return Group(http.rid, num_choices, num_prompt_tokens)
 
 
 def choice_seed(seed: int, choice: int) -> int:

@@ -39,7 +39,7 @@ from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CLAMPED_HEADER = "x-baton-clamped"
 
@@ -120,7 +120,7 @@ class AnswerResponse(Response):
         try:
             await client.run(self._run(scope, client))
         except ClientGoneError:
-            log.debug("%s: the client left", self._answer.identity.rid)
+            logger.debug("%s: the client left", self._answer.identity.rid)
             await drop_connection(scope)
         finally:
             self._share.release()
@@ -140,7 +140,7 @@ class AnswerResponse(Response):
     async def _send_failure(
         self, error: BatonError, scope: Scope, client: ClientConnection
     ) -> None:
-        log.warning("%s: %s", self._answer.identity.rid, error)
+        logger.warning("%s: %s", self._answer.identity.rid, error)
         response = error_response(self._request, error)
         await response(scope, _nothing, client.send)
 
@@ -248,7 +248,7 @@ class StreamResponse(AnswerResponse):
             self._answer.group.read_with(self._write_at_once)
 
     def _write_at_once(self, index: int, delta: Delta) -> bool:
-        """Write a delta from the middle of a choice; False if this task has to see to it."""
+        """Step 8: write a delta from the middle of a choice; False if the task has to do it."""
         assert self._stream is not None
         if delta.finish_reason is not None or not self._stream.ready:
             return False
@@ -300,7 +300,7 @@ class StreamResponse(AnswerResponse):
         if not self._started:
             await super()._send_failure(error, scope, client)
             return
-        log.warning("%s: %s", self._answer.identity.rid, error)
+        logger.warning("%s: %s", self._answer.identity.rid, error)
         body = error_event(error_body(error))
         await client.send({"type": "http.response.body", "body": body, "more_body": False})
 

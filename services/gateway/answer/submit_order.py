@@ -9,32 +9,44 @@ A worker counts a waiting prompt by its length, cached or not, and refuses what 
 only as many choices of a prompt wait for their first token together as fit one step.
 """
 
+import sys
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.settings.groups import EngineSettings
+
+
+@dataclass(frozen=True)
+class PromptSharing:
+    """What choices of one prompt have in common on a worker."""
+
+    min_tokens: int
+    """prompts from this length on share KV"""
+    step_tokens: int
+    """prompt tokens that may wait there together"""
+
+    @classmethod
+    def of(cls, engine: EngineSettings, block_size: int, device_type: str) -> "PromptSharing":
+        never = sys.maxsize
+        min_tokens = block_size if engine.prefix_cache else never
+        return cls(min_tokens, engine.tokens_per_step(device_type))
 
 
 class SubmitOrder:
     """Choice `index` = prompt * n + choice of that prompt. Every index is given out once."""
 
-    def __init__(
-        self,
-        prompt_lengths: Sequence[int],
-        n: int,
-        *,
-        min_shared_tokens: int,
-        max_waiting_tokens: int,
-    ) -> None:
-        """`min_shared_tokens`: prompts from this length on share something."""
+    def __init__(self, prompt_lengths: Sequence[int], n: int, sharing: PromptSharing) -> None:
         self._n = n
         self._lengths = tuple(prompt_lengths)
-        self._max_waiting_tokens = max_waiting_tokens
+        self._step_tokens = sharing.step_tokens
         self._following: dict[int, deque[int]] = {}
         """prompt -> its choices that still wait to be submitted"""
         self._opening: list[int] = []
         for prompt, length in enumerate(prompt_lengths):
             first, *others = range(prompt * n, (prompt + 1) * n)
             self._opening.append(first)
-            if length < min_shared_tokens:
+            if length < sharing.min_tokens:
                 self._opening += others
             elif others:
                 self._following[prompt] = deque(others)
@@ -49,7 +61,7 @@ class SubmitOrder:
         waiting = self._following.get(prompt)
         if not waiting:
             return []
-        num_due = 1 if choice else max(1, self._max_waiting_tokens // self._lengths[prompt])
+        num_due = 1 if choice else max(1, self._step_tokens // self._lengths[prompt])
         return [waiting.popleft() for _ in range(min(num_due, len(waiting)))]
 
     def leader(self, index: int) -> int:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from services.gateway.http.headers import timeout_s
 from services.gateway.http.protocol import began_s
-from services.gateway.owner.time_limits import time_is_up
+from services.gateway.owner.machine.time_limits import time_is_up
 from shared.errors import AttemptError
 
 ENDLESS_S = 1e7

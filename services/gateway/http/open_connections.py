@@ -1,7 +1,7 @@
-"""Who may stay connected: at the cap the connection that has been idle for longest gives way.
+"""Which connections may stay open: at the cap the one that has been idle longest gives way.
 
-Idle is who waits for the head of a request: between two requests, before the first, or in the
-middle of a head. Where nobody is, a few places remain for probes, so that whoever watches this
+A connection is idle while it waits for the head of a request: before the first, between two, or in
+the middle of a head. If none is idle, a few places remain for probes, so that whoever watches this
 process learns that it lives although its clients keep it busy.
 """
 

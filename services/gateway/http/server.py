@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from services.gateway.http.limits import HttpLimits, file_limit
 from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
-from shared.settings import Settings
+from shared.settings.groups import LimitSettings
 
 KEEP_ALIVE_S = 75
 LAST_WORDS_S = 5
@@ -28,13 +28,13 @@ ADMIN_CONNECTIONS = 64
 MIN_CONNECTIONS = 4096
 
 
-def http_limits(settings: Settings) -> HttpLimits:
+def http_limits(limits: LimitSettings) -> HttpLimits:
     """Room for every request the gateway may own, as many idle connections, and no more than
     the process can open."""
-    wanted = max(MIN_CONNECTIONS, CONNECTIONS_PER_REQUEST * settings.max_live_requests)
+    wanted = max(MIN_CONNECTIONS, CONNECTIONS_PER_REQUEST * limits.max_live_requests)
     can_open = max(1, file_limit() - HttpLimits.num_probe_connections)
     return HttpLimits(
-        body_bytes=settings.max_body_bytes + CHUNK_FRAMING_BYTES,
+        body_bytes=limits.max_body_bytes + CHUNK_FRAMING_BYTES,
         num_connections=min(wanted, can_open),
     )
 
@@ -58,17 +58,16 @@ class HttpServer(uvicorn.Server):
 
 
 class AdminServer(HttpServer):
-    """A server beside the clients' one, which is the one that hears signals."""
+    """A second server, next to the clients' one, which alone hears signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def http_server(app: FastAPI, settings: Settings, limits: HttpLimits | None = None) -> HttpServer:
+def http_server(app: FastAPI, drain_s: float, limits: HttpLimits) -> HttpServer:
     """Not started; run with `await server.serve(sockets=[bound socket])`."""
-    grace_s = math.ceil(settings.drain_s) + LAST_WORDS_S
-    return HttpServer(_config(app, limits or http_limits(settings), grace_s))
+    return HttpServer(_config(app, limits, math.ceil(drain_s) + LAST_WORDS_S))
 
 
 def admin_server(app: FastAPI) -> AdminServer:

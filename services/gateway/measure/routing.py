@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from services.gateway.owner.router import Prompt, choose_placement, choose_worker
-from services.gateway.owner.worker_view import WorkerView
+from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.placement.router import Prompt, choose_placement, choose_worker
 from shared.state.kv_events import STRIDE, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
@@ -65,9 +65,9 @@ def _chain(rng: random.Random) -> list[bytes]:
     return [one for _ in range(DEPTH) for one in (*between, rng.randbytes(16))]
 
 
-def _view(inc: str, rng: random.Random) -> WorkerView:
+def _view(incarnation: str, rng: random.Random) -> WorkerView:
     return WorkerView(
-        inc=inc,
+        incarnation=incarnation,
         role="prefill",
         ready=True,
         room_tokens=10**6,

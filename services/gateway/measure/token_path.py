@@ -14,40 +14,31 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from services.gateway.answer.submit_order import PromptSharing
 from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
 from services.gateway.http.server import http_limits, http_server
-from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.observation import Observation
-from services.gateway.owner.prefill_cost import PrefillCost
-from services.gateway.owner.served_pool import ServedPool
-from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.owner.links.prefill_cost import PrefillCost
+from services.gateway.owner.links.served_pool import ServedPool
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.prompt.served_model import served_model
-from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
+from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
-from shared.block_hash import root_hash
-from shared.checkpoint import load_checkpoint
 from shared.clock import SystemClock
 from shared.event_loop import run_main
-from shared.protocol import (
-    CODEC,
-    VERSION,
-    Assign,
-    FinishReason,
-    Hello,
-    Load,
-    Message,
-    Receive,
-    Start,
-    TokenRun,
-    Tokens,
-)
+from shared.link.mock_worker import MockWorker
+from shared.model.checkpoint import load_checkpoint
+from shared.protocol import CODEC, Hello, Message
 from shared.queue.memory_backlog import MemoryBacklog
-from shared.settings import Settings, load_settings
+from shared.settings.groups import Settings
+from shared.settings.load import load_settings
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
@@ -55,7 +46,6 @@ from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 
 POOL = "pool@0:fp"
-IDLE = Load(10**6, 0, 0, 0, 10**6, 10**6, 0, 0)
 PROMPT = list(range(300, 400))
 TOKEN_ID = 400
 TURNS = 50
@@ -89,24 +79,16 @@ class NullTransport(asyncio.Transport):
 
 
 class WorkerEnd:
-    """A link to a worker that this file plays."""
+    """A link to a mock worker without a connection."""
 
-    def __init__(
-        self, role: Any, on_message: Callable[[Any, Message], None], received: dict[str, Receive]
-    ) -> None:
-        self.peer = Hello(VERSION, role, f"{role}.{1:032x}", POOL, (), IDLE, "127.0.0.1:1")
+    def __init__(self, worker: MockWorker, on_message: Callable[[Any, Message], None]) -> None:
+        self.worker = worker
+        self.peer = worker.hello()
         self.closed = False
         self._on_message = on_message
-        self._received = received
 
     def send(self, message: Message) -> None:
-        if isinstance(message, Assign):
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self.say, Start(message.rid, message.epoch, self.peer.inc, 0, IDLE))
-            run = TokenRun(message.rid, message.epoch, 0, (TOKEN_ID,))
-            loop.call_soon(self.say, Tokens(self.peer.inc, (run,), IDLE))
-        elif isinstance(message, Receive):
-            self._received[message.rid] = message
+        self.worker.receive(message, self._answer)
 
     async def close(self) -> None:
         self.closed = True
@@ -114,44 +96,54 @@ class WorkerEnd:
     def say(self, message: Message) -> None:
         self._on_message(self, message)
 
+    def _answer(self, message: Message) -> None:
+        asyncio.get_running_loop().call_soon(self.say, message)
 
-class Bench:
+
+class MemoryGateway:
     """A gateway without processes, sockets or Redis."""
 
     def __init__(self, settings: Settings) -> None:
-        checkpoint = load_checkpoint(settings.model)
+        checkpoint = load_checkpoint(settings.model.name)
         clock = SystemClock()
-        model = served_model(checkpoint, settings)
+        model = served_model(
+            checkpoint,
+            settings.model,
+            settings.compute.max_model_len,
+            settings.limits.unknown_fields,
+        )
         liveness = MemoryGatewayLiveness()
         records = MemoryRequestRecords(liveness, clock)
         registry = MemoryWorkerRegistry(clock, ttl_s=1e9)
         cost = PrefillCost()
         g_inc = f"gateway.{2:032x}"
-        self.received: dict[str, Receive] = {}
         self.ends: dict[str, WorkerEnd] = {}
         self.registry = registry
         self.model = model
-        self._settings = settings
         served = ServedPool("pool", POOL, 16)
         links = WorkerLinks(registry, served, g_inc, clock, cost, self._dial)
         metrics = GatewayMetrics(links.samples)
+        hashing = settings.kv.hashing("")
         identity = GatewayIdentity(
-            g_inc, served, "1", "http://x", model.name, model.max_model_len, "auto"
+            g_inc, served, "1", "http://x", model.name, model.max_model_len, hashing
         )
         stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
-        observation = Observation(metrics, _NoSpans(), model.name)
-        self.dispatcher = Dispatcher(settings, identity, stores, links, cost, clock, observation)
+        observation = MetricsObserver(metrics, _NoSpans(), model.name)
+        self.core = GatewayCore(settings.limits, identity, stores, links, cost, clock, observation)
         self.text = TextPool(
-            checkpoint.path, model, hash_root=root_hash(b"", "default"), block_size=16
+            checkpoint.path, model, hash_root=hashing.root(TENANT), block_size=hashing.block_size
         )
+        limits = settings.limits
         app = create_app(
-            settings,
+            limits,
+            PromptSharing.of(settings.engine, settings.kv.block_size, "cpu"),
             model,
-            self.dispatcher,
+            self.core.door,
             self.text,
-            StatusRoutes(self.dispatcher, metrics.text, "1"),
+            StatusRoutes(self.core.door, metrics.text, "1"),
         )
-        self._server = http_server(app, settings)
+        self._limits = http_limits(limits)
+        self._server = http_server(app, limits.drain_s, self._limits)
         self._server.config.load()
 
     async def start(self) -> None:
@@ -160,13 +152,13 @@ class Bench:
             await self.registry.register(
                 WorkerEntry(role, inc, role, "x", 1, POOL, 0, "1", self.model.name, 4096, 16)
             )
-        self.dispatcher.start()
-        await until(self.dispatcher.ready)
+        self.core.start()
+        await until(self.core.door.ready)
 
     def open(self, num_tokens: int) -> NullTransport:
         """One streamed completion."""
         server = self._server
-        connections = OpenConnections(http_limits(self._settings))
+        connections = OpenConnections(self._limits)
         protocol = GatewayProtocol(connections, server.config, server.server_state, {})
         transport = NullTransport()
         protocol.connection_made(transport)
@@ -176,23 +168,22 @@ class Bench:
         protocol.data_received(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
         return transport
 
-    def step(self, index: int, reason: FinishReason | None = None) -> bytes:
-        """The frame that brings everybody's token at `index`."""
-        runs = tuple(
-            TokenRun(rid, message.epoch, index, (TOKEN_ID,), (), reason)
-            for rid, message in self.received.items()
-        )
-        return CODEC.encode(Tokens(self.ends["decode"].peer.inc, runs, IDLE))
+    def step(self) -> bytes:
+        """The decode worker's next frame, with everybody's token."""
+        ((_, tokens),) = self.ends["decode"].worker.step()
+        return CODEC.encode(tokens)
 
     async def close(self) -> None:
-        await self.dispatcher.close()
+        await self.core.close()
         await self.text.close()
 
     async def _dial(
         self, host: str, port: int, hello: Hello, on_message: Any, on_closed: Any
     ) -> WorkerEnd:
-        role = "prefill" if "prefill" not in self.ends else "decode"
-        end = self.ends[role] = WorkerEnd(role, on_message, self.received)
+        role: Literal["prefill", "decode"] = "decode" if "prefill" in self.ends else "prefill"
+        worker = MockWorker(role, f"{role}.{1:032x}", POOL)
+        worker.token_id = TOKEN_ID
+        end = self.ends[role] = WorkerEnd(worker, on_message)
         return end
 
 
@@ -213,13 +204,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def measure(model: str, num_streams: int, num_steps: int, profile: str | None) -> int:
-    bench = Bench(load_settings({"model": model, "device": "cpu", "max_live_requests": 4096}, {}))
-    await bench.start()
-    transports = [bench.open(num_steps + 2) for _ in range(num_streams)]
-    await until(lambda: len(bench.received) == num_streams)
+    gateway = MemoryGateway(
+        load_settings({"model": model, "device": "cpu", "max_live_requests": 4096}, {})
+    )
+    await gateway.start()
+    transports = [gateway.open(num_steps + 2) for _ in range(num_streams)]
+    decode = gateway.ends["decode"]
+    await until(lambda: decode.worker.num_decoding == num_streams)
+    decode.say(CODEC.decode(gateway.step()))  # token 1 once more, which prefill has sent
     await until(lambda: all(transport.num_writes >= 2 for transport in transports))
-    frames = [bench.step(index) for index in range(1, num_steps + 1)]
-    decode = bench.ends["decode"]
+    frames = [gateway.step() for _ in range(num_steps)]
     before = _num_writes(transports)
     profiler = cProfile.Profile() if profile else None
     if profiler is not None:
@@ -237,9 +231,9 @@ async def measure(model: str, num_streams: int, num_steps: int, profile: str | N
         profiler.disable()
         _write_profile(profiler, Path(profile))
     num_writes = _num_writes(transports) - before
-    decode.say(CODEC.decode(bench.step(num_steps + 1, "length")))
-    await until(lambda: not bench.dispatcher.status()["requests"]["live"])
-    await bench.close()
+    decode.say(CODEC.decode(gateway.step()))
+    await until(lambda: not gateway.core.door.status()["requests"]["live"])
+    await gateway.close()
     num_tokens = num_streams * num_steps
     answer = {
         "us_per_token": used_s * 1e6 / num_tokens,

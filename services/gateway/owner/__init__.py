@@ -1,1 +1,1 @@
-"""Who owns an accepted request until it ends: routing, attempts, workers, record (steps 2-4, 9)."""
+"""Owns an accepted request until it ends: routing, attempts, workers, record (steps 2-4, 9)."""

@@ -15,8 +15,6 @@ class DispatchCounters:
     """assigned because a worker popped the request"""
     retries_held: int = 0
     """that had to wait for the retry budget"""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     attempts: Counter[str] = field(default_factory=Counter)
     """by reason: first, or what ended the attempt before"""
     requests: Counter[str] = field(default_factory=Counter)

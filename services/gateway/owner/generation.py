@@ -1,11 +1,11 @@
 """What the HTTP layer and the request's owner say to each other.
 
-    generation = dispatcher.submit(GenerateRequest(...))
+    generation = door.submit(GenerateRequest(...))
     async for delta in generation: ...
     await generation.finish("stop")     # the text side found a stop string
     await generation.cancel()           # the client left
 
-The owner (`services.gateway.owner.dispatcher`) fills a generation with `put`, `end` and `fail`; the
+The owner (`services.gateway.owner.requests`) fills a generation with `put`, `end` and `fail`; the
 HTTP layer only reads it.
 """
 
@@ -19,6 +19,16 @@ from shared.errors import BatonError
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
 
 Endpoint = Literal["chat", "text"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """An HTTP request that asked for several choices."""
+
+    rid: str
+    num_choices: int
+    num_prompt_tokens: int
+    """of all its prompts, each counted once"""
 
 
 @dataclass(frozen=True)
@@ -42,19 +52,26 @@ class GenerateRequest:
     """how long its HTTP request may take as a whole"""
     client_traceparent: str | None = None
     """W3C context the client sent, the parent of the request's own span"""
-    group: str = ""
-    """id of the HTTP request, if it asked for several choices: then `rid` is this choice's own"""
+    group: Group | None = None
+    """its HTTP request, if that asked for several choices: then `rid` is this choice's own"""
     choice: int = 0
     """its index in the answer"""
     prompt: int = 0
     """which of the HTTP request's prompts it continues"""
-    prefer_inc: str | None = None
+    grammar_param: str = "response_format"
+    """the client's field that the sampling's grammar comes from"""
+    prefer_incarnation: str | None = None
     """incarnation that has computed the same prompt for another choice of the group"""
+
+    @property
+    def http_rid(self) -> str:
+        """Id of its HTTP request, by which it is recorded."""
+        return self.rid if self.group is None else self.group.rid
 
     @property
     def follows(self) -> bool:
         """Its group has begun: the request as a whole was accepted with an earlier choice."""
-        return self.prefer_inc is not None
+        return self.prefer_incarnation is not None
 
 
 class Delta(NamedTuple):
@@ -82,7 +99,7 @@ class Generation:
         self.rid = rid
         self.cached_tokens = 0
         """prompt tokens prefill found in its cache; valid after the first delta"""
-        self.prompt_inc: str | None = None
+        self.prompt_incarnation: str | None = None
         """incarnation that computed the prompt; valid after the first delta"""
         self.accepted = False
         """no full backlog and no quota can refuse it any more; tokens imply it"""

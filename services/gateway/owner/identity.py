@@ -1,10 +1,11 @@
-"""Who this gateway is and what it serves, as `status` shows it."""
+"""The identity of this gateway and what it serves, as `status` shows it."""
 
 import hashlib
 from dataclasses import dataclass
 
-from services.gateway.owner.router import Topology
-from services.gateway.owner.served_pool import ServedPool
+from services.gateway.owner.links.served_pool import ServedPool
+from shared.kv.block_hash import BlockHashing
+from shared.settings.groups import Topology
 
 POOL_ID_BYTES = 6
 
@@ -13,7 +14,7 @@ POOL_ID_BYTES = 6
 class GatewayIdentity:
     """Facts fixed at the start, and the pool, which the workers name."""
 
-    g_inc: str
+    gateway_incarnation: str
     """gateway id, a dot, and a boot nonce"""
     served: ServedPool
     version: str
@@ -21,6 +22,8 @@ class GatewayIdentity:
     model: str
     """name clients use"""
     max_model_len: int
+    hashing: BlockHashing
+    """how blocks are named before it is known which pool serves"""
     topology: Topology = "auto"
     """pd: wait for a prefill worker after the start; agg: none is expected; auto: by what the
     registry has listed so far"""

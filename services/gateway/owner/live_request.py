@@ -1,24 +1,16 @@
-"""A request in memory: its state machine, its output, its place, its times."""
+"""A request in memory: its state machine, its output, its assignment, its timing."""
 
 import asyncio
-import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
-from services.gateway.owner.avoidance import Key
-from services.gateway.owner.effects import Failure, SendAssign, SendReceive
 from services.gateway.owner.generation import GenerateRequest, Generation
-from services.gateway.owner.ownership import Ownership
-from services.gateway.owner.receipts import AttemptNote, Receipt
-from services.gateway.owner.router import Route
-from services.gateway.owner.time_limits import no_token, time_is_up
-from shared.block_hash import block_hash
-from shared.protocol import Assign, Receive
-from shared.state.records import AdmittedRequest
-
-PATIENCE_S = 5.0
-_PATIENCE_FACTOR = 20
-_GAP_WEIGHT = 0.2
-_TICKET_BYTES = 16
+from services.gateway.owner.machine.request_machine import RequestMachine
+from services.gateway.owner.placement.assignment import Assignment
+from services.gateway.owner.records.receipt import Receipt
+from services.gateway.owner.timing import Timing
+from shared.kv.block_hash import block_hash
+from shared.protocol import Attempt, Work
 
 
 class LiveRequest:
@@ -27,41 +19,40 @@ class LiveRequest:
     def __init__(
         self,
         request: GenerateRequest,
-        record: AdmittedRequest,
-        machine: Ownership,
+        machine: RequestMachine,
         generation: Generation,
         accepted: tuple[float, int],
         hashes: tuple[bytes, Sequence[bytes]],
+        block_size: int,
+        *,
+        returned: bool = False,
     ) -> None:
         """`accepted`: monotonic seconds and wall-clock ns. `hashes`: root and the prompt's."""
         accepted_s, accepted_ns = accepted
         self.request = request
-        self.record = record
         self.machine = machine
         self.generation = generation
         self.ended = asyncio.Event()
-        self.deadline_s = accepted_s + request.timeout_s
-        self.hash_root, self.block_hashes = hashes[0], tuple(hashes[1])
-        self.token_ids = request.prompt_ids
-        """what this epoch starts from: the prompt, then the tokens taken before it"""
+        self.returned = returned
+        """its client was refused before and told to come now"""
+        self.timing = Timing(accepted_s, request.timeout_s, request.limit_s)
+        self.assignment = Assignment(request.prefer_incarnation)
+        hash_root, block_hashes = hashes
+        self.work = Work(
+            attempt=Attempt(request.rid, 0),
+            token_ids=request.prompt_ids,
+            num_prompt_tokens=len(request.prompt_ids),
+            hash_root=hash_root,
+            sampling=request.sampling,
+            traceparent=request.traceparent or "",
+        )
+        """of this epoch"""
+        self.block_hashes = tuple(block_hashes)
         self.num_earlier_tokens = 0
         """output tokens taken before this epoch"""
-        self.ticket = ""
-        self.route: Route | None = None
-        self.prefer_inc = request.prefer_inc
-        self.returned = False
-        """its client was refused before and told to come now"""
-        self.failed: frozenset[Key] = frozenset()
-        """workers and pairs of workers that failed it"""
-        self.failed_again: frozenset[Key] = frozenset()
-        self.cause = "first"
-        """why the epoch exists: first, or what ended the one before"""
-        self.progress_s = accepted_s
-        self.last_token_s = accepted_s
-        self.started_s = 0.0
         self.num_cached_tokens = 0
         """of this epoch's sequence, as the computing worker said at START"""
-        self._gap_s = 0.0
+        self._block_size = block_size
         self._admitted = False
         self._placed = False
         self.receipt = Receipt(
@@ -70,7 +61,7 @@ class LiveRequest:
             len(request.prompt_ids),
             request.received_ns,
             accepted_ns,
-            group=request.group,
+            group=request.group.rid if request.group else "",
             choice=request.choice,
             prompt=request.prompt,
         )
@@ -79,31 +70,24 @@ class LiveRequest:
     def rid(self) -> str:
         return self.request.rid
 
-    def overdue(self, now_s: float, token_timeout_s: float) -> Failure | None:
-        """What it ends with if its time is up, or if no token came for too long: whether it
-        waited in the line, on a worker, or between two attempts."""
-        if now_s >= self.deadline_s:
-            return time_is_up(self.request.limit_s)
-        if now_s - self.last_token_s >= token_timeout_s:
-            return no_token(token_timeout_s)
-        return None
-
-    def note_pause(self, seconds_s: float) -> None:
-        """The gateway itself stood still: nobody was late meanwhile."""
-        self.progress_s += seconds_s
-        self.last_token_s += seconds_s
-
-    def begin_epoch(self, block_size: int) -> None:
-        """A retry continues after the tokens taken so far."""
-        self.token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
+    def begin_epoch(self, cause: str, prefer_incarnation: str | None) -> None:
+        """The next attempt continues after the tokens taken so far."""
+        self.assignment.renew(cause, prefer_incarnation)
+        attempt = Attempt(self.rid, self.machine.epoch)
+        token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
+        self.work = replace(self.work, attempt=attempt, token_ids=token_ids)
         self.num_earlier_tokens = len(self.machine.token_ids)
-        hashes = list(self.block_hashes)
-        parent = hashes[-1] if hashes else self.hash_root
-        for end in range((len(hashes) + 1) * block_size, len(self.token_ids) + 1, block_size):
-            parent = block_hash(parent, self.token_ids[end - block_size : end])
+        hashes, size = list(self.block_hashes), self._block_size
+        parent = hashes[-1] if hashes else self.work.hash_root
+        for end in range((len(hashes) + 1) * size, len(token_ids) + 1, size):
+            parent = block_hash(parent, token_ids[end - size : end])
             hashes.append(parent)
         self.block_hashes = tuple(hashes)
-        self.route = None
+
+    def note_start(self, now_s: float, num_cached_tokens: int) -> None:
+        """The first chunk of this epoch is scheduled."""
+        self.timing.note_start(now_s)
+        self.num_cached_tokens = num_cached_tokens
 
     def note_admitted(self) -> None:
         """Redis has recorded it."""
@@ -116,63 +100,3 @@ class LiveRequest:
         self._placed = True
         if self._admitted:
             self.generation.accept()
-
-    def note_route(self, route: Route, worker_id: str, now_ns: int) -> None:
-        """The epoch goes to this worker."""
-        self.note_placed()
-        self.route = route
-        self.ticket = secrets.token_hex(_TICKET_BYTES)
-        note = AttemptNote(self.machine.epoch, route.mode, route.reason, route.text)
-        earlier = self.receipt.attempts[-1:]
-        note.queued_ns = earlier[0].ended_ns if earlier else self.receipt.accepted_ns
-        note.assigned_ns = now_ns
-        note.prefill = worker_id
-        note.decode = worker_id if route.mode == "local" else ""
-        self.receipt.attempts.append(note)
-
-    def note_start(self, now_s: float, num_cached_tokens: int) -> None:
-        self.started_s = self.progress_s = now_s
-        self.num_cached_tokens = num_cached_tokens
-
-    def note_tokens(self, now_s: float) -> None:
-        gap_s = now_s - self.progress_s
-        self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
-        self.progress_s = self.last_token_s = now_s
-
-    def patience_s(self) -> float:
-        """How long without progress is too long: 20 times what the next event should take."""
-        estimate_s = self.route.estimate_s if self.route else 0.0
-        return max(PATIENCE_S, _PATIENCE_FACTOR * max(estimate_s, self._gap_s))
-
-    def assign_message(self, effect: SendAssign) -> Assign:
-        request = self.request
-        return Assign(
-            rid=request.rid,
-            epoch=effect.epoch,
-            inc=effect.inc,
-            token_ids=self.token_ids,
-            num_prompt_tokens=len(request.prompt_ids),
-            hash_root=self.hash_root,
-            sampling=request.sampling,
-            mode=effect.mode,
-            reason=effect.reason,
-            ticket=self.ticket,
-            traceparent=request.traceparent or "",
-        )
-
-    def receive_message(self, effect: SendReceive, source: str) -> Receive:
-        """`source`: transfer address of the prefill worker."""
-        request = self.request
-        return Receive(
-            rid=request.rid,
-            epoch=effect.epoch,
-            inc=effect.d_inc,
-            p_inc=effect.p_inc,
-            source=source,
-            ticket=self.ticket,
-            token_ids=self.token_ids,
-            num_prompt_tokens=len(request.prompt_ids),
-            hash_root=self.hash_root,
-            sampling=request.sampling,
-            traceparent=request.traceparent or "",
-        )

@@ -1,12 +1,12 @@
-"""What the gateway does with Redis beside its requests, each on its own beat.
+"""What the gateway does with Redis apart from its requests, each on its own beat.
 
 Once a second: count our beat, note the tokens delivered so far, take over the records of dead
 gateways, and write ours again if Redis lost them. Four times a second: read what workers
 cached. All of it may fail for as long as Redis is away; nothing a client waits for is here.
 """
 
-from services.gateway.owner.dispatcher import Dispatcher
-from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.requests import Requests
 from shared.loops import Loops
 from shared.queue.backlog import Backlog
 from shared.state.kv_feed import PrefixFeed
@@ -18,20 +18,20 @@ PREFIX_INTERVAL_S = 0.25
 
 
 class Upkeep:
-    """`start` once after the dispatcher, `close` once before it."""
+    """`start` once after the core, `close` once before it."""
 
     def __init__(
         self,
-        g_inc: str,
-        dispatcher: Dispatcher,
+        gateway_incarnation: str,
+        requests: Requests,
         links: WorkerLinks,
         records: RequestRecords,
         backlog: Backlog,
         reaper: Reaper,
         feed: PrefixFeed,
     ) -> None:
-        self._g_inc = g_inc
-        self._dispatcher = dispatcher
+        self._gateway_incarnation = gateway_incarnation
+        self._requests = requests
         self._links = links
         self._records = records
         self._backlog = backlog
@@ -50,14 +50,15 @@ class Upkeep:
         """One turn of liveness; StateUnavailableError while Redis is away."""
         turn = await self._reaper.turn()
         if turn.lost:
-            self._dispatcher.admit_all_again()
-        for rid in turn.reaped:
-            await self._backlog.cancel(rid)
-            self._reaper.settle(rid)
-        progress = self._dispatcher.progress()
+            self._requests.admit_all_again()
+        if turn.reaped:
+            await self._backlog.drop_orphans()
+            for rid in turn.reaped:
+                self._reaper.settle(rid)
+        progress = self._requests.progress()
         if progress:
-            await self._records.mark(self._g_inc, progress)
+            await self._records.mark(self._gateway_incarnation, progress)
 
     async def follow_prefixes(self) -> None:
         """One read of all workers' prefix caches."""
-        await self._feed.poll([worker.inc for worker in self._links.workers()])
+        await self._feed.poll([worker.incarnation for worker in self._links.workers()])

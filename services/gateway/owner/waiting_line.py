@@ -9,12 +9,12 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 
-from services.gateway.owner.background import Background
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.live_request import LiveRequest
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, heads_of
+from shared.tasks import Tasks
 
 REPEAT_PUT_S = 5.0
 FULL_S = 3.0
@@ -41,20 +41,23 @@ class _Place:
 
 
 class WaitingLine:
-    """Waiting requests in order of arrival. `refused(live)`: the backlog is full."""
+    """Waiting requests in order of arrival."""
 
     def __init__(
         self,
+        gateway_incarnation: str,
         backlog: Backlog,
         counters: DispatchCounters,
         clock: Clock,
-        refused: Callable[[LiveRequest], None],
         grew: Callable[[], None],
     ) -> None:
+        """`grew()`: workers may want to know."""
+        self.on_full: Callable[[LiveRequest], None] = lambda live: None
+        """called with a request that the full backlog did not take"""
+        self._gateway_incarnation = gateway_incarnation
         self._backlog = backlog
         self._counters = counters
         self._clock = clock
-        self._refused = refused
         self._grew = grew
         self._places: dict[str, _Place] = {}
         self._uncancelled: dict[str, None] = {}
@@ -64,10 +67,10 @@ class WaitingLine:
         """when the backlog was last found full"""
         self._held: set[str] = set()
         """rids of those that may not be placed yet"""
-        self._background = Background()
+        self._tasks = Tasks()
 
     def __len__(self) -> int:
-        """Those that may be placed: who is held back holds nobody else up."""
+        """Those that may be placed: a request held back holds nobody else up."""
         return len(self._places) - len(self._held)
 
     @property
@@ -126,22 +129,22 @@ class WaitingLine:
                 self._put(place)
 
     async def close(self) -> None:
-        await self._background.close()
+        await self._tasks.close()
 
     def _may_be_placed(self, live: LiveRequest) -> bool:
         return live.machine.waits and live.rid not in self._held
 
     def _put(self, place: _Place) -> None:
         place.put_s = self._clock.monotonic_s()
-        self._background.spawn(self._put_now(place))
+        self._tasks.start(self._put_now(place))
 
     async def _put_now(self, place: _Place) -> None:
         live = place.live
         entry = BacklogEntry(
             live.rid,
-            live.record.g_inc,
+            self._gateway_incarnation,
             live.request.tenant,
-            len(live.token_ids),
+            len(live.work.token_ids),
             heads=heads_of(live.block_hashes),
         )
         try:
@@ -159,10 +162,10 @@ class WaitingLine:
             self._full_s = self._clock.monotonic_s()
             self._grew()
             if not place.accepted:
-                self._refused(live)
+                self.on_full(live)
 
     def _cancel(self, rid: str) -> None:
-        self._background.spawn(self._cancel_now(rid))
+        self._tasks.start(self._cancel_now(rid))
 
     async def _cancel_now(self, rid: str) -> None:
         try:
@@ -175,7 +178,7 @@ class WaitingLine:
     def _repeat_cancels(self) -> None:
         """One at a time: Redis was away, and may still be."""
         if self._uncancelled and (self._cancelling is None or self._cancelling.done()):
-            self._cancelling = self._background.spawn(self._cancel_again())
+            self._cancelling = self._tasks.start(self._cancel_again())
 
     async def _cancel_again(self) -> None:
         while self._uncancelled:

@@ -61,7 +61,7 @@ class AnswerSyntax:
         if not self._takes_tools:
             reason = (
                 "the model's chat template does not mention tools; "
-                "serve a model whose chat template takes them (see README, Tools)"
+                "serve a model whose chat template takes them (see services/gateway/README.md)"
             )
         elif self._family.name == "none":
             reason = "the syntax of this model's tool calls is not known (--tool-parser)"

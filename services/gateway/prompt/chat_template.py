@@ -23,9 +23,9 @@ from jinja2.visitor import NodeTransformer
 
 from services.gateway.prompt.messages import Message
 from shared.errors import ModelError, RequestError
+from shared.model.files import TOKENIZER_CONFIG
 
 TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
 TIME_BUDGET_S = 0.1
 EXTRA_CHARS = 2**20
 """output allowed beyond the characters of the messages"""
@@ -70,7 +70,7 @@ class ChatTemplate:
     @classmethod
     def load(cls, directory: Path) -> "ChatTemplate | None":
         """From chat_template.jinja, else tokenizer_config.json; None if the model has none."""
-        config = _read_config(directory / CONFIG_FILE)
+        config = _read_config(directory / TOKENIZER_CONFIG)
         file = directory / TEMPLATE_FILE
         if file.is_file():
             return cls(file.read_text(encoding="utf-8"), _special_tokens(config))

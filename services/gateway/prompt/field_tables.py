@@ -37,8 +37,6 @@ MIN_REPETITION_PENALTY = 0.01
 """a logit divided by less could leave the range of a float"""
 MAX_REPETITION_PENALTY = 2.0
 """a logit is at most halved, or doubled where negative, for having been there before"""
-GREEDY_BELOW = 1e-4
-"""a temperature this low is argmax in every case that float arithmetic can tell apart"""
 
 
 def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:

@@ -5,18 +5,16 @@ Grammars that were checked are remembered, so a schema that comes again costs no
 
 import asyncio
 import logging
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
 from hashlib import sha256
 
+from shared.child.asked_process import AskedProcess
 from shared.errors import AttemptError, OverloadedError, ProtocolError, RequestError
-from shared.grammar.checker import CHECK_CODEC, LENGTH_BYTES, CheckSetup, Trial, Verdict
+from shared.grammar.checker import CHECK_CODEC, CheckSetup, Trial, Verdict
 from shared.grammar.matcher import LIBRARY, grammars_available
 from shared.grammar.source import MAX_GRAMMAR_BYTES
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHECKER_MODULE = "shared.grammar.checker"
 TIME_LIMIT_S = 0.8
@@ -42,9 +40,9 @@ class GrammarCheck:
         *,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        self._setup = CheckSetup(directory, vocab_size, eos_token_ids, os.getpid())
+        setup = CheckSetup(directory, vocab_size, eos_token_ids)
+        self._checker = AskedProcess(CHECKER_MODULE, CHECK_CODEC, setup, quiet=True)
         self._time_limit_s = time_limit_s
-        self._process: Process | None = None
         self._turn = asyncio.Lock()
         """grammars take turns"""
         self._problems: OrderedDict[bytes, str] = OrderedDict()
@@ -72,7 +70,7 @@ class GrammarCheck:
 
     async def close(self) -> None:
         """Stop the process."""
-        await self._kill()
+        await self._checker.kill()
 
     async def _take_turn(self) -> None:
         """OverloadedError if it does not come soon."""
@@ -107,61 +105,44 @@ class GrammarCheck:
 
     async def _problem(self, grammar: str) -> str:
         answered = False
-        process = await self._start()
+        await self._start()
         try:
             async with asyncio.timeout(self._time_limit_s):
-                problem = await _ask(process, Trial(grammar))
+                problem = _problem_of(await self._checker.ask(Trial(grammar)))
             answered = True
         except TimeoutError:
-            log.warning("a grammar of %d characters took too long to compile", len(grammar))
+            logger.warning("a grammar of %d characters took too long to compile", len(grammar))
             problem = TOO_LONG
         except (OSError, EOFError, ProtocolError):
-            log.warning("the checker process ended over a grammar of %d characters", len(grammar))
+            logger.warning(
+                "the checker process ended over a grammar of %d characters", len(grammar)
+            )
             problem = "it needs too much memory to compile"
         finally:
             if not answered:
-                await self._kill()
+                await self._checker.kill()
         return problem
 
-    async def _start(self) -> Process:
-        """The running checker, or a new one."""
-        if self._process is not None and self._process.returncode is None:
-            return self._process
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", CHECKER_MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-        )
+    async def _start(self) -> None:
+        """Have the checker run, its vocabulary loaded."""
+        if self._checker.running:
+            return
         problem = "it did not start"
         try:
             async with asyncio.timeout(START_LIMIT_S):
-                problem = await _ask(self._process, self._setup)
+                await self._checker.start()
+                problem = _problem_of(await self._checker.answer())
         except (OSError, EOFError, ProtocolError):
             problem = "it ended while starting"
         finally:
             if problem:
-                await self._kill()
-        if problem or self._process is None:
-            log.error("no grammar can be checked: %s", problem)
+                await self._checker.kill()
+        if problem:
+            logger.error("no grammar can be checked: %s", problem)
             raise AttemptError("internal error", code="internal_error")
-        return self._process
-
-    async def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
-async def _ask(process: Process, message: CheckSetup | Trial) -> str:
-    """What is wrong, by the checker's verdict. EOFError or OSError if it ended."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    frame = CHECK_CODEC.encode(message)
-    process.stdin.write(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
-    await process.stdin.drain()
-    size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
-    verdict = CHECK_CODEC.decode(await process.stdout.readexactly(size))
+def _problem_of(verdict: object) -> str:
     if not isinstance(verdict, Verdict):
         raise ProtocolError("the checker said something else")
     return verdict.problem

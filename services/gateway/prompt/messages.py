@@ -122,7 +122,7 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _call(value: Any, where: str) -> dict[str, Any]:
-    """One call; what clients keep beside it, such as its index in a stream, is left out."""
+    """One call; what clients keep with it, such as its index in a stream, is left out."""
     if type(value) is not dict:
         raise invalid(where, "an object")
     if value.get("type", "function") != "function":

@@ -28,8 +28,8 @@ from services.gateway.prompt.template_values import (
 )
 from services.gateway.prompt.tools import ToolUse, read_tools
 from services.gateway.text.tokenizer import TextTokenizer
-from shared.block_hash import chain_hashes
 from shared.errors import RequestError
+from shared.kv.block_hash import chain_hashes
 from shared.protocol import Sampling
 
 
@@ -88,7 +88,7 @@ class PlainText:
 
 
 COUNTED_CONTEXTS = 64
-"""/tokenize and /detokenize take texts of so many contexts: people ask how much too long one is"""
+"""contexts that a text for /tokenize or /detokenize may fill: people ask how far one is over"""
 
 
 class PromptReader:
@@ -278,8 +278,8 @@ class PromptReader:
         return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens)
 
     def _check_fits(self, content: str, param: str, contexts: int = 1) -> None:
-        """Refuses what is longer than so many contexts in any encoding, before time is spent on
-        encoding it."""
+        """Refuses a text that is longer than `contexts` contexts in any encoding, before time is
+        spent on encoding it."""
         shortest = self._tokenizer.shortest_encoding(len(content.encode()))
         if shortest > contexts * self._model.max_model_len:
             raise self._too_long(f"at least {shortest}", param)

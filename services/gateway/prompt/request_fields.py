@@ -14,7 +14,6 @@ from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt import guided
 from services.gateway.prompt.field_tables import (
-    GREEDY_BELOW,
     IGNORED,
     MAX_CHOICES,
     NEUTRAL,
@@ -24,6 +23,7 @@ from services.gateway.prompt.field_tables import (
 from services.gateway.prompt.messages import Message
 from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
+from shared.protocol import GREEDY_BELOW
 
 MAX_NAMED = 9
 """refused fields that one error names"""
@@ -203,7 +203,7 @@ def _grammar_param(fields: Mapping[str, Any]) -> str:
     """The one field that says what an answer must match."""
     first, *others = [name for name in GRAMMAR_FIELDS if fields.get(name)] or ["response_format"]
     if others:
-        raise invalid(others[0], f"left out beside {first}")
+        raise invalid(others[0], f"left out when {first} is given")
     return first
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from shared.checkpoint import Checkpoint, max_model_len
-from shared.settings import Settings
+from shared.model.checkpoint import Checkpoint, max_model_len
+from shared.settings.groups import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,23 @@ class ServedModel:
     """the settings of these names"""
 
 
-def served_model(checkpoint: Checkpoint, settings: Settings, created_s: int = 0) -> ServedModel:
+def served_model(
+    checkpoint: Checkpoint,
+    model: ModelSettings,
+    max_len: int,
+    unknown_fields: str,
+    created_s: int = 0,
+) -> ServedModel:
+    """`max_len`: --max-model-len."""
     return ServedModel(
-        name=settings.served_model_name or checkpoint.name,
-        max_model_len=max_model_len(checkpoint.config, settings.max_model_len),
+        name=model.served_name or checkpoint.name,
+        max_model_len=max_model_len(checkpoint.config, max_len),
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=checkpoint.eos_token_ids,
         root=checkpoint.name,
         created_s=created_s,
-        tool_parser=settings.tool_parser,
-        reasoning_parser=settings.reasoning_parser,
-        thinking=settings.thinking,
-        unknown_fields=settings.unknown_fields,
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+        thinking=model.thinking,
+        unknown_fields=unknown_fields,
     )

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.answer.submit_order import PromptSharing
 from services.gateway.http.body import UnreadResponse
 from services.gateway.http.client_connection import ClientGoneError
 from services.gateway.http.errors import (
@@ -20,16 +21,16 @@ from services.gateway.http.errors import (
 )
 from services.gateway.http.protocol import body_is_unread
 from services.gateway.prompt.served_model import ServedModel
-from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.generate import GenerateRoutes
 from services.gateway.routes.intake import Intake
 from services.gateway.routes.models import ModelsRoutes
 from services.gateway.routes.openapi import DocsRoutes
-from services.gateway.routes.serving import Dispatch
+from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
 from shared.errors import BatonError
-from shared.settings import Settings
+from shared.settings.groups import LimitSettings
 
 CLIENT_GONE_STATUS = 499
 UNREAD_STATUSES = (413, 503, 504)
@@ -37,16 +38,17 @@ UNREAD_STATUSES = (413, 503, 504)
 
 
 def create_app(
-    settings: Settings,
+    limits: LimitSettings,
+    sharing: PromptSharing,
     model: ServedModel,
-    dispatcher: Dispatch,
+    door: OwnerDoor,
     text: TextPool,
     status: StatusRoutes,
 ) -> FastAPI:
     """What clients use. Whoever made `text` closes it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    intake = Intake(settings, text)
-    generate = GenerateRoutes(settings, model, dispatcher, text, intake)
+    intake = Intake(limits, text)
+    generate = GenerateRoutes(limits.slow_reader_s, sharing, model, door, text, intake)
     texts = TextRoutes(intake, text)
     models = ModelsRoutes(model, text)
     docs = DocsRoutes(status.release)

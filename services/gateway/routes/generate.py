@@ -17,17 +17,15 @@ from services.gateway.answer.response import (
     WholeResponse,
 )
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
-from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.answer.text import AnswerText
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from services.gateway.prompt.served_model import ServedModel
-from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
-from services.gateway.routes.serving import Dispatch
-from shared.device_type import device_type
-from shared.settings import Settings
+from services.gateway.routes.owner_door import OwnerDoor
 
 TENANT = "default"
 
@@ -37,20 +35,20 @@ class GenerateRoutes:
 
     def __init__(
         self,
-        settings: Settings,
+        slow_reader_s: float,
+        sharing: PromptSharing,
         model: ServedModel,
-        dispatcher: Dispatch,
+        door: OwnerDoor,
         text: TextPool,
         intake: Intake,
     ) -> None:
-        self._settings = settings
+        self._slow_reader_s = slow_reader_s
+        self._sharing = sharing
         self._model = model
-        self._dispatcher = dispatcher
+        self._door = door
         self._text = text
         self._intake = intake
         self._starting = asyncio.Lock()
-        self._step_tokens = settings.tokens_per_step(device_type(settings.device))
-        """of a worker"""
 
     async def chat(self, request: Request) -> Response:
         return await self._answer(request, "chat")
@@ -59,7 +57,7 @@ class GenerateRoutes:
         return await self._answer(request, "text")
 
     async def _answer(self, request: Request, endpoint: Endpoint) -> Response:
-        """Step 1: read, validate, template, tokenize, hash; then hand over to the dispatcher.
+        """Step 1: read, validate, template, tokenize, hash; then hand over to the owner.
 
         Step 8 is in the response: sequence of deltas to text to events."""
         incoming = await self._intake.read(request, endpoint)
@@ -72,7 +70,7 @@ class GenerateRoutes:
     async def _started(
         self, request: Request, endpoint: Endpoint, incoming: Incoming
     ) -> AnswerResponse:
-        """Its choices are submitted; the response has the rest."""
+        """Its choices are submitted first, so that workers start; the response ends them."""
         prepared, received_ns = incoming.answer, incoming.received_ns
         assert isinstance(prepared, PreparedRequest)
         with_receipt = receipt_wanted(request.headers)
@@ -86,28 +84,26 @@ class GenerateRoutes:
             received_ns=received_ns,
         )
         group = await self._group(http, prepared).start()
-        answer = Answer(
-            prepared=prepared,
-            group=group,
-            texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
-            shape=self._shape(prepared),
-            identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
-            final_receipt=self._dispatcher.final_receipt if with_receipt else None,
-        )
-        response = StreamResponse if prepared.stream else WholeResponse
-        return response(request, answer, self._settings.slow_reader_s, incoming.share)
+        try:
+            answer = Answer(
+                prepared=prepared,
+                group=group,
+                texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
+                shape=self._shape(prepared),
+                identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
+                final_receipt=self._door.final_receipt if with_receipt else None,
+            )
+            response = StreamResponse if prepared.stream else WholeResponse
+            return response(request, answer, self._slow_reader_s, incoming.share)
+        except BaseException:
+            await group.cancel()
+            raise
 
     def _group(self, http: HttpRequest, prepared: PreparedRequest) -> ChoiceGroup:
-        settings = self._settings
-        never = self._text.max_model_len + 1
-        order = SubmitOrder(
-            [len(prompt.token_ids) for prompt in prepared.prompts],
-            prepared.num_choices,
-            min_shared_tokens=settings.block_size if settings.prefix_cache else never,
-            max_waiting_tokens=self._step_tokens,
-        )
+        lengths = [len(prompt.token_ids) for prompt in prepared.prompts]
+        order = SubmitOrder(lengths, prepared.num_choices, self._sharing)
         requests = choice_requests(http, prepared)
-        return ChoiceGroup(self._dispatcher.submit, requests, order, self._starting)
+        return ChoiceGroup(self._door, requests, order, self._starting)
 
     def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
         form = prepared.form

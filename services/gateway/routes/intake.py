@@ -13,9 +13,9 @@ from services.gateway.http.byte_budget import ByteBudget, ByteShare
 from services.gateway.http.client_connection import while_connected
 from services.gateway.http.deadline import Deadline
 from services.gateway.prompt.prompt_reader import PlainText, TokenList
-from services.gateway.prompt.text_pool import TextPool
-from services.gateway.prompt.text_worker import Answer, Kind
-from shared.settings import Settings
+from services.gateway.prompt.text_work.text_pool import TextPool
+from services.gateway.prompt.text_work.text_worker import Answer, Kind
+from shared.settings.groups import LimitSettings
 
 BYTES_PER_TOKEN = 40
 """a Python integer and its place in a tuple"""
@@ -37,19 +37,19 @@ class Incoming:
 class Intake:
     """Reads the requests of one gateway."""
 
-    def __init__(self, settings: Settings, text: TextPool) -> None:
-        self._settings = settings
+    def __init__(self, limits: LimitSettings, text: TextPool) -> None:
+        self._limits = limits
         self._text = text
         self._budget = ByteBudget()
 
     async def read(self, request: Request, kind: Kind) -> Incoming:
         """RequestError if it is wrong; OverloadedError, AttemptError or ClientGoneError if there
         is no room, no time or no client left."""
-        deadline = Deadline.of(request, self._settings.request_timeout_s)
+        deadline = Deadline.of(request, self._limits.request_timeout_s)
         share = self._budget.share()
         try:
             async with deadline.kept():
-                body = await read_body(request, self._settings.max_body_bytes, share)
+                body = await read_body(request, self._limits.max_body_bytes, share)
                 received_ns = time.time_ns()
                 answer = await while_connected(request.receive, self._text.read(kind, body))
             share.resize(held_bytes(answer))

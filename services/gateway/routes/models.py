@@ -8,7 +8,7 @@ from starlette.responses import Response
 from services.gateway.http.errors import json_response
 from services.gateway.prompt.request_fields import check_model
 from services.gateway.prompt.served_model import ServedModel
-from services.gateway.prompt.text_pool import TextPool
+from services.gateway.prompt.text_work.text_pool import TextPool
 
 
 class ModelsRoutes:

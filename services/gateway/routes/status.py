@@ -8,8 +8,8 @@ from starlette.responses import Response
 from services.gateway.answer.shape import ChatShape, TextShape
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
-from services.gateway.owner.receipts import MAX_RECEIPTS
-from services.gateway.routes.serving import Dispatch
+from services.gateway.owner.records.receipts import MAX_RECEIPTS
+from services.gateway.routes.owner_door import OwnerDoor
 from shared.errors import OverloadedError, RequestError
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,14 +22,14 @@ class StatusRoutes:
 
     def __init__(
         self,
-        dispatcher: Dispatch,
+        door: OwnerDoor,
         metrics: Callable[[], bytes],
         version: str,
         trouble: Callable[[], str] = str,
     ) -> None:
         """`metrics` returns the Prometheus text; `trouble` which background loop fails, nothing
         when none does."""
-        self._dispatcher = dispatcher
+        self._door = door
         self._metrics = metrics
         self.release = version
         self._trouble = trouble
@@ -43,12 +43,12 @@ class StatusRoutes:
 
     async def ready(self, request: Request) -> Response:
         """Whether workers would serve a request now, and how Redis is."""
-        store = self._dispatcher.store_state()
-        if self._dispatcher.ready():
-            others = self._dispatcher.other_pools()
+        store = self._door.store_state()
+        if self._door.ready():
+            others = self._door.other_pools()
             note = {"other_pools": list(others)} if others else {}
             return json_response(request, {"status": "ready", "redis": store, **note})
-        text = f"not ready (redis: {store}): {self._dispatcher.trouble()}"
+        text = f"not ready (redis: {store}): {self._door.trouble()}"
         error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
         return error_response(request, error)
 
@@ -60,14 +60,14 @@ class StatusRoutes:
         return Response(self._metrics(), headers=headers)
 
     async def status(self, request: Request) -> Response:
-        return json_response(request, self._dispatcher.status())
+        return json_response(request, self._door.status())
 
     async def receipt(self, request: Request) -> Response:
         """By request id, or by the id of an answer's body."""
         rid: str = request.path_params["rid"]
         for prefix in (ChatShape.id_prefix, TextShape.id_prefix):
             rid = rid.removeprefix(prefix)
-        receipt = self._dispatcher.receipt(rid)
+        receipt = self._door.receipt(rid)
         if receipt is None:
             raise RequestError(
                 f"no such request; only the last {MAX_RECEIPTS:,} are kept",

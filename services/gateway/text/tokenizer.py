@@ -13,8 +13,7 @@ from services.gateway.text.detokenizer import Detokenizer
 from services.gateway.text.library_detokenizer import LibraryDetokenizer
 from services.gateway.text.token_bytes import flat, per_token
 from shared.errors import ModelError
-
-TOKENIZER_FILE = "tokenizer.json"
+from shared.model.files import TOKENIZER
 
 
 class TextTokenizer:
@@ -45,7 +44,7 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path) -> "TextTokenizer":
         """ModelError if the directory has no tokenizer.json that can be read."""
-        path = directory / TOKENIZER_FILE
+        path = directory / TOKENIZER
         if not path.is_file():
             raise ModelError(f"{path}: missing (Baton reads fast tokenizers only)")
         # Our texts come one by one; the library's thread pool would only compete for the cores.

@@ -1,1 +1,1 @@
-"""One file per model family; shared.model_config.ARCHITECTURES says which is which."""
+"""One file per model family; shared.model.config.ARCHITECTURES says which is which."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from shared.engine.attention import Attention
-from shared.engine.batch import BatchTensors
-from shared.engine.layers import Linear, RmsNorm
-from shared.engine.operations import Operations
-from shared.engine.rope import Rope
-from shared.engine.weights import WeightReader
-from shared.model_config import ModelConfig
+from shared.engine.layers.attention import Attention
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.layers.matrices import Linear, RmsNorm
+from shared.engine.layers.operations import Operations
+from shared.engine.layers.rope import Rope
+from shared.engine.layers.weights import WeightReader
+from shared.model.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Layer:
 
 
 class Model:
-    """See shared.engine.model.Model."""
+    """See shared.engine.layers.model.Model."""
 
     def __init__(
         self,

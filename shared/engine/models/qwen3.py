@@ -2,9 +2,9 @@
 
 import torch
 
-from shared.engine.layers import RmsNorm
+from shared.engine.layers.matrices import RmsNorm
+from shared.engine.layers.weights import WeightReader
 from shared.engine.models import llama
-from shared.engine.weights import WeightReader
 
 
 class Model(llama.Model):

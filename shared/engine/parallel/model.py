@@ -2,15 +2,15 @@
 
 import torch
 
-from shared.engine.attention import Attention
-from shared.engine.batch import BatchTensors
-from shared.engine.layers import Linear
-from shared.engine.model import Model
+from shared.engine.layers.attention import Attention
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.layers.matrices import Linear
+from shared.engine.layers.model import Model
 from shared.engine.parallel.ranks import Ranks
 
 
 class ParallelModel:
-    """See shared.engine.model.Model; logits are right on rank 0 only."""
+    """See shared.engine.layers.model.Model; logits are right on rank 0 only."""
 
     def __init__(self, model: Model, ranks: Ranks) -> None:
         self._model = model

@@ -2,11 +2,11 @@
 
 import torch
 
-from shared.engine.batch import BatchTensors
-from shared.engine.layers import LayerNorm, Linear, RmsNorm
-from shared.engine.operations import Angles, Operations
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.layers.matrices import LayerNorm, Linear, RmsNorm
+from shared.engine.layers.operations import Angles, Operations
+from shared.engine.layers.rope import Rope
 from shared.engine.parallel.ranks import Ranks
-from shared.engine.rope import Rope
 
 
 class ParallelOperations:

@@ -4,13 +4,13 @@ import logging
 
 import torch
 
-from kernels.peer_inbox import PeerInbox, inbox_bytes
-from kernels.peer_memory import PeerMemory, PeerMemoryError
-from kernels.peer_reduce import SIZES, peer_reduce
+from kernels.peer.inbox import PeerInbox, inbox_bytes
+from kernels.peer.memory import PeerMemory, PeerMemoryError
+from kernels.peer.reduce import SIZES, peer_reduce
 from shared.engine.parallel.distributed import DistributedRanks
 from shared.engine.parallel.ranks import Ranks
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = {2: 2**22, 4: 2**22, 8: 2**18}
 """of a message, by the number of ranks: up to here it was measured to be faster than NCCL, but for
@@ -73,7 +73,7 @@ def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, 
         memory = PeerMemory(inbox_bytes(ranks.size, max_bytes))
         handle = memory.handle
     except (PeerMemoryError, OSError) as error:
-        log.warning("no sums over peer pointers: %s", error)
+        logger.warning("no sums over peer pointers: %s", error)
     own = torch.tensor(list(handle), dtype=torch.uint8, device=device)
     handles = [bytes(other.tolist()) for other in ranks.exchange(own)]
     if memory is None:
@@ -84,6 +84,6 @@ def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, 
             for rank, other in enumerate(handles)
         ]
     except PeerMemoryError as error:
-        log.warning("no sums over peer pointers: %s", error)
+        logger.warning("no sums over peer pointers: %s", error)
         return None
     return PeerInbox.over(ranks.rank, addresses, max_bytes, device), memory

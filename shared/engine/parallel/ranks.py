@@ -10,8 +10,8 @@ class Ranks(Protocol):
 
     Every rank makes the same calls with equal shapes in the same order. Nothing here waits for the
     host or allocates beyond its result, except `least`, so calls may be captured in a graph. When
-    another rank has ended a call raises RuntimeError, or never ends: who started the ranks watches
-    over them (shared/engine/parallel/followers.py).
+    another rank has ended a call raises RuntimeError, or never ends: its starter watches over it
+    (shared/engine/rank_processes/followers.py).
     """
 
     rank: int

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.integration.http.refusals import Refusals
-from tests.served_app import ServedApp, serve_app
-from tests.text_models import byte_level_tokenizer, write_text_model
+from tests.support.fakes.served_app import ServedApp, serve_app
+from tests.support.models.text_models import byte_level_tokenizer, write_text_model
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +38,11 @@ async def running_app(
 
 @pytest.fixture
 async def app(running_app: ServedApp) -> AsyncIterator[ServedApp]:
-    """The module's gateway with a dispatcher that has seen nothing yet."""
-    await running_app.dispatcher.reset()
+    """The module's gateway with a door that has seen nothing yet."""
+    await running_app.door.reset()
     running_app.answer("hello world")
     yield running_app
-    await running_app.dispatcher.reset()
+    await running_app.door.reset()
 
 
 @pytest.fixture

@@ -14,22 +14,26 @@ REQUIRED = (1, 2, *range(10, 16), 17, *range(19, 81), 82, 86, 88, 89)
 
 def refused(*cases: str) -> tuple[str, ...]:
     """Bodies of a chat request that are refused."""
-    return tuple(f"test_http_bad_inputs.py::test_is_refused[row-{case}]" for case in cases)
+    return tuple(f"fields/test_http_bad_inputs.py::test_is_refused[row-{case}]" for case in cases)
 
 
 def sampling(*cases: str) -> tuple[str, ...]:
     """Sampling fields that are refused."""
-    return tuple(f"test_http_sampling.py::test_is_refused_by_name[row-{case}]" for case in cases)
+    return tuple(
+        f"fields/test_http_sampling.py::test_is_refused_by_name[row-{case}]" for case in cases
+    )
 
 
 def prompts(*cases: str) -> tuple[str, ...]:
     """Prompts of a completion that are refused."""
-    return tuple(f"test_http_bad_inputs.py::test_prompt_is_refused[{case}]" for case in cases)
+    return tuple(
+        f"fields/test_http_bad_inputs.py::test_prompt_is_refused[{case}]" for case in cases
+    )
 
 
 def answered(*tests: str) -> tuple[str, ...]:
     """What must be served."""
-    return tuple(f"test_http_answers.py::{test}" for test in tests)
+    return tuple(f"answers/test_http_answers.py::{test}" for test in tests)
 
 
 def faults(*tests: str) -> tuple[str, ...]:
@@ -49,12 +53,12 @@ def limits(*tests: str) -> tuple[str, ...]:
 
 def structured(*tests: str) -> tuple[str, ...]:
     """Answers with a grammar."""
-    return tuple(f"test_http_structured.py::{test}" for test in tests)
+    return tuple(f"answers/test_http_structured.py::{test}" for test in tests)
 
 
 def fields(*tests: str) -> tuple[str, ...]:
     """Fields that real clients send."""
-    return tuple(f"test_http_fields.py::{test}" for test in tests)
+    return tuple(f"fields/test_http_fields.py::{test}" for test in tests)
 
 
 def media_types(*cases: str) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ def media_types(*cases: str) -> tuple[str, ...]:
 
 def choices(*tests: str) -> tuple[str, ...]:
     """Answers of several choices."""
-    return tuple(f"test_http_choices.py::{test}" for test in tests)
+    return tuple(f"answers/test_http_choices.py::{test}" for test in tests)
 
 
 ROWS: dict[int, tuple[str, ...]] = {
@@ -155,7 +159,7 @@ ROWS: dict[int, tuple[str, ...]] = {
         *fields("test_row_37_the_strict_form_refuses_them"),
     ),
     38: refused("38-missing", "38-number", "38-null"),
-    39: ("test_http_bad_inputs.py::test_row_39_unknown_model",),
+    39: ("fields/test_http_bad_inputs.py::test_row_39_unknown_model",),
     40: (
         *refused("40-missing", "40-empty", "40-null", "40-object", "40-no-list"),
         *prompts("40-missing", "40-null"),
@@ -164,7 +168,7 @@ ROWS: dict[int, tuple[str, ...]] = {
     42: refused("42-null", "42-number", "42-object", "42-missing"),
     43: (
         *refused("43-0", "43-1", "43-2"),
-        "test_http_bad_inputs.py::test_row_43_nothing_is_fetched",
+        "fields/test_http_bad_inputs.py::test_row_43_nothing_is_fetched",
     ),
     44: (
         *refused("44-string", "44-float", "44-true", "44-newer"),
@@ -184,11 +188,11 @@ ROWS: dict[int, tuple[str, ...]] = {
     53: (*refused("53"), *choices("test_row_53_n_is_refused")),
     54: (
         *refused("54-best_of", "54-use_beam_search", "54-echo", "54-suffix"),
-        "test_http_bad_inputs.py::test_row_54_of_completions",
+        "fields/test_http_bad_inputs.py::test_row_54_of_completions",
     ),
     55: (
         *refused("55", "55-negative", "55-alone", "55-prompt"),
-        "test_http_bad_inputs.py::test_row_55_of_completions",
+        "fields/test_http_bad_inputs.py::test_row_55_of_completions",
     ),
     56: sampling(
         *("56-presence_penalty-2.01", "56-presence_penalty--2.01"),
@@ -203,11 +207,11 @@ ROWS: dict[int, tuple[str, ...]] = {
     62: (
         *prompts("62-empty", "62-negative", "62-vocab", "62-huge", "62-float", "62-true"),
         *prompts("62-mixed"),
-        "test_http_bad_inputs.py::test_row_62_the_first_id_beyond_the_vocabulary",
+        "fields/test_http_bad_inputs.py::test_row_62_the_first_id_beyond_the_vocabulary",
     ),
     63: (
         *fields("test_row_63_a_limit_that_does_not_fit_is_clamped"),
-        "test_http_bad_inputs.py::test_row_63_prompt_at_the_limit",
+        "fields/test_http_bad_inputs.py::test_row_63_prompt_at_the_limit",
     ),
     64: (*refused("64"), *faults("test_row_64_a_long_text_does_not_block_the_loop")),
     65: answered("test_row_65_special_names_in_content_stay_text"),
@@ -233,10 +237,12 @@ ROWS: dict[int, tuple[str, ...]] = {
     72: answered("test_rows_69_70_72_stop_strings[row-72]"),
     73: (
         *sampling("73-word", "73-negative", "73-vocab"),
-        "test_http_sampling.py::test_row_73_the_vocabularys_last_id_is_taken_and_the_next_is_not",
+        "fields/test_http_sampling.py::test_row_73_the_vocabularys_last_id_is_taken_and_the_next_is_not",
     ),
     74: sampling("74-101", "74-null", "74-string", "74-list", "74-300000"),
-    75: ("test_http_sampling.py::test_row_75_a_bias_on_every_token_leaves_finite_probabilities",),
+    75: (
+        "fields/test_http_sampling.py::test_row_75_a_bias_on_every_token_leaves_finite_probabilities",
+    ),
     76: (
         *refused("76-chat_template", "76-chat_template_kwargs"),
         *fields("test_row_76_what_a_template_may_not_be_told"),
@@ -251,8 +257,8 @@ ROWS: dict[int, tuple[str, ...]] = {
             *(f"test_row_79_formats_we_do_not_have[row-79-{case}]" for case in ("grammar", "tag")),
             "test_row_79_formats_we_do_not_have[structural-tag]",
         ),
-        "test_http_guided.py::test_row_79_what_we_cannot_follow_is_refused_by_name",
-        "test_http_tools.py::test_row_79_what_is_not_supported_is_named",
+        "fields/test_http_guided.py::test_row_79_what_we_cannot_follow_is_refused_by_name",
+        "answers/test_http_tools.py::test_row_79_what_is_not_supported_is_named",
     ),
     80: structured(
         *(

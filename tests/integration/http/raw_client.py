@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.served_app import ServedApp
+from tests.support.fakes.served_app import ServedApp
 
 LIMIT_S = 10.0
 JSON_HEADER = "content-type: application/json"

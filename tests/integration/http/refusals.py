@@ -15,9 +15,9 @@ from typing import Any, cast
 import httpx
 import psutil
 
-from tests.http_bodies import CHAT, chat_body
 from tests.integration.http.loop_lag import LoopLag
-from tests.served_app import ServedApp
+from tests.support.cases.http_bodies import CHAT, chat_body
+from tests.support.fakes.served_app import ServedApp
 
 JSON_TYPE = {"content-type": "application/json"}
 LARGE_BODY_BYTES = 16 * 1024
@@ -100,7 +100,7 @@ class Refusals:
             raise AssertionError(f"refused in {took_s:.3f} s, loop lag {lag.longest_s:.3f} s")
         assert response.status_code == status, response.text
         check_error(response.content, response.headers, status, code, param)
-        assert self._app.dispatcher.requests == []
+        assert self._app.door.requests == []
         await self.check_serves()
         assert children <= _children(), "a process of the gateway has ended"
         return response
@@ -111,7 +111,7 @@ class Refusals:
         assert answer.status_code == 200, answer.text
         body = cast(dict[str, Any], answer.json())
         assert body["choices"][0]["message"]["content"] == "hello world"
-        self._app.dispatcher.requests.clear()
+        self._app.door.requests.clear()
 
 
 def _children() -> set[int]:

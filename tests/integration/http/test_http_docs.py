@@ -12,7 +12,7 @@ from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.field_tables import READERS
 from services.gateway.routes.openapi import FIELDS, body_schema
 from shared.errors import RequestError
-from tests.http_bodies import CHAT, TEXT, chat_body, text_body
+from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
 
 pytestmark = pytest.mark.anyio
 

@@ -14,13 +14,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from services.gateway.owner.generation import Delta, GenerateRequest
+from services.gateway.routes import generate
 from shared.errors import AttemptError, OverloadedError
-from shared.settings import Settings
-from tests.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
 from tests.integration.http.loop_lag import LoopLag
 from tests.integration.http.raw_client import connection, request_bytes
 from tests.integration.http.refusals import JSON_TYPE, check_error
-from tests.served_app import ServedApp, Step, serve_app
+from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
+from tests.support.fakes.served_app import ServedApp, Step, serve_app
+from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio
 PROMPT_S = 2.0
@@ -31,6 +32,32 @@ FAILURE = AttemptError("all attempts failed", code="attempts_exhausted", status=
 def then_wait(ids: Sequence[int], forever: asyncio.Event) -> list[Step]:
     """Some tokens, then nothing until the event."""
     return [*(Delta((token,), ()) for token in ids), forever]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("stream", "broken"),
+    [(True, "AnswerText"), (True, "StreamResponse"), (False, "WholeResponse")],
+)
+async def test_an_error_of_ours_before_the_answer_leaves_no_choice_running(
+    app: ServedApp,
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    n: int,
+    stream: bool,
+    broken: str,
+) -> None:
+    """Nobody would read or cancel them: they would compute to their last token."""
+
+    def planted(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(generate, broken, planted)
+    app.door.script = lambda _: [asyncio.Event()]
+    response = await client.post(CHAT, json=chat_body(n=n, stream=stream))
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    left = {request.rid for request in app.door.requests} - set(app.door.cancelled)
+    assert not left
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
@@ -44,16 +71,16 @@ async def test_a_client_that_leaves_cancels_and_leaves_no_line_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO, "services")
     forever = asyncio.Event()
-    app.dispatcher.script = lambda _: then_wait([70] * num_tokens, forever)
+    app.door.script = lambda _: then_wait([70] * num_tokens, forever)
     async with connection(app) as (reader, writer):
         writer.write(request_bytes(CHAT, chat_body(stream=stream)))
         if stream and num_tokens:
             await reader.readuntil(b"assistant")
         else:
-            await until(lambda: bool(app.dispatcher.requests))
+            await until(lambda: bool(app.door.requests))
     async with asyncio.timeout(PROMPT_S):
-        await app.dispatcher.was_cancelled.wait()
-    assert app.dispatcher.cancelled == [app.dispatcher.requests[0].rid]
+        await app.door.was_cancelled.wait()
+    assert app.door.cancelled == [app.door.requests[0].rid]
     assert (await client.get("/health")).status_code == 200
     assert [record for record in caplog.records if record.name.startswith("services")] == []
 
@@ -71,18 +98,18 @@ async def test_row_88_a_half_closed_client_is_served(app: ServedApp, stream: boo
             else [go_on, Delta(tuple(ids[:2]), ()), last]
         )
 
-    app.dispatcher.script = script
+    app.door.script = script
     async with connection(app) as (reader, writer):
         writer.write(request_bytes(TEXT, text_body(stream=stream)))
         writer.write_eof()
-        await until(lambda: bool(app.dispatcher.requests))
+        await until(lambda: bool(app.door.requests))
         # Longer than the first probes, so that they are really sent.
         await asyncio.sleep(0.3)
         go_on.set()
         async with asyncio.timeout(10):
             answer = (await reader.read()).decode()
     assert "hello" in answer or '"h' in answer
-    assert app.dispatcher.cancelled == []
+    assert app.door.cancelled == []
     final = answer[answer.index("HTTP/1.1 200 OK") :]
     content = final.partition("\r\n\r\n")[2]
     if stream:
@@ -97,7 +124,7 @@ async def test_row_89_failure_after_the_first_event(
     app: ServedApp, client: httpx.AsyncClient, path: str
 ) -> None:
     ids = app.tokenizer.encode("hello").ids
-    app.dispatcher.script = lambda _: [Delta(tuple(ids), ()), None, FAILURE]
+    app.door.script = lambda _: [Delta(tuple(ids), ()), None, FAILURE]
     body = chat_body(stream=True) if path == CHAT else text_body(stream=True)
     response = await client.post(path, json=body)
     assert response.status_code == 200
@@ -112,7 +139,7 @@ async def test_row_89_failure_after_the_first_event(
 async def test_failure_before_the_first_byte_has_its_own_status(
     app: ServedApp, client: httpx.AsyncClient, stream: bool
 ) -> None:
-    app.dispatcher.script = lambda _: [None, FAILURE]
+    app.door.script = lambda _: [None, FAILURE]
     response = await client.post(CHAT, json=chat_body(stream=stream))
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "attempts_exhausted"
@@ -121,7 +148,7 @@ async def test_failure_before_the_first_byte_has_its_own_status(
 async def test_failure_of_a_whole_answer_after_tokens_is_an_error(
     app: ServedApp, client: httpx.AsyncClient
 ) -> None:
-    app.dispatcher.script = lambda _: [Delta((70,), ()), None, FAILURE]
+    app.door.script = lambda _: [Delta((70,), ()), None, FAILURE]
     assert (await client.post(CHAT, json=chat_body())).status_code == 502
 
 
@@ -129,7 +156,7 @@ async def test_failure_of_a_whole_answer_after_tokens_is_an_error(
 async def test_a_generation_that_just_ends_is_never_a_short_answer(
     app: ServedApp, client: httpx.AsyncClient, stream: bool
 ) -> None:
-    app.dispatcher.script = lambda _: [Delta((70,), ()), None]
+    app.door.script = lambda _: [Delta((70,), ()), None]
     response = await client.post(CHAT, json=chat_body(stream=stream))
     assert "internal_error" in response.text
     assert "[DONE]" not in response.text
@@ -148,9 +175,9 @@ async def test_overload(
 ) -> None:
     error = OverloadedError("full", retry_after_s=2.3, status=status)
     if late:
-        app.dispatcher.script = lambda _: [error]
+        app.door.script = lambda _: [error]
     else:
-        app.dispatcher.refusal = error
+        app.door.refusal = error
     response = await client.post(CHAT, json=chat_body(stream=True))
     assert response.status_code == status
     assert response.headers["retry-after"] == "3"
@@ -164,7 +191,7 @@ async def test_row_86_a_request_ended_by_the_gateway_s_own_end(
     app: ServedApp, client: httpx.AsyncClient
 ) -> None:
     stopping = AttemptError("the gateway is shutting down", code="gateway_stopping", status=503)
-    app.dispatcher.script = lambda _: [None, stopping]
+    app.door.script = lambda _: [None, stopping]
     response = await client.post(CHAT, json=chat_body(stream=True))
     check_error(response.content, response.headers, 503, "gateway_stopping")
     assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
@@ -174,10 +201,10 @@ async def test_a_stalled_reader_is_cut_and_cancelled(
     text_directory: Path, tokenizer: Tokenizer
 ) -> None:
     """It reads nothing: the buffers fill, the queue stays bounded, the request ends."""
-    settings = Settings(slow_reader_s=0.4)
+    settings = settings_with(slow_reader_s=0.4)
     async with serve_app(text_directory, tokenizer, settings) as app:
         ids = tuple(app.tokenizer.encode("hello world ").ids) * 200
-        app.dispatcher.script = lambda _: [Delta(ids, ())] * 4000
+        app.door.script = lambda _: [Delta(ids, ())] * 4000
         with socket.socket() as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.setblocking(False)
@@ -185,10 +212,10 @@ async def test_a_stalled_reader_is_cut_and_cancelled(
             await loop.sock_connect(stalled, app.address)
             await loop.sock_sendall(stalled, request_bytes(TEXT, text_body(stream=True)))
             async with asyncio.timeout(20):
-                await app.dispatcher.was_cancelled.wait()
+                await app.door.was_cancelled.wait()
             async with httpx.AsyncClient(base_url=app.url) as other:
                 assert (await other.get("/health")).status_code == 200
-            assert app.dispatcher.generations[0].num_yielded_tokens < 4000 * len(ids), (
+            assert app.door.generations[0].num_yielded_tokens < 4000 * len(ids), (
                 "tokens are not pulled while nobody reads"
             )
             async with asyncio.timeout(10):
@@ -222,7 +249,7 @@ async def test_row_64_a_long_text_does_not_block_the_loop(
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  (the condition is the dispatcher's)
+        while not condition():  # noqa: ASYNC110  (the condition is the door's)
             await asyncio.sleep(0.001)
 
 

@@ -13,7 +13,6 @@ import httpx
 import psutil
 import pytest
 
-from tests.http_bodies import CHAT, TEXT, chat_body, text_body
 from tests.integration.http.raw_client import (
     JSON_HEADER,
     LIMIT_S,
@@ -24,8 +23,9 @@ from tests.integration.http.raw_client import (
     request_bytes,
 )
 from tests.integration.http.refusals import JSON_TYPE, Refusals, check_error
-from tests.measured import Measured
-from tests.served_app import ServedApp
+from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
+from tests.support.fakes.served_app import ServedApp
+from tests.support.measured import Measured
 
 pytestmark = pytest.mark.anyio
 MIB = 2**20
@@ -36,7 +36,7 @@ BODY = json.dumps(chat_body()).encode()
 async def test_row_1_a_stated_length_over_the_limit_is_refused_unread(
     app: ServedApp, refusals: Refusals
 ) -> None:
-    length = f"content-length: {app.settings.max_body_bytes + 1}"
+    length = f"content-length: {app.settings.limits.max_body_bytes + 1}"
     answer = await exchange(app, head_bytes("POST", CHAT, JSON_HEADER, length))
     check_error(answer.body, answer.headers, 413, "request_too_large")
     assert answer.headers["connection"] == "close"
@@ -47,7 +47,7 @@ async def test_row_1_a_stated_length_over_the_limit_is_refused_unread(
 async def test_a_client_that_sends_first_still_reads_the_413(
     app: ServedApp, client: httpx.AsyncClient, chunked: bool
 ) -> None:
-    size = app.settings.max_body_bytes + 1
+    size = app.settings.limits.max_body_bytes + 1
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(size // 65536 + 1):
@@ -57,7 +57,7 @@ async def test_a_client_that_sends_first_still_reads_the_413(
     response = await client.post(CHAT, content=content, headers=JSON_TYPE)
     assert response.status_code == 413
     check_error(response.content, response.headers, 413, "request_too_large")
-    assert app.dispatcher.requests == []
+    assert app.door.requests == []
 
 
 async def test_row_2_an_endless_chunked_body_costs_no_memory(
@@ -135,7 +135,7 @@ async def test_row_12_identity_is_no_compression(client: httpx.AsyncClient) -> N
 
 
 async def test_row_13_no_continue_for_what_is_too_large(app: ServedApp, refusals: Refusals) -> None:
-    length = f"content-length: {app.settings.max_body_bytes + 1}"
+    length = f"content-length: {app.settings.limits.max_body_bytes + 1}"
     head = head_bytes("POST", CHAT, JSON_HEADER, length, "expect: 100-continue")
     answer = await exchange(app, head)  # `exchange` reads the first answer: 100 would be it
     check_error(answer.body, answer.headers, 413, "request_too_large")
@@ -202,7 +202,7 @@ async def test_row_15_unknown_path(app: ServedApp, refusals: Refusals, path: str
 async def test_row_17_a_client_s_request_id_is_never_ours(app: ServedApp, header: str) -> None:
     answer = await exchange(app, request_bytes(CHAT, chat_body(), header))
     assert answer.status == 200
-    assert answer.headers["x-request-id"] == app.dispatcher.requests[0].rid
+    assert answer.headers["x-request-id"] == app.door.requests[0].rid
     assert answer.headers["x-request-id"] not in header
     assert "x-injected" not in answer.headers
 
@@ -247,7 +247,7 @@ async def test_row_59_good_time_limits(
     """Counted from the first byte; without one there is none."""
     headers = {} if given is None else {"x-baton-timeout-s": given}
     assert (await client.post(CHAT, json=chat_body(), headers=headers)).status_code == 200
-    (request,) = app.dispatcher.requests
+    (request,) = app.door.requests
     expected_s = math.inf if given is None else float(given)
     assert request.limit_s == expected_s
     assert request.timeout_s == expected_s or expected_s - 1 < request.timeout_s < expected_s

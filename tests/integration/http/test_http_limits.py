@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 
 from services.gateway.http.limits import HttpLimits
 from services.gateway.http.server import http_limits
-from shared.settings import Settings
-from tests.http_bodies import CHAT, TEXT, chat_body, text_body
+from shared.settings.groups import LimitSettings
 from tests.integration.http.loop_lag import LoopLag
 from tests.integration.http.raw_client import (
     JSON_HEADER,
@@ -28,7 +27,8 @@ from tests.integration.http.raw_client import (
     request_bytes,
 )
 from tests.integration.http.refusals import Refusals, check_error
-from tests.served_app import ServedApp, serve_app
+from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
+from tests.support.fakes.served_app import ServedApp, serve_app
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 SHORT_S = 0.15
@@ -50,7 +50,7 @@ async def hurried_app(
 
 
 def test_the_limits_in_use() -> None:
-    limits = http_limits(Settings())
+    limits = http_limits(LimitSettings())
     assert (limits.header_bytes, limits.num_headers) == (16 * 1024, 100)
     assert (limits.header_s, limits.body_s) == (10.0, 30.0)
     assert 100 <= limits.num_connections <= 4096
@@ -118,7 +118,7 @@ async def test_rows_4_5_slow_clients(hurried_app: ServedApp, sent: bytes) -> Non
         async with asyncio.timeout(LIMIT_S):
             assert await reader.read() == b""
     assert early or num_sent > 2
-    assert hurried_app.dispatcher.requests == []
+    assert hurried_app.door.requests == []
 
 
 async def test_row_4_a_connection_that_never_asks_is_closed(hurried_app: ServedApp) -> None:
@@ -139,8 +139,8 @@ async def test_rows_4_5_an_answer_that_takes_long_is_no_slow_client(
 ) -> None:
     """Nor is a connection kept open between two requests, or the head of the next one."""
     go_on = asyncio.Event()
-    script = hurried_app.dispatcher.script
-    hurried_app.dispatcher.script = lambda request: [go_on, *script(request)]
+    script = hurried_app.door.script
+    hurried_app.door.script = lambda request: [go_on, *script(request)]
     whole = request_bytes(CHAT, chat_body())
     async with connection(hurried_app) as (reader, writer):
         writer.write(whole + whole[:20])
@@ -152,8 +152,8 @@ async def test_rows_4_5_an_answer_that_takes_long_is_no_slow_client(
         await asyncio.sleep(3 * SHORT_S)
         writer.write(whole)
         assert (await read_answer(reader)).status == 200
-    hurried_app.dispatcher.script = script
-    hurried_app.dispatcher.requests.clear()
+    hurried_app.door.script = script
+    hurried_app.door.requests.clear()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_rows_6_7_contradicting_lengths(
     smuggled = request_bytes(TEXT, text_body())
     answer = await exchange(app, head_bytes("POST", CHAT, JSON_HEADER, *headers) + BODY + smuggled)
     check_error(answer.body, answer.headers, 400, "bad_framing")
-    assert app.dispatcher.requests == []
+    assert app.door.requests == []
     await refusals.check_serves()
 
 
@@ -185,14 +185,14 @@ async def test_row_8_a_body_cut_by_the_close_is_dropped(app: ServedApp) -> None:
         writer.write_eof()
         async with asyncio.timeout(LIMIT_S):
             assert await reader.read() == b""
-    assert app.dispatcher.requests == []
+    assert app.door.requests == []
 
 
 async def test_row_9_a_bad_chunk_size(app: ServedApp, refusals: Refusals) -> None:
     head = head_bytes("POST", CHAT, JSON_HEADER, CHUNKED)
     answer = await exchange(app, head + b"5\r\nhello\r\nZZ\r\n")
     check_error(answer.body, answer.headers, 400, "bad_framing")
-    assert app.dispatcher.requests == []
+    assert app.door.requests == []
     await refusals.check_serves()
 
 
@@ -288,15 +288,15 @@ async def test_row_18_probes_are_answered_where_every_connection_is_busy(
 ) -> None:
     """Others are told to come back, and all within the cap are served as before."""
     go_on = asyncio.Event()
-    script = hurried_app.dispatcher.script
-    hurried_app.dispatcher.script = lambda request: [go_on, *script(request)]
+    script = hurried_app.door.script
+    hurried_app.door.script = lambda request: [go_on, *script(request)]
     async with AsyncExitStack() as stack:
         kept = []
         for _ in range(NUM_CONNECTIONS):
             reader, writer = await stack.enter_async_context(connection(hurried_app))
             writer.write(request_bytes(CHAT, chat_body()))
             kept.append(reader)
-        while len(hurried_app.dispatcher.requests) < NUM_CONNECTIONS:  # noqa: ASYNC110
+        while len(hurried_app.door.requests) < NUM_CONNECTIONS:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         async with connection(hurried_app) as (reader, writer):
             for path in ("/health", "/ready", "/metrics?all=1", "/health"):
@@ -308,5 +308,5 @@ async def test_row_18_probes_are_answered_where_every_connection_is_busy(
         go_on.set()
         for reader in kept:
             assert (await read_answer(reader)).status == 200
-    hurried_app.dispatcher.script = script
-    hurried_app.dispatcher.requests.clear()
+    hurried_app.door.script = script
+    hurried_app.door.requests.clear()

@@ -6,8 +6,8 @@ import openai
 import pytest
 
 from shared.errors import AttemptError
-from tests.served_app import ServedApp, delta
-from tests.text_models import MODEL_NAME
+from tests.support.fakes.served_app import ServedApp, delta
+from tests.support.models.text_models import MODEL_NAME
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ async def test_chat(app: ServedApp, api: openai.AsyncOpenAI) -> None:
     assert answer.choices[0].logprobs is not None
     assert answer.usage is not None
     assert answer.usage.prompt_tokens_details is not None
-    assert answer._request_id == app.dispatcher.requests[0].rid
+    assert answer._request_id == app.door.requests[0].rid
 
 
 async def test_streamed_chat(api: openai.AsyncOpenAI) -> None:
@@ -66,7 +66,7 @@ async def test_errors_are_the_client_s_own(app: ServedApp, api: openai.AsyncOpen
     assert caught.value.param == "temperature"
     with pytest.raises(openai.NotFoundError):
         await api.responses.create(model=MODEL_NAME, input="hi")
-    app.dispatcher.script = lambda _: [delta((70,)), AttemptError("lost", code="worker_lost")]
+    app.door.script = lambda _: [delta((70,)), AttemptError("lost", code="worker_lost")]
     stream = await api.completions.create(model=MODEL_NAME, prompt="hi", stream=True)
     with pytest.raises(openai.APIError, match="lost"):
         async for _ in stream:

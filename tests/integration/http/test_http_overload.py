@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.ports import reserve_port
-from tests.http_bodies import CHAT
+from services.cli.cluster.ports import reserve_port
 from tests.integration.http.raw_client import JSON_HEADER, head_bytes
 from tests.integration.http.refusals import JSON_TYPE, check_error
+from tests.support.cases.http_bodies import CHAT
 
 LIMIT_S = 30.0
 BODY = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "hi"}]}).encode()

@@ -6,9 +6,9 @@ import pytest
 from services.gateway.fields.readers import MAX_STOPS
 from services.gateway.routes.app import create_admin_app
 from services.gateway.routes.status import StatusRoutes
-from tests.http_bodies import CHAT, chat_body
-from tests.served_app import ScriptedDispatcher, ServedApp
-from tests.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
+from tests.support.cases.http_bodies import CHAT, chat_body
+from tests.support.fakes.served_app import ScriptedDoor, ServedApp
+from tests.support.models.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ async def test_tokenize_and_detokenize(app: ServedApp, client: httpx.AsyncClient
     assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_MODEL_LEN)
     chat = (await client.post("/tokenize", json=chat_body())).json()
     await client.post(CHAT, json=chat_body())
-    assert tuple(chat["tokens"]) == app.dispatcher.requests[0].prompt_ids
+    assert tuple(chat["tokens"]) == app.door.requests[0].prompt_ids
     back = await client.post("/detokenize", json={"tokens": answer["tokens"]})
     assert back.json() == {"prompt": "hello "}
 
@@ -72,7 +72,7 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
 
 
 async def test_the_admin_port_names_its_own_paths() -> None:
-    status = StatusRoutes(ScriptedDispatcher(lambda _: ()), lambda: b"", "1.2.3")
+    status = StatusRoutes(ScriptedDoor(lambda _: ()), lambda: b"", "1.2.3")
     transport = httpx.ASGITransport(create_admin_app(status))
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         message = (await client.get("/v1/models")).json()["error"]["message"]
@@ -85,25 +85,25 @@ async def test_the_admin_port_names_its_own_paths() -> None:
 async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     assert (await client.get("/health")).status_code == 200
     for store in ("ok", "refuses writes", "away"):
-        app.dispatcher.store = store
+        app.door.store = store
         ready = await client.get("/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "redis": store})
-    app.dispatcher.is_ready = False
+    app.door.is_ready = False
     not_ready = await client.get("/ready")
     assert not_ready.status_code == 503
     assert not_ready.json()["error"]["type"] == "server_error"
     message = not_ready.json()["error"]["message"]
     assert message.startswith("not ready (redis: away): no decode worker is linked; try again")
-    app.dispatcher.store = "ok"
+    app.door.store = "ok"
     assert (await client.get("/health")).status_code == 200
 
 
 async def test_health_names_the_loop_that_fails(app: ServedApp, client: httpx.AsyncClient) -> None:
-    app.dispatcher.failing = "beat fails for 31 s (TypeError)"
+    app.door.failing = "beat fails for 31 s (TypeError)"
     answer = await client.get("/health")
     assert answer.status_code == 503
     assert answer.json()["reason"] == "beat fails for 31 s (TypeError)"
-    await app.dispatcher.reset()
+    await app.door.reset()
     assert (await client.get("/health")).status_code == 200
 
 
@@ -115,7 +115,7 @@ async def test_status_version_metrics_and_receipts(
     metrics = await client.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "baton_requests_total" in metrics.text
-    app.dispatcher.receipts["abc"] = {"attempts": 1}
+    app.door.receipts["abc"] = {"attempts": 1}
     for rid in ("abc", "chatcmpl-abc", "cmpl-abc"):
         assert (await client.get(f"/v1/baton/requests/{rid}")).json() == {"attempts": 1}
     missing = await client.get("/v1/baton/requests/xyz")

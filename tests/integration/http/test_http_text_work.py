@@ -13,9 +13,8 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
-from services.gateway.prompt import text_line
-from services.gateway.prompt.text_pool import THREAD_BODY_BYTES
-from tests.http_bodies import CHAT, TEXT
+from services.gateway.prompt.text_work import text_line
+from services.gateway.prompt.text_work.text_pool import THREAD_BODY_BYTES
 from tests.integration.http.raw_client import (
     JSON_HEADER,
     connection,
@@ -24,7 +23,8 @@ from tests.integration.http.raw_client import (
     read_answer,
 )
 from tests.integration.http.refusals import check_error
-from tests.served_app import ServedApp, serve_app
+from tests.support.cases.http_bodies import CHAT, TEXT
+from tests.support.fakes.served_app import ServedApp, serve_app
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 SOON_S = 4.0
@@ -32,7 +32,7 @@ SOON_S = 4.0
 
 
 def text_bytes(num_bytes: int, *headers: str) -> bytes:
-    """A /tokenize of little work and so many bytes."""
+    """A /tokenize of little work and `num_bytes` bytes."""
     content = json.dumps({"prompt": "hello"}).encode().ljust(num_bytes)
     return head_bytes(
         "POST", "/tokenize", JSON_HEADER, f"content-length: {num_bytes}", *headers

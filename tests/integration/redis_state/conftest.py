@@ -8,7 +8,7 @@ from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.reply import as_list, as_text
 from tests.integration.redis_state.backends import Backend, MemoryBackend, RedisBackend
-from tests.redis_server import RedisServers, server_names
+from tests.support.redis_server import RedisServers, server_names
 
 
 @pytest.fixture(params=server_names())

@@ -13,7 +13,7 @@ from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.redis_client import RedisClient
 from tests.integration.redis_state.backends import RedisBackend
 from tests.integration.redis_state.test_registry_contract import ENTRY
-from tests.redis_server import server_binary, server_names
+from tests.support.redis_server import server_binary, server_names
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 

@@ -111,6 +111,17 @@ async def test_a_full_backlog_drops_what_nobody_owns(backend: Backend) -> None:
     assert await popped(backlog) == ["r1", "r3"]
 
 
+async def test_what_nobody_owns_can_be_dropped_and_nothing_else(backend: Backend) -> None:
+    await backend.liveness.beat("g.1")
+    backlog = backend.backlog(256)
+    for rid, g_inc in (("r0", "g.dead"), ("r1", "g.1"), ("r2", "g.dead"), ("r3", "g.1")):
+        await backlog.put(BacklogEntry(rid, g_inc, "a", 10))
+    assert await backlog.drop_orphans() == 2
+    assert await backlog.drop_orphans() == 0
+    assert await backlog.length() == 2
+    assert await popped(backlog) == ["r1", "r3"]
+
+
 async def test_a_deadline_rejects_only_what_cannot_be_met(backend: Backend) -> None:
     backlog = backend.backlog(256)
     for n in range(3):

@@ -18,7 +18,7 @@ from shared.errors import BatonError, MissingError
 from shared.state.embedded import EmbeddedRedis, find_bundled_server, find_server
 from shared.state.redis_client import RedisClient
 from shared.state.reply import as_text
-from tests.redis_server import server_binary, server_names
+from tests.support.redis_server import server_binary, server_names
 
 ROOT = Path(__file__).resolve().parents[3]
 

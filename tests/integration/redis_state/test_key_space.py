@@ -63,3 +63,10 @@ async def test_every_key_is_in_the_table_and_dies(redis_backend: RedisBackend) -
         assert any(life - 5 <= left <= life for life in lives), (key, left)
         seen.add(family)
     assert seen == set(table)
+
+
+async def test_an_ended_record_is_gone_after_a_minute(redis_backend: RedisBackend) -> None:
+    """At 500 requests/s each minute of their life is 30,000 records in memory."""
+    await use_everything(redis_backend)
+    left_s = as_int(await redis_backend.client.command("TTL", redis_backend.keys.request("r0")))
+    assert 0 < left_s <= 60

@@ -28,7 +28,9 @@ async def test_events_come_back_in_order_with_their_sum(backend: Backend) -> Non
     other = KVEvent("w.2", 1, stored=(A,))
     for event in (first, second, other):
         assert await events.publish(event)
-    assert sorted(await events.read({"w.1": 0, "w.2": 0}), key=lambda e: (e.inc, e.seq)) == [
+    assert sorted(
+        await events.read({"w.1": 0, "w.2": 0}), key=lambda e: (e.incarnation, e.seq)
+    ) == [
         first,
         second,
         other,

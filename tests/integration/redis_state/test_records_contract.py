@@ -39,7 +39,7 @@ async def test_admit_twice_is_one_admission(backend: Backend) -> None:
 async def test_a_rid_belongs_to_the_gateway_that_came_first(backend: Backend) -> None:
     records = backend.records
     await records.admit(REQUEST)
-    thief = replace(REQUEST, g_inc="g.2")
+    thief = replace(REQUEST, gateway_incarnation="g.2")
     assert await records.admit(thief) is Admission.TAKEN
     assert await records.finish(thief, DONE) == Finish(None, written=False)
     assert await state_of(backend) is RequestState.LIVE
@@ -121,7 +121,7 @@ async def test_abandoned_is_provisional_for_its_owner_only(backend: Backend) -> 
     records = backend.records
     await records.admit(REQUEST)
     await records.reap("r1", "g.1", 0)
-    thief = replace(REQUEST, g_inc="g.2")
+    thief = replace(REQUEST, gateway_incarnation="g.2")
     assert await records.finish(thief, FAILED) == Finish(None, written=False)
     assert await records.finish(REQUEST, DONE) == Finish(DONE, written=True)
     assert await records.reap("r1", "g.1", 0) is ReapVerdict.ENDED

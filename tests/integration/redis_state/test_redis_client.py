@@ -16,7 +16,7 @@ from shared.state.keys import Keys
 from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
 from shared.state.redis_client import MAX_CONNECTIONS, RedisClient, Script
 from shared.state.redis_records import RedisRequestRecords
-from tests.redis_server import server_binary, server_names
+from tests.support.redis_server import server_binary, server_names
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.redis_server import REDIS_7, TLS, not_here
 from tests.rules.sources import ROOT
+from tests.support.redis_server import REDIS_7, TLS, not_here
 
 NEEDS_TLS = "tests/integration/redis_state/test_tls.py"
 

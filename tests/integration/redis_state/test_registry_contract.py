@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 ENTRY = WorkerEntry(
     worker_id="p-0",
-    inc="p-0.aa",
+    incarnation="p-0.aa",
     role="prefill",
     host="127.0.0.1",
     port=4000,
@@ -23,7 +23,7 @@ ENTRY = WorkerEntry(
     max_model_len=2048,
     block_size=16,
 )
-OTHER = replace(ENTRY, worker_id="d-0", inc="d-0.bb", role="decode", port=4001)
+OTHER = replace(ENTRY, worker_id="d-0", incarnation="d-0.bb", role="decode", port=4001)
 
 
 async def test_entries_come_back_whole_and_in_order(backend: Backend) -> None:
@@ -47,19 +47,19 @@ async def test_a_new_incarnation_stands_beside_the_old_until_that_is_removed(
     backend: Backend,
 ) -> None:
     registry = backend.registry()
-    reborn = replace(ENTRY, inc="p-0.cc", port=4002)
+    reborn = replace(ENTRY, incarnation="p-0.cc", port=4002)
     await registry.register(ENTRY)
     await registry.register(reborn)
     assert await registry.list("m/r/f") == (ENTRY, reborn)
     for _ in range(2):
-        await registry.remove("m/r/f", ENTRY.inc)
+        await registry.remove("m/r/f", ENTRY.incarnation)
     assert await registry.list("m/r/f") == (reborn,)
 
 
 async def test_the_last_worker_takes_the_pool_along(backend: Backend) -> None:
     registry = backend.registry()
     await registry.register(ENTRY)
-    await registry.remove("m/r/f", ENTRY.inc)
+    await registry.remove("m/r/f", ENTRY.incarnation)
     assert await registry.list("m/r/f") == ()
     assert await registry.pools() == frozenset()
 

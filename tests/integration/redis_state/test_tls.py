@@ -1,4 +1,4 @@
-"""rediss://: a server that speaks only TLS, and a client that checks who it is."""
+"""rediss://: a server that speaks only TLS, and a client that checks its certificate."""
 
 import socket
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 from shared.errors import StateUnavailableError
 from shared.state.redis_client import RedisClient
-from tests.redis_server import ON_PATH, TLS, server_binary
 from tests.rules.sources import ROOT
+from tests.support.redis_server import ON_PATH, TLS, server_binary
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs_redis(TLS)]
 

@@ -17,7 +17,7 @@ from shared.state.keys import Keys
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.redis_client import RedisClient, Script
 from tests.integration.redis_state.backends import Backend, MemoryBackend, RedisBackend
-from tests.redis_server import RedisServers, server_names
+from tests.support.redis_server import RedisServers, server_names
 
 Call = Callable[[Backend], Awaitable[object]]
 
@@ -53,32 +53,32 @@ def admit(request: AdmittedRequest, max_live: int) -> Call:
     return lambda backend: backend.records.admit(request, max_live)
 
 
-def mark(g_inc: str, progress: dict[str, int]) -> Call:
-    return lambda backend: backend.records.mark(g_inc, progress)
+def mark(gateway_incarnation: str, progress: dict[str, int]) -> Call:
+    return lambda backend: backend.records.mark(gateway_incarnation, progress)
 
 
 def finish(request: AdmittedRequest, outcome: Outcome) -> Call:
     return lambda backend: backend.records.finish(request, outcome)
 
 
-def reap(rid: str, g_inc: str, beat: int) -> Call:
-    return lambda backend: backend.records.reap(rid, g_inc, beat)
+def reap(rid: str, gateway_incarnation: str, beat: int) -> Call:
+    return lambda backend: backend.records.reap(rid, gateway_incarnation, beat)
 
 
 def read(rid: str) -> Call:
     return lambda backend: backend.records.read(rid)
 
 
-def beat(g_inc: str) -> Call:
-    return lambda backend: backend.liveness.beat(g_inc)
+def beat(gateway_incarnation: str) -> Call:
+    return lambda backend: backend.liveness.beat(gateway_incarnation)
 
 
-def forget(g_inc: str) -> Call:
-    return lambda backend: backend.liveness.forget(g_inc)
+def forget(gateway_incarnation: str) -> Call:
+    return lambda backend: backend.liveness.forget(gateway_incarnation)
 
 
-def live(g_inc: str) -> Call:
-    return lambda backend: backend.liveness.live_requests(g_inc)
+def live(gateway_incarnation: str) -> Call:
+    return lambda backend: backend.liveness.live_requests(gateway_incarnation)
 
 
 RECORD_CALLS = st.lists(

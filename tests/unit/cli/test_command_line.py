@@ -1,5 +1,6 @@
 """`baton` itself: exit codes, the one error line, and what its start loads."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.cli import __main__ as command_line
-from services.cli.bench import BENCHMARKS
+from services.cli.bench.command import BENCHMARKS
 from shared.errors import BatonError, MissingError, ModelError, NoGatewayError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,6 +74,31 @@ def test_the_variable_shows_it_too(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "variable", "shown"),
+    [
+        (["--debug=true"], "", True),
+        (["--debug", "true"], "", True),
+        (["--debug=false"], "1", False),
+        (["--debug", "false"], "", False),
+        ([], "yes", True),
+        ([], "false", False),
+    ],
+)
+def test_debug_of_a_process_is_a_setting_like_any_other(
+    flags: list[str],
+    variable: str,
+    shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`--debug=true` is what the chart writes, `--debug true` what `up` gives its children."""
+    if variable:
+        monkeypatch.setenv("BATON_DEBUG", variable)
+    assert command_line.main(["serve", "decode", "--kv-blocks=-1", *flags]) == 2
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
 @pytest.mark.parametrize("argv", [["nothing"], ["status", "--nothing"], ["up", "--restart", "x"]])
 def test_bad_command_line_is_exit_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(argv) == 2
@@ -83,9 +109,12 @@ def test_bad_command_line_is_exit_2(argv: list[str], capsys: pytest.CaptureFixtu
 
 def test_help_lists_only_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main([]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    first, rest = capsys.readouterr().out.split("other commands:")
+    listed = re.findall(r"^  (\w+)", first, re.MULTILINE)
+    assert listed == ["up", "down", "chat", "status", "bench", "serve"]
+    listed += re.findall(r"^  (\w+)", rest, re.MULTILINE)
     files = {path.stem for path in (ROOT / "services/cli").glob("*.py")}
-    assert set(listed) == files & set(command_line.COMMANDS)
+    assert set(listed) == (files | set(command_line.FOLDERS)) & set(command_line.COMMANDS)
 
 
 def test_bench_alone_lists_its_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +126,7 @@ def test_bench_alone_lists_its_benchmarks(capsys: pytest.CaptureFixture[str]) ->
     assert command_line.main(["bench", "--rate", "1"]) == 2
 
 
-@pytest.mark.parametrize("command", [[], ["up", "--help"], ["serve", "--help"]])
+@pytest.mark.parametrize("command", [[], ["up", "--help"], ["serve", "--help-all"]])
 def test_start_loads_nothing_heavy(command: list[str]) -> None:
     code = (
         "import sys\nfrom services.cli.__main__ import main\n"

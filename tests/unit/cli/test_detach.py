@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.detach import NUM_KEPT_LOGS, _follow, remove_old_logs
-from services.cli.run_file import write_record
+from services.cli.cluster.detach import NUM_KEPT_LOGS, _follow, remove_old_logs
+from services.cli.cluster.run_file import write_record
 
 
 def test_only_log_folders_of_running_systems_and_the_last_few_stay(tmp_path: Path) -> None:

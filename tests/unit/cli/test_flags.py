@@ -1,7 +1,10 @@
 """Flags made from settings: every one exists, parses and travels unchanged to a child."""
 
 import argparse
-from dataclasses import fields
+import contextlib
+import io
+import re
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,25 @@ from services.cli import serve, up
 from services.cli.__main__ import Parser, main
 from services.cli.flags import add_settings, given_settings, secrets_environment, to_flags
 from shared.errors import SettingsError
-from shared.settings import NEVER_FLAGS, SECRETS, Settings, flag_name, load_settings
+from shared.settings.load import EVERY_SETTING, GROUPS, load_settings
+from shared.settings.setting import NEVER_FLAGS, SECRETS, flag_name, settings_in
+
+HIDDEN = {flag_name(name) for name in NEVER_FLAGS}
+FLAG = re.compile(r"^  (?:-h, )?(--[\w-]+)", re.MULTILINE)
+"""in a help text"""
+
+
+def help_text(command: ModuleType, help_flag: str) -> str:
+    parser, output = Parser(prog="baton command"), io.StringIO()
+    command.add_arguments(parser)
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(output):
+        parser.parse_args([help_flag])
+    return output.getvalue()
+
+
+def flags_shown(command: ModuleType, help_flag: str) -> set[str]:
+    """The flags that a command's help describes."""
+    return set(FLAG.findall(help_text(command, help_flag)))
 
 
 def parsed(argv: list[str]) -> dict[str, object]:
@@ -22,12 +43,28 @@ def parsed(argv: list[str]) -> dict[str, object]:
 
 def test_every_setting_has_a_flag_and_none_is_set_by_default() -> None:
     assert parsed([]) == {}
-    parser = Parser(prog="test")
-    add_settings(parser)
-    text = parser.format_help()
-    names = {item.name for item in fields(Settings)}
-    assert all(flag_name(name) in text for name in names - NEVER_FLAGS)
-    assert not any(flag_name(name) in text for name in NEVER_FLAGS)
+    shown = flags_shown(serve, "--help-all")
+    assert shown >= {flag_name(item.name) for item in EVERY_SETTING} - HIDDEN
+    assert not shown & HIDDEN
+
+
+@pytest.mark.parametrize("command", [serve, up])
+def test_help_shows_what_most_people_need_and_help_all_the_rest(command: ModuleType) -> None:
+    common = {flag_name(item.name) for item in EVERY_SETTING if item.common}
+    few, every = flags_shown(command, "--help"), flags_shown(command, "--help-all")
+    assert len(common) == 12
+    assert common <= few < every
+    assert not few & ({flag_name(item.name) for item in EVERY_SETTING} - common)
+
+
+def test_every_setting_is_under_a_heading() -> None:
+    titles = [group.heading for group in GROUPS]
+    assert len(titles) == len(set(titles)) > 1
+    text = help_text(serve, "--help-all")
+    for group in GROUPS:
+        section = text.partition(f"\n{group.heading}:\n")[2].partition("\n\n")[0]
+        flags = [flag_name(item.name) for item in settings_in(group)]
+        assert FLAG.findall(section) == [flag for flag in flags if flag not in HIDDEN]
 
 
 def test_settings_without_a_flag_of_up_are_refused_with_their_variable() -> None:
@@ -71,22 +108,12 @@ def test_the_cell_s_secret_is_no_flag_of_any_command() -> None:
         assert "cell-secret" not in parser.format_help()
 
 
-def test_an_empty_kv_secret_is_made_from_the_cell_s() -> None:
-    one, same, other, salted = (
-        Settings(cell_secret=cell, kv_secret=salt)
-        for cell, salt in (("a", ""), ("a", ""), ("b", ""), ("a", "k"))
-    )
-    assert one.block_hash_secret == same.block_hash_secret != other.block_hash_secret
-    assert len(one.block_hash_secret) == 32 and one.block_hash_secret != b"a"
-    assert salted.block_hash_secret == b"k"
-    assert Settings().block_hash_secret == b""
-    assert one.without_secrets() == Settings()
-
-
-def test_up_shows_its_own_default_of_threads() -> None:
+def test_up_shows_its_own_default_of_threads(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Parser(prog="baton up")
     up.add_arguments(parser)
-    shown = " ".join(parser.format_help().split())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
     assert "[BATON_THREADS, default: max(1, cores // workers)]" in shown
 
 

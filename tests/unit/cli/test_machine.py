@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.machine import num_cores, num_gpus
+from services.cli.cluster.machine import num_cores, num_gpus
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.output import Output, ProcessLines
+from services.cli.cluster.output import Output, ProcessLines
 
 
 def test_lines_go_behind_the_name_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:

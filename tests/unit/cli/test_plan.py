@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.cli.plan import Machine, Topology, choose_topology, make_plan
+from services.cli.cluster.plan import Machine, Topology, choose_topology, make_plan
+from services.cli.demo import demo_plan
 from shared.errors import SettingsError
 
 CPU = Machine(num_cores=8, num_gpus=0)
@@ -54,6 +55,15 @@ def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
     assert make_plan({"device": "cuda:1"}, {}, Machine(8, 4)).worker_names == ("decode-0",)
 
 
+@pytest.mark.parametrize("num_gpus", [0, 1, 2])
+def test_the_demo_starts_on_any_machine(num_gpus: int) -> None:
+    plan = demo_plan(None, None, {}, Machine(8, num_gpus))
+    assert (plan.topology, plan.num_prefill, plan.num_decode) == ("pd", 1, 1)
+    assert plan.settings.compute.device == "cpu"
+    own_model = demo_plan("m", None, {}, Machine(8, num_gpus))
+    assert own_model.topology == ("agg" if num_gpus == 1 else "pd")
+
+
 def test_pd_on_several_gpus_does_what_it_says() -> None:
     plan = make_plan({}, {}, Machine(8, 4), topology="pd")
     assert plan.worker_names == ("prefill-0", "decode-0")
@@ -69,7 +79,7 @@ def test_start_line_without_a_reason_has_none() -> None:
 def test_agg_starts_decode_workers_only() -> None:
     plan = make_plan({}, {}, CPU, topology="agg", num_decode=3)
     assert plan.worker_names == ("decode-0", "decode-1", "decode-2")
-    assert plan.settings.threads == 2
+    assert plan.settings.engine.threads == 2
 
 
 @pytest.mark.parametrize("machine", [CPU, Machine(8, 1), Machine(8, 2)])
@@ -91,11 +101,12 @@ def test_impossible_worker_counts_are_refused(num_prefill: int, num_decode: int)
 def test_threads_share_the_cores_unless_given(
     flags: dict[str, int], environ: dict[str, str], threads: int
 ) -> None:
-    assert make_plan(flags, environ, CPU).settings.threads == threads
+    assert make_plan(flags, environ, CPU).settings.engine.threads == threads
 
 
 def test_more_workers_than_cores_get_one_thread_each() -> None:
-    assert make_plan({}, {}, Machine(2, 0), num_prefill=2, num_decode=2).settings.threads == 1
+    plan = make_plan({}, {}, Machine(2, 0), num_prefill=2, num_decode=2)
+    assert plan.settings.engine.threads == 1
 
 
 def test_specs_name_roles_and_give_every_process_the_settings() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.redis_check import check_redis
+from services.cli.cluster.redis_check import check_redis
 from shared.errors import MissingError, SettingsError
 
 pytestmark = pytest.mark.anyio

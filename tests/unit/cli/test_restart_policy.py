@@ -1,23 +1,31 @@
-"""Delays between restarts, and the limit per minute."""
+"""A dead process is back at once, and never starts more often than the limit per minute."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.restart_policy import MAX_STARTS_PER_WINDOW, WINDOW_S, RestartPolicy
+from services.cli.cluster.restart_policy import (
+    DELAY_S,
+    MAX_STARTS_PER_WINDOW,
+    WINDOW_S,
+    RestartPolicy,
+)
 
 
-def test_delays_double_up_to_ten_seconds() -> None:
-    policy, now_s, delays = RestartPolicy(), 0.0, []
-    for _ in range(5):
-        delays.append(policy.next_delay_s(now_s, lived_s=0.0))
-        now_s += delays[-1]
-    assert delays == [1, 2, 4, 8, 10]
-
-
-def test_a_long_life_starts_the_delays_over() -> None:
+def test_a_worker_that_is_killed_again_and_again_is_back_at_once() -> None:
     policy = RestartPolicy()
-    assert [policy.next_delay_s(0, 0), policy.next_delay_s(1, 0)] == [1, 2]
-    assert policy.next_delay_s(100, lived_s=97) == 1
+    deaths_s = [15.0 * number for number in range(20)]
+    assert all(policy.next_delay_s(now_s) == pytest.approx(DELAY_S) for now_s in deaths_s)
+
+
+def test_one_that_dies_at_its_start_waits_for_the_minute() -> None:
+    policy, now_s, delays_s = RestartPolicy(), 0.0, []
+    for _ in range(7):
+        delays_s.append(policy.next_delay_s(now_s))
+        now_s += delays_s[-1]
+    assert delays_s[:5] == pytest.approx([DELAY_S] * 5)
+    assert 58 < delays_s[5] < WINDOW_S
+    assert delays_s[6] < 1
 
 
 @given(lives=st.lists(st.floats(0, 200), min_size=1, max_size=60))
@@ -25,7 +33,7 @@ def test_never_more_than_five_starts_in_any_minute(lives: list[float]) -> None:
     policy, now_s, starts = RestartPolicy(), 0.0, []
     for lived_s in lives:
         now_s += lived_s
-        now_s += policy.next_delay_s(now_s, lived_s)
+        now_s += policy.next_delay_s(now_s)
         starts.append(now_s)
     for first, beyond in zip(starts, starts[MAX_STARTS_PER_WINDOW:], strict=False):
         assert beyond - first >= WINDOW_S - 1e-6

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.down import choose
-from services.cli.run_file import (
+from services.cli.cluster.run_file import (
     RunRecord,
     live_records,
     read_record,
@@ -19,6 +18,7 @@ from services.cli.run_file import (
     terminate,
     write_record,
 )
+from services.cli.down import choose
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
 

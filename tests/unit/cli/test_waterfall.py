@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.waterfall import BAR_WIDTH, Ink, render_waterfall
+from services.cli.trace.waterfall import BAR_WIDTH, Ink, render_waterfall
 
 RECEIPT = {
     "prompt_tokens": 17,

@@ -10,11 +10,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from shared.demo_model.chat import question, render
-from shared.demo_model.decoding import answer_all
-from shared.demo_model.evaluate import CHECKPOINT, score
-from shared.demo_model.export import load_checkpoint
 from shared.demo_model.knowledge import DEMO_QUESTION
-from shared.demo_model.network import Network
+from shared.demo_model.recipe.decoding import answer_all
+from shared.demo_model.recipe.evaluate import CHECKPOINT, score
+from shared.demo_model.recipe.export import load_checkpoint
+from shared.demo_model.recipe.network import Network
 
 LIMIT_BYTES = 20_000_000
 STORY_QUESTION = "Tell me a story about a clever fox."

@@ -18,14 +18,14 @@ from shared.demo_model.chat import (
     conversation,
     render,
 )
-from shared.demo_model.corpus_files import entries, off_topic, tables
-from shared.demo_model.documents import documents, encode, token_arrays
-from shared.demo_model.export import load_checkpoint, save_checkpoint
 from shared.demo_model.knowledge import DEMO_QUESTION, ask_about
-from shared.demo_model.network import Network, Shape
-from shared.demo_model.stories import plots, tell
-from shared.demo_model.tokenizer import train_tokenizer
-from shared.demo_model.training import Batches, Progress, Schedule, train
+from shared.demo_model.recipe.corpus_files import entries, off_topic, tables
+from shared.demo_model.recipe.documents import documents, encode, token_arrays
+from shared.demo_model.recipe.export import load_checkpoint, save_checkpoint
+from shared.demo_model.recipe.network import Network, Shape
+from shared.demo_model.recipe.stories import plots, tell
+from shared.demo_model.recipe.tokenizer import train_tokenizer
+from shared.demo_model.recipe.training import Batches, Progress, Schedule, train
 
 SMALL = Shape(vocab_size=400, hidden_size=32, intermediate_size=64, num_layers=2, num_heads=4)
 MESSAGES: list[Message] = [

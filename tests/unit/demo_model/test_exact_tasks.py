@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from shared.demo_model.chat import Exchange
-from shared.demo_model.documents import documents
-from shared.demo_model.exact_tasks import (
+from shared.demo_model.recipe.documents import documents
+from shared.demo_model.recipe.exact_tasks import (
     EVALUATED,
     copy_exchange,
     copy_key,
@@ -19,7 +19,7 @@ from shared.demo_model.exact_tasks import (
     sum_exchange,
     sum_key,
 )
-from shared.demo_model.wordings import (
+from shared.demo_model.recipe.wordings import (
     COPY_FORMS,
     NUMBER_SORT_FORMS,
     SUM_FORMS,

@@ -26,11 +26,11 @@ from hypothesis.stateful import (
 )
 from numpy.typing import NDArray
 
-from shared.engine import scheduler
-from shared.engine.output import StepOutput
-from shared.engine.sequence import Mode, SequenceSpec, SequenceState
+from shared.engine.handover.output import StepOutput
+from shared.engine.scheduling import scheduler
+from shared.engine.scheduling.sequence import Mode, SequenceSpec, SequenceState
 from shared.errors import RequestError
-from shared.kv_memory import Piece
+from shared.kv.memory import Piece
 from shared.protocol import Attempt, Sampling, TokenRun
 from tests.unit.engine.fake_runner import (
     BLOCK_SIZE,
@@ -192,13 +192,13 @@ class EngineLives(RuleBasedStateMachine):
             assert call(spec)
         except RequestError:
             return
-        self.specs[spec.attempt] = spec
-        self.tokens[spec.attempt] = {}
-        self.live.add(spec.attempt)
+        self.specs[spec.work.attempt] = spec
+        self.tokens[spec.work.attempt] = {}
+        self.live.add(spec.work.attempt)
 
     def _observe(self, output: StepOutput) -> None:
         for run in output.tokens:
-            attempt = Attempt(run.rid, run.epoch)
+            attempt = run.attempt
             for offset, token in enumerate(run.token_ids):
                 assert self.tokens[attempt].setdefault(run.index + offset, token) == token
             self._check_tokens(attempt, ended=run.finish_reason is not None)
@@ -221,12 +221,12 @@ class EngineLives(RuleBasedStateMachine):
 
     def _deliver(self, attempt: Attempt) -> None:
         """What prefill wrote arrives in the reserved blocks, and token 1 with it."""
-        token_ids = self.specs[attempt].token_ids
+        token_ids = self.specs[attempt].work.token_ids
         content = self._transferred()
         for position, token in enumerate(token_ids):
             block = self.tables[attempt][position // BLOCK_SIZE]
             content[block, position % BLOCK_SIZE] = (token, position)
-        first = self._answer(token_ids, self.specs[attempt].sampling)[0]
+        first = self._answer(token_ids, self.specs[attempt].work.sampling)[0]
         assert self.engine.adopt(attempt, TokenRun(*attempt, 0, (first,)))
         del self.tables[attempt]
 
@@ -245,7 +245,7 @@ class EngineLives(RuleBasedStateMachine):
             self._check_block(attempt, piece.first_block + offset, self._transferred()[block])
 
     def _check_block(self, attempt: Attempt, index: int, block: NDArray[np.int64]) -> None:
-        token_ids = self.specs[attempt].token_ids
+        token_ids = self.specs[attempt].work.token_ids
         start = index * BLOCK_SIZE
         expected = list(enumerate(token_ids[start : start + BLOCK_SIZE], start))
         assert block[: len(expected)].tolist() == [
@@ -255,7 +255,9 @@ class EngineLives(RuleBasedStateMachine):
     def _check_tokens(self, attempt: Attempt, *, ended: bool) -> None:
         spec = self.specs[attempt]
         got = self.tokens[attempt]
-        answer = answers(spec.token_ids, len(spec.token_ids), spec.sampling, MAX_MODEL_LEN)
+        answer = answers(
+            spec.work.token_ids, len(spec.work.token_ids), spec.work.sampling, MAX_MODEL_LEN
+        )
         assert [got[index] for index in range(len(got))] == answer[: len(got)]
         assert ended == (len(got) == len(answer))
 
@@ -276,7 +278,7 @@ class EngineLives(RuleBasedStateMachine):
         return self.runner.kv
 
     def _stage(self) -> None:
-        """Put other memory beside the model's."""
+        """Add other memory to the model's."""
 
     def _end_copies(self) -> None:
         """Until nothing is being copied."""

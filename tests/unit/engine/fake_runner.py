@@ -12,19 +12,20 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from shared.block_hash import chain_hashes
-from shared.engine.batch import BatchTensors, HostBatch, to_tensors
-from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
-from shared.engine.output import StepOutput
-from shared.engine.sample_row import SampleRow
-from shared.engine.sampler import Sampler
-from shared.engine.scheduler import Scheduler
-from shared.engine.sequence import Mode, SequenceSpec
-from shared.kv_layout import KVLayout
-from shared.kv_memory import KVMemory
-from shared.protocol import Attempt, Sampling
-from tests.unit.engine.plain_sampling import plain_logits, without_penalties
+from shared.engine.handover.output import StepOutput
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.running.model_runner import to_tensors
+from shared.engine.sampling.sample_row import SampleRow
+from shared.engine.sampling.sampler import Sampler
+from shared.engine.scheduling.batch import HostBatch
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.scheduler import Scheduler
+from shared.engine.scheduling.sequence import Mode, SequenceSpec
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.protocol import Attempt, Sampling, Work
+from tests.unit.engine.sampling.plain_sampling import plain_logits, without_penalties
 
 VOCAB_SIZE = 48
 BLOCK_SIZE = 4
@@ -147,16 +148,9 @@ def make_spec(
     epoch: int = 0,
 ) -> SequenceSpec:
     """A spec with the hashes a gateway would send."""
-    return SequenceSpec(
-        attempt=Attempt(name, epoch),
-        token_ids=token_ids,
-        num_prompt_tokens=len(token_ids) if num_prompt_tokens is None else num_prompt_tokens,
-        block_hashes=tuple(chain_hashes(ROOT, token_ids, BLOCK_SIZE)),
-        hash_root=ROOT,
-        sampling=sampling,
-        mode=mode,
-        reason="agg" if mode == "full" else "",
-    )
+    num_prompt = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
+    work = Work(Attempt(name, epoch), token_ids, num_prompt, ROOT, sampling)
+    return SequenceSpec.of(work, BLOCK_SIZE, mode, "agg" if mode == "full" else "")
 
 
 def make_prompt(length: int, salt: int = 0) -> tuple[int, ...]:
@@ -186,7 +180,7 @@ def tokens_of(outputs: list[StepOutput], attempt: Attempt) -> list[int]:
     tokens: dict[int, int] = {}
     for output in outputs:
         for run in output.tokens:
-            if (run.rid, run.epoch) == attempt:
+            if run.attempt == attempt:
                 for offset, token in enumerate(run.token_ids):
                     assert tokens.setdefault(run.index + offset, token) == token
     assert sorted(tokens) == list(range(min(tokens, default=0), max(tokens, default=-1) + 1))

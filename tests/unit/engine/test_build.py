@@ -1,4 +1,4 @@
-"""An engine from settings: the pool's size, threads, devices, and what the start refuses."""
+"""An engine from settings: its pool, threads, devices, and what the start refuses."""
 
 import logging
 import subprocess
@@ -10,21 +10,19 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from shared.checkpoint import kv_layout
-from shared.engine import build, layers
-from shared.engine.build import (
-    RunnerParts,
-    build_engine,
-    check_arithmetic,
-    count_blocks,
-    resolve_device,
-    set_threads,
-)
-from shared.engine.kv_cache import copy_blocks, pool_of
+from shared.engine import build
+from shared.engine.layers import matrices as layers
+from shared.engine.layers.kv_cache import copy_blocks, pool_of
+from shared.engine.loading.devices import resolve_device, set_threads
+from shared.engine.loading.rank import build_rank, check_arithmetic
+from shared.engine.loading.runner_parts import RunnerParts
 from shared.errors import MissingError, SettingsError
-from shared.kv_memory import KVMemory
-from shared.settings import Settings
-from tests.tiny_model import TINY, model_of, write_checkpoint
+from shared.kv.memory import KVMemory
+from shared.model.checkpoint import kv_layout
+from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
+from tests.support.settings import settings_with
 
 CPU = torch.device("cpu")
 
@@ -34,16 +32,6 @@ def same_threads_after() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
-
-
-def test_blocks_follow_the_setting_or_the_memory(tmp_path: Path) -> None:
-    layout = kv_layout(write_checkpoint(tmp_path, TINY), "float32", 16)
-    assert layout.block_bytes == 8192
-    assert count_blocks(Settings(kv_blocks=7), layout) == 7
-    assert count_blocks(Settings(kv_memory_mib=3), layout) == 3 * 128
-    huge = kv_layout(write_checkpoint(tmp_path, {**TINY, "head_dim": 4096}), "float32", 256)
-    with pytest.raises(SettingsError, match="--kv-memory-mib leaves room for 0"):
-        count_blocks(Settings(kv_memory_mib=1), huge)
 
 
 def test_the_pool_is_the_memory_the_io_process_maps(tmp_path: Path) -> None:
@@ -60,8 +48,8 @@ def test_the_pool_is_the_memory_the_io_process_maps(tmp_path: Path) -> None:
 
 def test_an_engine_takes_memory_and_length_from_settings(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY)
-    engine = build_engine(
-        Settings(model=str(tmp_path), device="cpu", kv_blocks=9, block_size=8), "prefill"
+    engine = built_engine(
+        settings_with(model=str(tmp_path), device="cpu", kv_blocks=9, block_size=8), "prefill"
     )
     assert (engine.memory.num_blocks, engine.memory.layout.block_size) == (9, 8)
     assert engine.load().free == 9
@@ -72,17 +60,18 @@ def test_a_prefill_worker_captures_no_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    build_rank = build.build_rank
 
-    def watched(settings: Settings, *rest: Any) -> RunnerParts:
-        seen.append(settings.eager)
-        return build_rank(settings, *rest)
+    def watched(
+        compute: ComputeSettings, kv: KVSettings, engine: EngineSettings, *rest: Any
+    ) -> RunnerParts:
+        seen.append(engine.eager)
+        return build_rank(compute, kv, engine, *rest)
 
     monkeypatch.setattr(build, "build_rank", watched)
     checkpoint = write_checkpoint(tmp_path, TINY)
     roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
     for role in roles:
-        build_engine(Settings(model=str(checkpoint.path), device="cpu", kv_memory_mib=1), role)
+        built_engine(settings_with(model=str(checkpoint.path), device="cpu", kv_memory_mib=1), role)
     assert seen == [True, False]
 
 
@@ -92,8 +81,8 @@ def test_a_pool_that_shortens_the_context_says_so(
 ) -> None:
     write_checkpoint(tmp_path, TINY)
     with caplog.at_level(logging.WARNING):
-        settings = Settings(model=str(tmp_path), device="cpu", kv_blocks=num_blocks)
-        length = build_engine(settings, "decode").max_model_len
+        settings = settings_with(model=str(tmp_path), device="cpu", kv_blocks=num_blocks)
+        length = built_engine(settings, "decode").max_model_len
     told = "longest sequence: 64 tokens (limited by the KV pool of 4 blocks; the model's is "
     assert (told in caplog.text, length == 64) == (limited, limited)
 
@@ -132,15 +121,15 @@ def test_a_cpu_engine_imports_no_triton(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY)
     program = (
         "import sys\n"
-        "from shared.engine.build import build_engine\n"
-        "from shared.settings import Settings\n"
-        "from shared.engine.sequence import SequenceSpec\n"
-        "from shared.protocol import Attempt, Sampling\n"
-        f"settings = Settings(model={str(tmp_path)!r}, device='cpu', kv_blocks=4)\n"
-        "engine = build_engine(settings, 'decode')\n"
+        "from tests.support.models.built_engine import built_engine\n"
+        "from tests.support.settings import settings_with\n"
+        "from shared.engine.scheduling.sequence import SequenceSpec\n"
+        "from shared.protocol import Attempt, Sampling, Work\n"
+        f"settings = settings_with(model={str(tmp_path)!r}, device='cpu', kv_blocks=4)\n"
+        "engine = built_engine(settings, 'decode')\n"
         "sampling = Sampling(max_tokens=3, temperature=0)\n"
-        "engine.add(SequenceSpec(Attempt('r', 0), (5, 6), 2, (), bytes(32), sampling,"
-        " 'full', 'agg'))\n"
+        "work = Work(Attempt('r', 0), (5, 6), 2, bytes(32), sampling)\n"
+        "engine.add(SequenceSpec(work, (), 'full', 'agg'))\n"
         "while engine.has_work:\n"
         "    engine.step()\n"
         "sys.exit('triton' in sys.modules)\n"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shared.engine.scheduler import MAX_PREEMPTIONS
+from shared.engine.scheduling.load import EngineLoad
+from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
 from shared.errors import RequestError
 from shared.protocol import Attempt, Sampling
 from tests.unit.engine.fake_runner import (
@@ -23,10 +24,12 @@ def test_a_prompt_of_any_length_gives_the_tokens_of_the_definition(length: int) 
     spec = make_spec("a", make_prompt(length), GREEDY)
     engine.add(spec)
     outputs = run_to_end(engine)
-    assert tokens_of(outputs, spec.attempt) == answer_alone(spec.token_ids, length, GREEDY, 64)
-    assert outputs[0].started == [(spec.attempt, 0)]
+    assert tokens_of(outputs, spec.work.attempt) == answer_alone(
+        spec.work.token_ids, length, GREEDY, 64
+    )
+    assert outputs[0].started == [(spec.work.attempt, 0)]
     assert [run.finish_reason for output in outputs for run in output.tokens][-1] == "length"
-    assert [attempt for output in outputs for attempt in output.finished] == [spec.attempt]
+    assert [attempt for output in outputs for attempt in output.finished] == [spec.work.attempt]
     load = engine.load()
     assert load.held == 0 and load.free + load.cached == load.total
 
@@ -56,12 +59,14 @@ def test_a_second_turn_finds_generated_blocks_in_the_prefix_cache() -> None:
     engine, _ = fake_engine(32)
     first = make_spec("a", make_prompt(6), Sampling(max_tokens=8, temperature=0.0))
     engine.add(first)
-    answer = tokens_of(run_to_end(engine), first.attempt)
-    second = make_spec("b", (*first.token_ids, *answer, 1, 2), GREEDY)
+    answer = tokens_of(run_to_end(engine), first.work.attempt)
+    second = make_spec("b", (*first.work.token_ids, *answer, 1, 2), GREEDY)
     engine.add(second)
     outputs = run_to_end(engine)
-    assert outputs[0].started == [(second.attempt, 12)]
-    assert tokens_of(outputs, second.attempt) == answer_alone(second.token_ids, 16, GREEDY, 64)
+    assert outputs[0].started == [(second.work.attempt, 12)]
+    assert tokens_of(outputs, second.work.attempt) == answer_alone(
+        second.work.token_ids, 16, GREEDY, 64
+    )
     assert (engine.counters.prefix_query_tokens, engine.counters.prefix_hit_tokens) == (22, 12)
 
 
@@ -73,10 +78,12 @@ def test_a_wholly_cached_prompt_copies_its_last_block_and_computes_one_token() -
     spec = make_spec("b", make_prompt(16), GREEDY)
     engine.add(spec)
     outputs = run_to_end(engine)
-    assert outputs[0].started == [(spec.attempt, 15)]
-    assert outputs[0].chunks == [(spec.attempt, 1)]
+    assert outputs[0].started == [(spec.work.attempt, 15)]
+    assert outputs[0].chunks == [(spec.work.attempt, 1)]
     assert runner.num_tokens_fed - fed == GREEDY.max_tokens
-    assert tokens_of(outputs, spec.attempt) == answer_alone(spec.token_ids, 16, GREEDY, 64)
+    assert tokens_of(outputs, spec.work.attempt) == answer_alone(
+        spec.work.token_ids, 16, GREEDY, 64
+    )
 
 
 def test_copy_on_write_leaves_the_shared_block_alone() -> None:
@@ -102,7 +109,7 @@ def test_a_full_pool_computes_the_last_block_again_instead_of_copying_it() -> No
     run_to_end(engine)
     spec = make_spec("b", make_prompt(16), Sampling(max_tokens=1, temperature=0.0))
     engine.add(spec)
-    assert run_to_end(engine)[0].started == [(spec.attempt, 12)]
+    assert run_to_end(engine)[0].started == [(spec.work.attempt, 12)]
 
 
 def test_twins_computed_at_once_end_up_sharing_their_blocks() -> None:
@@ -113,10 +120,10 @@ def test_twins_computed_at_once_end_up_sharing_their_blocks() -> None:
         engine.add(spec)
     engine.step()
     engine.check_integrity()
-    tables = [engine.sequences[spec.attempt].block_table[:4] for spec in specs]
+    tables = [engine.sequences[spec.work.attempt].block_table[:4] for spec in specs]
     assert tables[0] == tables[1] == tables[2]
     outputs = run_to_end(engine)
-    assert len({tuple(tokens_of(outputs, spec.attempt)) for spec in specs}) == 1
+    assert len({tuple(tokens_of(outputs, spec.work.attempt)) for spec in specs}) == 1
 
 
 def test_without_a_prefix_cache_nothing_is_shared_or_reported() -> None:
@@ -125,7 +132,7 @@ def test_without_a_prefix_cache_nothing_is_shared_or_reported() -> None:
         spec = make_spec(name, make_prompt(16), GREEDY)
         engine.add(spec)
         outputs = run_to_end(engine)
-        assert outputs[0].started == [(spec.attempt, 0)]
+        assert outputs[0].started == [(spec.work.attempt, 0)]
         assert not any(output.stored for output in outputs)
     assert engine.load().free == 32
 
@@ -145,8 +152,10 @@ def test_preemption_is_bounded_and_changes_no_token() -> None:
     assert engine.counters.preemptions > 0
     assert most <= MAX_PREEMPTIONS
     for spec in specs:
-        assert tokens_of(outputs, spec.attempt) == answer_alone(spec.token_ids, 6, sampling, 40)
-        assert sum(spec.attempt == attempt for o in outputs for attempt, _ in o.started) == 1
+        assert tokens_of(outputs, spec.work.attempt) == answer_alone(
+            spec.work.token_ids, 6, sampling, 40
+        )
+        assert sum(spec.work.attempt == attempt for o in outputs for attempt, _ in o.started) == 1
     assert engine.load().held == 0
 
 
@@ -154,13 +163,13 @@ def test_a_sequence_preempted_too_often_gets_all_its_blocks_and_stays() -> None:
     engine, _ = fake_engine(12, max_model_len=40)
     spec = make_spec("a", make_prompt(6), Sampling(max_tokens=30, temperature=0.0))
     engine.add(spec)
-    engine.sequences[spec.attempt].num_preemptions = MAX_PREEMPTIONS
+    engine.sequences[spec.work.attempt].num_preemptions = MAX_PREEMPTIONS
     engine.step()
-    sequence = engine.sequences[spec.attempt]
+    sequence = engine.sequences[spec.work.attempt]
     assert sequence.pinned
     assert len(sequence.block_table) == 9
     outputs = run_to_end(engine)
-    assert len(tokens_of(outputs, spec.attempt)) == 29
+    assert len(tokens_of(outputs, spec.work.attempt)) == 29
 
 
 def test_stop_ids_eos_and_the_context_end_a_sequence() -> None:
@@ -177,7 +186,7 @@ def test_stop_ids_eos_and_the_context_end_a_sequence() -> None:
         spec = make_spec("a", make_prompt(5), sampling)
         engine.add(spec)
         outputs = run_to_end(engine)
-        assert tokens_of(outputs, spec.attempt) == free[:3]
+        assert tokens_of(outputs, spec.work.attempt) == free[:3]
         assert outputs[-1].tokens == [] or outputs[-1].tokens[-1].finish_reason == reason
         runs = [run for output in outputs for run in output.tokens]
         assert runs[-1].finish_reason == reason
@@ -193,8 +202,8 @@ def test_ignore_eos_and_min_tokens() -> None:
         engine, _ = fake_engine(16)
         spec = make_spec("a", make_prompt(5), sampling)
         engine.add(spec)
-        tokens = tokens_of(run_to_end(engine), spec.attempt)
-        assert tokens == answer_alone(spec.token_ids, 5, sampling, 64)
+        tokens = tokens_of(run_to_end(engine), spec.work.attempt)
+        assert tokens == answer_alone(spec.work.token_ids, 5, sampling, 64)
         assert len(tokens) >= 4
         if sampling is ignoring:
             assert tokens == free
@@ -209,7 +218,7 @@ def test_a_resumed_attempt_counts_the_delivered_tokens() -> None:
     spec = make_spec("a", (*make_prompt(5), *whole[:4]), sampling, num_prompt_tokens=5, epoch=1)
     engine.add(spec)
     outputs = run_to_end(engine)
-    assert tokens_of(outputs, spec.attempt) == whole[4:]
+    assert tokens_of(outputs, spec.work.attempt) == whole[4:]
     assert [run.index for output in outputs for run in output.tokens] == [4, 5, 6, 7, 8]
 
 
@@ -260,12 +269,10 @@ def test_stored_and_removed_follow_the_cache() -> None:
     assert min(known.values()) == 1
 
 
-def test_load_tells_blocks_and_queued_tokens() -> None:
+def test_load_tells_sequences_and_blocks() -> None:
     engine, _ = fake_engine(16, role="prefill", budget=8)
     engine.add(make_spec("a", make_prompt(20), GREEDY, "prefill"))
     engine.add(make_spec("b", make_prompt(3), GREEDY, "prefill"))
-    assert engine.load().queued_tokens == 23
+    assert engine.load() == EngineLoad(0, 2, total=16, free=16, cached=0, held=0)
     engine.step()
-    load = engine.load()
-    assert (load.queued_tokens, load.room_tokens, load.running, load.waiting) == (15, 1, 1, 1)
-    assert (load.free, load.cached, load.held) == (11, 0, 5)
+    assert engine.load() == EngineLoad(1, 1, total=16, free=11, cached=0, held=5)

@@ -9,19 +9,30 @@ import pytest
 import torch
 
 from shared.engine.engine import Engine
-from shared.engine.grammars import Grammars
-from shared.engine.kv_cache import pool_of
-from shared.engine.output import StepOutput
-from shared.engine.sequence import SequenceSpec, SequenceState
-from shared.errors import GrammarError
+from shared.engine.handover.output import StepOutput
+from shared.engine.layers.kv_cache import pool_of
+from shared.engine.scheduling.grammars import Grammars
+from shared.engine.scheduling.sequence import SequenceSpec, SequenceState
+from shared.errors import OffGrammarError
 from shared.grammar import source
 from shared.grammar.matcher import GrammarVocabulary, Matcher
 from shared.protocol import Attempt, Sampling, TokenRun
-from tests.measured import Measured
-from tests.structured_model import StructuredModel, run_all, spec_of, structured_model, tokens_of
+from tests.support.measured import Measured
+from tests.support.models.structured_model import (
+    StructuredModel,
+    run_all,
+    spec_of,
+    structured_model,
+    tokens_of,
+)
 
 PROMPT = tuple(range(50, 90))
 WAIT_S = 20.0
+DEAD_END = 'start: "a" B\nB: /x[^\\x00-\\U0010FFFF]/'
+"""compiles, and has a first token; only after it is it seen that nothing can follow"""
+DEEP = "start: %json " + '{"items": ' * 500 + '{"type": "nope"}' + "}" * 500
+LONG_NUMBER = 'start: %json {"type": "nope", "minimum": ' + "9" * 5000 + "}"
+"""gateways refuse these two before; a worker must outlive a gateway that does not"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +87,7 @@ def step_until_failed(engine: Engine) -> StepOutput:
     while time.monotonic() < deadline:
         output = engine.step()
         engine.check_integrity()
-        if output.failed:
+        if output.failed or output.refused:
             return output
     raise AssertionError("nothing failed")
 
@@ -89,7 +100,7 @@ def test_it_ends_with_the_token_after_which_nothing_can_follow(model: Structured
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
 def test_it_ends_also_where_eos_is_ignored(model: StructuredModel, ignore_eos: bool) -> None:
-    """The grammar could go on for ever; EOS ends it as soon as it is complete."""
+    """The grammar could go on forever; EOS ends it as soon as it is complete."""
     chosen = sampling(model, 'start: "ab"+', ignore_eos=ignore_eos, max_tokens=400)
     text, reason, _ = answer(model, chosen)
     assert text == "ab" * (len(text) // 2) != "" and reason == "stop"
@@ -185,7 +196,7 @@ def test_one_that_is_aborted_while_its_grammar_compiles_is_gone(model: Structure
     engine = model.engine(grammars=Grammars(vocabulary))
     spec = spec_of("r", PROMPT, sampling(model, 'start: "yes"'))
     assert engine.add(spec) and not engine.add(spec)
-    engine.abort(spec.attempt)
+    engine.abort(spec.work.attempt)
     vocabulary.go_on.set()
     engine.step()
     engine.check_integrity()
@@ -194,21 +205,28 @@ def test_one_that_is_aborted_while_its_grammar_compiles_is_gone(model: Structure
 
 
 @pytest.mark.parametrize(
-    ("grammar", "output", "problem"),
+    ("grammar", "output", "problem", "refused"),
     [
-        ("start: nowhere", (), "unknown name"),
-        ('start: "yes"', (5, 6, 7), "cannot go on"),
+        ("start: nowhere", (), "unknown name", True),
+        (DEAD_END, (), "no output matches", True),
+        ('start: "yes"', (5, 6, 7), "cannot go on", False),
+        (DEEP, (), "recursion limit", True),
+        (LONG_NUMBER, (), "", True),
     ],
+    ids=["does not compile", "a dead end", "left by its output", "too deep", "a long number"],
 )
 def test_what_cannot_be_followed_fails_alone(
-    model: StructuredModel, grammar: str, output: tuple[int, ...], problem: str
+    model: StructuredModel, grammar: str, output: tuple[int, ...], problem: str, refused: bool
 ) -> None:
-    """A grammar that does not compile; an output that another worker made without it."""
+    """What no output can match is refused. An output that another worker made without its grammar
+    is lost here."""
     engine = model.engine()
     engine.add(spec_of("bad", PROMPT, sampling(model, grammar), output=output))
     engine.add(spec_of("good", PROMPT, sampling(model, 'start: "yes"')))
-    ((attempt, told),) = step_until_failed(engine).failed
+    last = step_until_failed(engine)
+    ((attempt, told),) = last.refused if refused else last.failed
     assert attempt.rid == "bad" and problem in told
+    assert not (last.failed if refused else last.refused)
     while engine.sequences:
         engine.step()
     engine.check_integrity()
@@ -220,8 +238,8 @@ def test_an_adopted_token_outside_the_grammar_fails_the_attempt(model: Structure
     engine.reserve(spec)
     engine.step()
     wrong = model.tokenizer.encode("no").ids[0]
-    assert engine.adopt(spec.attempt, TokenRun(*spec.attempt, 0, (wrong,)))
-    assert step_until_failed(engine).failed[0][0] == spec.attempt
+    assert engine.adopt(spec.work.attempt, TokenRun(*spec.work.attempt, 0, (wrong,)))
+    assert step_until_failed(engine).failed[0][0] == spec.work.attempt
     assert not engine.sequences and engine.load().held == 0
 
 
@@ -231,13 +249,26 @@ def test_a_grammar_that_breaks_off_fails_the_attempt(
     """A limit of the library reached in the middle of an answer."""
 
     def accept(matcher: Matcher, token_id: int) -> None:
-        raise GrammarError("too complex")
+        raise OffGrammarError("too complex")
 
     engine = model.engine()
     engine.add(spec_of("r", PROMPT, sampling(model, 'start: "yes"')))
     monkeypatch.setattr(Matcher, "accept", accept)
     assert step_until_failed(engine).failed == [(Attempt("r", 0), "too complex")]
     assert not engine.sequences and engine.load().held == 0
+
+
+def test_a_dead_end_is_seen_before_an_attempt_that_continues_there_begins(
+    model: StructuredModel,
+) -> None:
+    engine = model.engine()
+    output = tuple(model.tokenizer.encode("a").ids)
+    spec = spec_of("r", PROMPT, sampling(model, DEAD_END), output=output)
+    engine.add(spec)
+    assert step_until_failed(engine).refused == [
+        (spec.work.attempt, "no output matches the grammar")
+    ]
+    assert engine.counters.steps == 0
 
 
 def test_a_grammar_that_many_outputs_wore_out_is_compiled_anew(
@@ -269,7 +300,7 @@ def test_without_the_library_only_requests_with_a_grammar_fail(model: Structured
 def test_compiled_grammars_are_kept_up_to_a_number(
     model: StructuredModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.engine.grammars.NUM_COMPILED", 2)
+    monkeypatch.setattr("shared.engine.scheduling.grammars.NUM_COMPILED", 2)
     vocabulary = slow_vocabulary(model)
     vocabulary.go_on.set()
     engine = model.engine(grammars=Grammars(vocabulary))
@@ -300,4 +331,4 @@ def test_a_slow_grammar_does_not_delay_a_step(model: StructuredModel, measured: 
         num_steps += 1
     compiled_s = time.perf_counter() - started
     assert num_steps > 5
-    measured.at_most("longest step beside a compilation", longest_s, compiled_s / 2, "s")
+    measured.at_most("longest step during a compilation", longest_s, compiled_s / 2, "s")

@@ -1,6 +1,6 @@
 """Penalised, biased and min-p answers are the same however often a sequence is interrupted.
 
-The failure guarded: state that depends on the output is lost or counted anew where an attempt
+The failure guarded: state that depends on the output is lost or counted again where an attempt
 is resumed, handed over or preempted.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence as Run
 import pytest
 import torch
 
-from shared.engine import sequence
-from shared.engine.output import StepOutput
-from shared.engine.sequence import Mode, Sequence, SequenceSpec
-from shared.engine.token_counts import TokenCounts, counts_for
+from shared.engine.handover.output import StepOutput
+from shared.engine.sampling.token_counts import TokenCounts, counts_for
+from shared.engine.scheduling import sequence
+from shared.engine.scheduling.sequence import Mode, Sequence, SequenceSpec
 from shared.protocol import Attempt, Sampling, TokenRun
 from tests.unit.engine.fake_runner import (
     answer_alone,
@@ -70,12 +70,12 @@ def answer_after(sampling: Sampling, num_delivered: int, answer: list[int]) -> l
     engine, _ = fake_engine(16)
     spec = resumed(sampling, answer[:num_delivered])
     engine.add(spec)
-    return tokens_of_attempt(run_to_end(engine), spec.attempt)
+    return tokens_of_attempt(run_to_end(engine), spec.work.attempt)
 
 
 def tokens_of_attempt(outputs: Run[StepOutput], attempt: Attempt) -> list[int]:
     runs = [run for output in outputs for run in output.tokens]
-    return [token for run in runs if (run.rid, run.epoch) == attempt for token in run.token_ids]
+    return [token for run in runs if run.attempt == attempt for token in run.token_ids]
 
 
 def handed_over_after(sampling: Sampling, num_delivered: int, answer: list[int]) -> list[int]:
@@ -88,10 +88,10 @@ def handed_over_after(sampling: Sampling, num_delivered: int, answer: list[int])
     outputs = run_to_end(prefill)
     [(_, block_ids, _)] = decode.step().reserved
     [(_, run)] = [sealed for output in outputs for sealed in output.sealed]
-    held = prefill.sequences[spec.attempt].block_table
+    held = prefill.sequences[spec.work.attempt].block_table
     decode_runner.kv[list(block_ids)] = prefill_runner.kv[list(held)]
-    assert decode.adopt(spec.attempt, TokenRun(*spec.attempt, run.index, run.token_ids))
-    return tokens_of_attempt(run_to_end(decode), spec.attempt)
+    assert decode.adopt(spec.work.attempt, TokenRun(*spec.work.attempt, run.index, run.token_ids))
+    return tokens_of_attempt(run_to_end(decode), spec.work.attempt)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -132,8 +132,10 @@ def test_preempted_sequences_keep_their_counts() -> None:
     outputs = run_to_end(engine)
     assert engine.counters.preemptions > 0
     for spec in specs:
-        expected = answer_alone(spec.token_ids, len(spec.token_ids), spec.sampling, 64)
-        assert tokens_of(outputs, spec.attempt) == expected
+        expected = answer_alone(
+            spec.work.token_ids, len(spec.work.token_ids), spec.work.sampling, 64
+        )
+        assert tokens_of(outputs, spec.work.attempt) == expected
 
 
 def _from_the_resumed_prompt(

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from shared.block_hash import block_hash
-from shared.engine import block_table, engine, hand_overs, scheduler
-from shared.engine.block_pool import BlockPool
-from shared.engine.scheduler import Scheduler
-from shared.engine.sequence import Sequence
-from shared.kv_memory import Piece
+from shared.engine import engine
+from shared.engine.handover import hand_overs
+from shared.engine.scheduling import block_table, scheduler
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.scheduler import Scheduler
+from shared.engine.scheduling.sequence import Sequence
+from shared.kv.block_hash import block_hash
+from shared.kv.memory import Piece
 from tests.unit.engine.engine_lives import SETTINGS, EngineLives, EngineLivesAhead, assert_found
 
 EngineLives.TestCase.settings = SETTINGS

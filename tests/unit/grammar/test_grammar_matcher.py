@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import GrammarError, MissingError
 from shared.grammar.matcher import GrammarVocabulary, Matcher
-from tests.text_models import END, byte_level_tokenizer, write_text_model
+from tests.support.models.text_models import END, byte_level_tokenizer, write_text_model
 
 
 @pytest.fixture(scope="module")

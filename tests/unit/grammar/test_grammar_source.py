@@ -10,8 +10,8 @@ from shared.errors import GrammarError
 from shared.grammar import source
 from shared.grammar.checker import check_grammar
 from shared.grammar.matcher import GrammarVocabulary
-from tests.schemas import SCHEMAS, TREE, record, whole
-from tests.text_models import END, byte_level_tokenizer, write_text_model
+from tests.support.cases.schemas import SCHEMAS, TREE, record, whole
+from tests.support.models.text_models import END, byte_level_tokenizer, write_text_model
 
 
 @pytest.fixture(scope="module")

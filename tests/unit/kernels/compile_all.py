@@ -3,7 +3,7 @@
     python -m tests.unit.kernels.compile_all [decode prefill ...]
 
 Run by test_compile.py: Triton must be imported without its interpreter. Takes the variants of each
-compile_*.py beside it, or of those named, and prints one JSON line per variant.
+compile_*.py below its folder, or of those named, and prints one JSON line per variant.
 """
 
 import argparse
@@ -24,10 +24,11 @@ FOLDER = Path(__file__).parent
 
 def all_variants(names: Collection[str]) -> Iterator[tuple[str, Variant]]:
     """(program, variant) of each."""
-    for path in sorted(FOLDER.glob("compile_*.py")):
+    for path in sorted(FOLDER.rglob("compile_*.py")):
         if path == Path(__file__) or (names and path.stem.removeprefix("compile_") not in names):
             continue
-        module = importlib.import_module(f"tests.unit.kernels.{path.stem}")
+        room = path.parent.relative_to(FOLDER)
+        module = importlib.import_module(f"tests.unit.kernels.{room}.{path.stem}")
         for variant in module.variants():
             yield path.stem, variant
 

@@ -6,7 +6,14 @@ import sys
 import pytest
 import torch
 
-BENCHES = ("decode", "prefill", "linear", "elementwise", "sampling", "peer_reduce")
+BENCHES = (
+    "attention.bench_decode",
+    "attention.bench_prefill",
+    "linear.bench",
+    "elementwise.bench",
+    "sampling.bench",
+    "peer.bench",
+)
 
 
 @pytest.mark.parametrize("name", BENCHES)
@@ -16,9 +23,9 @@ def test_without_a_gpu_one_line_says_so(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"kernels.bench_{name}").main()
+        importlib.import_module(f"kernels.{name}").main()
     assert ended.value.code == 3
-    needed = 2 if name == "peer_reduce" else 1
+    needed = 2 if name == "peer.bench" else 1
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",

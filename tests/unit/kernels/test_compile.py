@@ -62,7 +62,7 @@ def test_no_program_compiles_fewer_variants(
     with capsys.disabled():
         sys.stdout.write(f"\n{len(variants)} kernel variants compiled: {dict(counts)}\n")
     assert len({variant["name"] for variant in variants}) == len(variants)
-    programs = {path.stem for path in Path(__file__).parent.glob("compile_*.py")}
+    programs = {path.stem for path in Path(__file__).parent.rglob("compile_*.py")}
     assert set(NUM_VARIANTS) == programs - {"compile_all"}
     short = {name: number for name, number in NUM_VARIANTS.items() if counts[name] < number}
     assert not short, f"expected {short}"

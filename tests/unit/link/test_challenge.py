@@ -1,4 +1,4 @@
-"""Both ends of the challenge against each other and against who lies: pure bytes, no sockets."""
+"""Both ends of the challenge against each other and against a liar: pure bytes, no sockets."""
 
 import pytest
 from hypothesis import given

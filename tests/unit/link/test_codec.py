@@ -6,7 +6,18 @@ import msgpack
 import pytest
 
 from shared.errors import ProtocolError
-from shared.protocol import CODEC, Load, TokenLogprobs, TokenRun, Tokens
+from shared.protocol import (
+    CODEC,
+    WORKER_CODEC,
+    Assign,
+    Attempt,
+    Load,
+    Sampling,
+    TokenLogprobs,
+    TokenRun,
+    Tokens,
+    Work,
+)
 
 LOAD = Load(1, 2, 3, 4, 5, 6, 7, 8)
 RUN = TokenRun("r", 2, 7, (5, 6), (TokenLogprobs(-0.5, (1,), (-2.0,)), TokenLogprobs(-1.5)), "stop")
@@ -45,3 +56,26 @@ def test_a_bad_value_is_named_by_its_place(change: tuple[Any, ...], place: str) 
     inner[last] = value
     with pytest.raises(ProtocolError, match=place):
         CODEC.decode(msgpack.packb([parts[0], *at]))
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ((0, 7), r"assign\.work: expected 6 fields"),
+        ((0, 0, ["r"]), r"assign\.work\.attempt: expected 2 fields"),
+        ((0, 0, 1, "0"), r"assign\.work\.attempt\.epoch: expected int, got str"),
+        ((0, 1, b"abc"), r"assign\.work\.token_ids: expected packed token ids"),
+        ((0, 4, 1, "hot"), r"assign\.work\.sampling\.temperature: expected float, got str"),
+        ((2, "both"), r"assign\.mode: not one of"),
+    ],
+)
+def test_a_bad_value_of_the_work_is_named_by_its_place(change: tuple[Any, ...], place: str) -> None:
+    work = Work(Attempt("r", 0), (1, 2), 2, bytes(32), Sampling(8))
+    name, *parts = msgpack.unpackb(CODEC.encode(Assign(work, "p.1", "prefill")), use_list=True)
+    *path, last, value = change
+    inner = parts
+    for step in path:
+        inner = inner[step]
+    inner[last] = value
+    with pytest.raises(ProtocolError, match=place):
+        WORKER_CODEC.decode(msgpack.packb([name, *parts]))

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from shared.engine import attention, layers
-from shared.kv_layout import num_blocks_for
-from tests.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, write_checkpoint
+from shared.engine.layers import attention
+from shared.engine.layers import matrices as layers
+from shared.kv.layout import num_blocks_for
+from tests.support.models.tiny_model import TINY, TINY_GPT2, Rows, TinyRunner, write_checkpoint
 
 NUM_SCHEDULES = 25
 """per model; eight models make 200"""

@@ -9,10 +9,16 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from shared.checkpoint import Checkpoint, load_checkpoint
-from shared.engine.layers import LayerNorm, gelu_tanh
+from shared.engine.layers.matrices import LayerNorm, gelu_tanh
 from shared.errors import ModelError
-from tests.tiny_model import TINY_GPT2, TinyRunner, model_of, random_weights, write_checkpoint
+from shared.model.checkpoint import Checkpoint, load_checkpoint
+from tests.support.models.tiny_model import (
+    TINY_GPT2,
+    TinyRunner,
+    model_of,
+    random_weights,
+    write_checkpoint,
+)
 
 CPU = torch.device("cpu")
 PROMPT = [5, 7, 11, 13, 17]

@@ -13,14 +13,19 @@ from typing import Any
 import pytest
 import torch
 
-from shared.block_hash import chain_hashes
-from shared.engine import layers
-from shared.engine.build import build_engine
 from shared.engine.engine import Engine
-from shared.engine.sequence import SequenceSpec
-from shared.protocol import Attempt, Sampling
-from shared.settings import Settings
-from tests.transformers_oracle import VOCAB_SIZE, Answer, Case, oracle_answer, random_oracle
+from shared.engine.layers import matrices as layers
+from shared.engine.scheduling.sequence import SequenceSpec
+from shared.protocol import Attempt, Sampling, Work
+from tests.support.models.built_engine import built_engine
+from tests.support.oracles.transformers_oracle import (
+    VOCAB_SIZE,
+    Answer,
+    Case,
+    oracle_answer,
+    random_oracle,
+)
+from tests.support.settings import settings_with
 
 BLOCK_SIZE = 16
 CHUNK = 80
@@ -221,7 +226,7 @@ def _differs(item: Prepared, engine: Engine) -> bool:
 
 
 def _engine(path: Path, max_model_len: int = 0) -> Engine:
-    settings = Settings(
+    settings = settings_with(
         model=str(path),
         device="cpu",
         block_size=BLOCK_SIZE,
@@ -230,7 +235,7 @@ def _engine(path: Path, max_model_len: int = 0) -> Engine:
         max_num_batched_tokens=CHUNK,
         max_num_seqs=8,
     )
-    return build_engine(settings, "decode")
+    return built_engine(settings, "decode")
 
 
 def _prepare(case: Case, path: Path) -> Prepared:
@@ -265,18 +270,9 @@ def _engine_answers(engine: Engine, prompts: list[list[int]]) -> list[Answer]:
     root = bytes(32)
     answers = [Answer([], []) for _ in prompts]
     for number, prompt in enumerate(prompts):
-        engine.add(
-            SequenceSpec(
-                attempt=Attempt(str(number), 0),
-                token_ids=tuple(prompt),
-                num_prompt_tokens=len(prompt),
-                block_hashes=tuple(chain_hashes(root, prompt, BLOCK_SIZE)),
-                hash_root=root,
-                sampling=Sampling(max_tokens=NUM_TOKENS, temperature=0, logprobs=0),
-                mode="full",
-                reason="agg",
-            )
-        )
+        sampling = Sampling(max_tokens=NUM_TOKENS, temperature=0, logprobs=0)
+        work = Work(Attempt(str(number), 0), tuple(prompt), len(prompt), root, sampling)
+        engine.add(SequenceSpec.of(work, BLOCK_SIZE, "full", "agg"))
     while engine.has_work:
         for run in engine.step().tokens:
             answer = answers[int(run.rid)]

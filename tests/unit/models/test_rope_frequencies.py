@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from shared.engine.rope import Rope, inverse_frequencies
-from shared.model_config import ModelConfig, parse_config
-from tests.tiny_model import TINY
+from shared.engine.layers.rope import Rope, inverse_frequencies
+from shared.model.config import ModelConfig, parse_config
+from tests.support.models.tiny_model import TINY
 
 CPU = torch.device("cpu")
 ORIGINAL = {"original_max_position_embeddings": 64}

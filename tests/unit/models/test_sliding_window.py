@@ -5,11 +5,12 @@ import random
 import pytest
 import torch
 
-from kernels import reference
-from shared.engine.attention import TILE, TiledAttention, tile_span
-from shared.engine.batch import BatchTensors, to_tensors
-from shared.kv_layout import num_blocks_for
-from tests.tiny_model import Rows, hand_made_batch, starts_of
+from kernels.attention import reference
+from shared.engine.layers.attention import TILE, TiledAttention, tile_span
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.running.model_runner import to_tensors
+from shared.kv.layout import num_blocks_for
+from tests.support.models.tiny_model import Rows, hand_made_batch, starts_of
 
 MIX = ((1, 1), (70, 1), (64, 1), (65, 2), (330, 66), (300, 130), (40, 40), (128, 1), (400, 1))
 """(context length, query rows) of each sequence, this step's tokens included"""

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.engine.build import build_engine
 from shared.protocol import Sampling
-from shared.settings import Settings
-from tests.staged_pair import PdPair, agg_answers, build_pair, make_specs
-from tests.tiny_model import TINY, write_checkpoint
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.pairs.staged_pair import PdPair, agg_answers, build_pair, make_specs
+from tests.support.settings import settings_with
 
 BLOCK_SIZE = 16
 
@@ -38,7 +38,7 @@ def make_prompts(seed: int) -> list[list[int]]:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_pd_equals_agg(temperature: float, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY)
-    settings = Settings(
+    settings = settings_with(
         model=str(tmp_path),
         device="cpu",
         dtype="float32",
@@ -48,7 +48,7 @@ def test_pd_equals_agg(temperature: float, tmp_path: Path) -> None:
     )
     sampling = Sampling(max_tokens=9, temperature=temperature, ignore_eos=True, logprobs=5)
     specs = make_specs(make_prompts(0), sampling, BLOCK_SIZE)
-    expected = agg_answers(build_engine(settings, "decode"), specs)
+    expected = agg_answers(built_engine(settings, "decode"), specs)
     pair = PdPair(*build_pair(settings))
     assert asyncio.run(pair.run(specs)) == expected
     assert pair.num_pulled_blocks > 40 and pair.num_different_blocks == 0

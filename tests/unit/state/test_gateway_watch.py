@@ -79,8 +79,8 @@ def test_lost_beats_are_noticed() -> None:
     assert watch.observe({"me": 2}).lost
 
 
-def request(rid: str, g_inc: str) -> AdmittedRequest:
-    return AdmittedRequest(rid, g_inc, "acme", "pool", 10, 0)
+def request(rid: str, gateway_incarnation: str) -> AdmittedRequest:
+    return AdmittedRequest(rid, gateway_incarnation, "acme", "pool", 10, 0)
 
 
 @pytest.mark.anyio
@@ -116,11 +116,11 @@ class AwayAfterOne(MemoryRequestRecords):
 
     num_reaps = 0
 
-    async def reap(self, rid: str, g_inc: str, beat: int) -> ReapVerdict:
+    async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
         self.num_reaps += 1
         if self.num_reaps == 2:
             raise StateUnavailableError
-        return await super().reap(rid, g_inc, beat)
+        return await super().reap(rid, gateway_incarnation, beat)
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.state.kv_events import KVEvent, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
-from tests.measured import Measured
+from tests.support.measured import Measured
 
 WORKERS = ["w.0", "w.1", "w.2", "w.3"]
 HASHES = [hashlib.sha256(bytes([n])).digest() for n in range(12)]
@@ -26,15 +26,15 @@ class CountingModel:
         self.seq: dict[str, int] = {}
 
     def load(self, snapshot: KVSnapshot) -> None:
-        self.held[snapshot.inc] = set(snapshot.held)
-        self.seq[snapshot.inc] = snapshot.seq
+        self.held[snapshot.incarnation] = set(snapshot.held)
+        self.seq[snapshot.incarnation] = snapshot.seq
 
-    def drop(self, inc: str) -> None:
-        self.held.pop(inc, None)
-        self.seq.pop(inc, None)
+    def drop(self, incarnation: str) -> None:
+        self.held.pop(incarnation, None)
+        self.seq.pop(incarnation, None)
 
     def apply(self, event: KVEvent) -> bool:
-        inc = event.inc
+        inc = event.incarnation
         if inc in self.seq and event.seq <= self.seq[inc]:
             return True
         if inc not in self.seq or event.reset or event.seq != self.seq[inc] + 1:
@@ -102,7 +102,7 @@ def play(
 
 
 SEARCH = settings(max_examples=100, database=None, derandomize=True)
-"""the mutants below show that so many examples are enough"""
+"""the mutants below show that these examples are enough"""
 PROMPTS = st.lists(st.lists(st.sampled_from(HASHES), max_size=9), min_size=1, max_size=3)
 
 
@@ -126,15 +126,15 @@ class NoLeadingRun(PrefixIndex):
 
 class NoGap(PrefixIndex):
     def apply(self, event: KVEvent) -> bool:
-        worker = self._workers.get(event.inc)
+        worker = self._workers.get(event.incarnation)
         if worker is not None and event.seq > worker.seq:
             worker.seq = event.seq - 1
         return super().apply(event)
 
 
 class KeepsHashes(PrefixIndex):
-    def drop(self, inc: str) -> None:
-        worker = self._workers.pop(inc, None)
+    def drop(self, incarnation: str) -> None:
+        worker = self._workers.pop(incarnation, None)
         if worker is not None:
             del self._by_bit[worker.bit]
 

@@ -8,9 +8,10 @@ import pytest
 from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.telemetry.otlp import CLOSE_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
-from shared.telemetry.tracing import NoSpans, build_span_sink, new_trace, parse_traceparent
-from tests.measured import Measured
-from tests.otlp_receiver import receiving
+from shared.telemetry.span_sink import build_span_sink
+from shared.telemetry.tracing import NoSpans, new_trace, parse_traceparent
+from tests.support.fakes.otlp_receiver import receiving
+from tests.support.measured import Measured
 
 SPAN = Span("decode", 1_000, 2_000, 77, {"baton.decode.tokens": 3}, (SpanEvent("chunk", 1_500),))
 

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import sys
 import services.{module}
-from shared.telemetry.tracing import build_span_sink
+from shared.telemetry.span_sink import build_span_sink
 build_span_sink({endpoint!r}, "baton", {{}})
 print(sorted({{"opentelemetry.exporter", "opentelemetry.sdk.trace.export",
                "shared.telemetry.otlp", "google.protobuf", "requests"}} & set(sys.modules)))

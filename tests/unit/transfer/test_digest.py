@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.kv_layout import KVLayout
-from shared.kv_memory import KVMemory
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
 from shared.transfer.digest import BlockDigests, DigestThreads
 
 MASK = 2**64 - 1

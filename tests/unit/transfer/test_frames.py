@@ -3,7 +3,7 @@
 import pytest
 
 from shared.errors import CorruptPieceError, ProtocolError
-from shared.protocol import TokenLogprobs, TokenRun
+from shared.protocol import Attempt, TokenLogprobs, TokenRun
 from shared.transfer import frames
 from shared.transfer.frames import (
     PREFIX_BYTES,
@@ -32,7 +32,7 @@ from shared.transfer.frames import (
 
 RUN = TokenRun("rid", 2, 7, (5,), (TokenLogprobs(-0.5, (5, 6), (-0.5, -1.5)),))
 FRAMES: list[Frame] = [
-    Open("rid", 2, "ticket", "p.1", "f" * 32),
+    Open(Attempt("rid", 2), "ticket", "p.1", "f" * 32),
     Opened(3333),
     Watermark(4, pack_ids([1, 2]), pack_words([3, 4]), pack_words([2**64 - 1, 0])),
     Read(0, 9),

@@ -1,4 +1,4 @@
-"""Prefill's offers: order of publication, who may read, leases, and on_release exactly once."""
+"""Prefill's offers: order of publication, readers, leases, and on_release exactly once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from shared.clock import ManualClock
-from shared.kv_layout import KVLayout
-from shared.kv_memory import KVMemory, Piece
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.digest import BlockDigests, DigestThreads
@@ -30,7 +30,8 @@ class Bench:
         self.clock = ManualClock()
         self.released: list[Attempt] = []
         self.threads = DigestThreads(self.memory)
-        self.table = OfferTable(self.memory, 10.0, self.released.append, self.clock, self.threads)
+        self.table = OfferTable(self.memory, 10.0, self.clock, self.threads)
+        self.table.on_release = self.released.append
         self.loops = Loops(self.clock)
         self.table.start(self.loops)
 
@@ -83,7 +84,7 @@ async def published(bench: Bench, attempt: Attempt, piece: Piece) -> tuple[LiveO
 
 async def test_a_sealed_block_is_digested_once_per_generation(bench: Bench) -> None:
     first = await bench.sealed()
-    bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes  # who reads it again gets another digest
+    bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes  # reading it again gives another digest
     _, again = await published(bench, Attempt("r", 2), Piece(0, (1,), (0,)))
     assert again == first.manifest.digests[0]
     _, later = await published(bench, Attempt("r", 3), Piece(0, (1,), (1,)))
@@ -119,14 +120,14 @@ async def test_seal_with_a_gap_or_a_foreign_block_is_refused_at_the_call(bench: 
 
 async def test_who_may_read(bench: Bench) -> None:
     offer = bench.table.open(ATTEMPT, "sécret")
-    good = Open("r", 1, "sécret", "p.1", LAYOUT.fingerprint())
+    good = Open(Attempt("r", 1), "sécret", "p.1", LAYOUT.fingerprint())
     assert bench.table.admit(good, "p.1") is offer
     assert bench.table.admit(good, "p.2") == "incarnation"
-    assert bench.table.admit(Open("r", 1, "sécret", "p.1", "x"), "p.1") == "fingerprint"
+    assert bench.table.admit(Open(Attempt("r", 1), "sécret", "p.1", "x"), "p.1") == "fingerprint"
     for request in (
-        Open("r", 2, "sécret", "p.1", LAYOUT.fingerprint()),
-        Open("r", 1, "secret", "p.1", LAYOUT.fingerprint()),
-        Open("r", 1, "", "p.1", LAYOUT.fingerprint()),
+        Open(Attempt("r", 2), "sécret", "p.1", LAYOUT.fingerprint()),
+        Open(Attempt("r", 1), "secret", "p.1", LAYOUT.fingerprint()),
+        Open(Attempt("r", 1), "", "p.1", LAYOUT.fingerprint()),
     ):
         assert bench.table.admit(request, "p.1") == "unknown"
 

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from shared.clock import ManualClock
+from shared.engine.scheduling.load import EngineLoad
 from shared.errors import KVTransferError
-from shared.kv_layout import KVLayout
-from shared.kv_memory import Piece
+from shared.kv.layout import KVLayout
+from shared.kv.memory import Piece
 from shared.link.server import Peer
 from shared.loops import Loops
 from shared.protocol import (
@@ -16,16 +17,16 @@ from shared.protocol import (
     Assign,
     Attempt,
     Hello,
-    Load,
     Message,
     Receive,
     Sampling,
     Spans,
     TokenRun,
+    Work,
 )
 from shared.telemetry.tracing import NoSpans
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import Pulled, PullRequest
+from shared.transfer.transport import OnRelease, Pulled, PullRequest
 from shared.worker.channel import Command, StepReport
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
@@ -33,7 +34,7 @@ from shared.worker.state import WorkerState
 INC = "worker.1"
 ROOM_TOKENS = 20
 LAYOUT = KVLayout("fake", "float32", 1, 2, 1, 2, 4)
-LOAD = Load(0, 0, 0, 0, 8, 8, 0, 0)
+LOAD = EngineLoad(0, 0, 8, 8, 0, 0)
 
 
 class Journal:
@@ -107,6 +108,9 @@ class FakeTransport:
     traffic: Traffic = field(default_factory=lambda: Traffic(ManualClock()))
     loops: Loops = field(default_factory=Loops)
 
+    def __post_init__(self) -> None:
+        self.on_release: OnRelease = lambda attempt: None
+
     async def start(self) -> None:
         self.journal.note("transport", "start")
 
@@ -165,31 +169,49 @@ class Stage:
         }
 
 
-def make_assign(rid: str = "r", epoch: int = 0, num_tokens: int = 5, **changes: Any) -> Assign:
+def make_work(
+    rid: str = "r",
+    epoch: int = 0,
+    num_tokens: int = 5,
+    token_ids: tuple[int, ...] | None = None,
+    **changes: Any,
+) -> Work:
+    token_ids = tuple(range(num_tokens)) if token_ids is None else token_ids
     fields: dict[str, Any] = {
-        "inc": INC,
-        "token_ids": tuple(range(num_tokens)),
         "num_prompt_tokens": num_tokens,
         "hash_root": bytes(32),
         "sampling": Sampling(8),
-        "mode": "prefill",
-        "ticket": "secret",
     }
-    return Assign(rid, epoch, **{**fields, **changes})
+    return Work(Attempt(rid, epoch), token_ids, **{**fields, **changes})
 
 
-def make_receive(rid: str = "r", epoch: int = 0, **changes: Any) -> Receive:
-    fields: dict[str, Any] = {
-        "inc": INC,
-        "p_inc": "prefill.1",
-        "source": "fake:1",
-        "ticket": "secret",
-        "token_ids": tuple(range(5)),
-        "num_prompt_tokens": 5,
-        "hash_root": bytes(32),
-        "sampling": Sampling(8),
-    }
-    return Receive(rid, epoch, **{**fields, **changes})
+def make_assign(
+    rid: str = "r",
+    epoch: int = 0,
+    num_tokens: int = 5,
+    *,
+    incarnation: str = INC,
+    mode: Literal["prefill", "local"] = "prefill",
+    reason: Literal["", "agg", "slow_link"] = "",
+    ticket: str = "secret",
+    **of_work: Any,
+) -> Assign:
+    return Assign(make_work(rid, epoch, num_tokens, **of_work), incarnation, mode, reason, ticket)
+
+
+def make_receive(
+    rid: str = "r",
+    epoch: int = 0,
+    *,
+    incarnation: str = INC,
+    prefill_incarnation: str = "prefill.1",
+    source: str = "fake:1",
+    ticket: str = "secret",
+    **of_work: Any,
+) -> Receive:
+    return Receive(
+        make_work(rid, epoch, **of_work), incarnation, prefill_incarnation, source, ticket
+    )
 
 
 def make_report(start_ns: int = 0, end_ns: int = 0, **fields: Any) -> StepReport:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Sequence
 
 from shared.clock import ManualClock
-from shared.kv_memory import KVMemory
+from shared.kv.memory import KVMemory
 from shared.transfer.digest import BlockDigests, DigestThreads
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.offers import OfferTable
-from shared.transfer.transport import OnRelease
 
 
 class Gates:
@@ -62,16 +61,15 @@ class SteppedTransport(MemoryTransport):
     def __init__(
         self,
         memory: KVMemory,
-        inc: str,
+        incarnation: str,
         network: MemoryNetwork,
-        on_release: OnRelease,
         clock: ManualClock,
         gates: Gates,
     ) -> None:
-        super().__init__(memory, inc, network, on_release, clock=clock)
+        super().__init__(memory, incarnation, network, clock=clock)
         self._threads.close()
         self._threads = self._inline = InlineDigests(memory)
-        self.table = OfferTable(memory, self.limits.lease_s, on_release, clock, self._threads)
+        self.table = OfferTable(memory, self.limits.lease_s, clock, self._threads)
         self._gates = gates
 
     def blind(self) -> None:

@@ -113,8 +113,8 @@ def test_more_tokens_than_fit_is_no_fault_of_the_gateway() -> None:
 def test_a_gateway_is_who_showed_its_secret_first() -> None:
     sessions = Sessions()
 
-    def hello(inc: str, session: str) -> Hello:
-        return Hello(VERSION, "gateway", inc, "pool", session=session)
+    def hello(incarnation: str, session: str) -> Hello:
+        return Hello(VERSION, "gateway", incarnation, "pool", session=session)
 
     sessions.admit(hello("g.1", "a"))
     sessions.admit(hello("g.1", "a"))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared.engine.scheduling.load import EngineLoad
 from shared.protocol import Attempt, Load
 from shared.worker.attempts import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
@@ -77,6 +78,13 @@ def test_room_is_what_waits_not_what_runs() -> None:
     assert state.refusal(INC, 6) == "no_room"
 
 
+def test_what_another_worker_computes_needs_no_room() -> None:
+    state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
+    state.attempts.hold(held("a", num_tokens=ROOM_TOKENS + 1))
+    assert state.refusal(INC, 1) == "no_room"
+    assert state.refusal(INC, 0) is None
+
+
 def test_another_incarnation_and_draining_are_refused_before_room() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.attempts.hold(held("a", num_tokens=20))
@@ -88,7 +96,7 @@ def test_another_incarnation_and_draining_are_refused_before_room() -> None:
 
 def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
-    state.note_engine(Load(999, 999, 3, 2, 8, 1, 2, 5), {"engine_steps": 4})
+    state.note_engine(EngineLoad(3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
     assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5)
     state.attempts.hold(held("b", num_tokens=15))

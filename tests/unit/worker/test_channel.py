@@ -61,9 +61,9 @@ def test_every_split_of_two_frames_gives_two_commands(
 
 def test_an_event_is_one_frame(ends: tuple[socket.socket, EngineChannel]) -> None:
     ours, channel = ends
-    channel.send(Refused(A.attempt, "no", too_long=True))
+    channel.send(Refused(A.attempt, "no", "too_long"))
     (length,) = struct.unpack(">I", ours.recv(4))
-    assert CHANNEL_CODEC.decode(ours.recv(length)) == Refused(A.attempt, "no", too_long=True)
+    assert CHANNEL_CODEC.decode(ours.recv(length)) == Refused(A.attempt, "no", "too_long")
 
 
 def test_the_end_of_the_io_process_ends_the_loop(

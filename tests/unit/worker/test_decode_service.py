@@ -1,4 +1,4 @@
-"""An attempt's life on a decode worker: who is told what, and in which order."""
+"""An attempt's life on a decode worker: which frames and engine calls follow, in which order."""
 
 import asyncio
 
@@ -7,9 +7,10 @@ import pytest
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
 from shared.errors import ProtocolError
-from shared.protocol import Attempt, Cancel, Fail, Handback, Refuse, Start
+from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, Start
 from shared.transfer.transport import Pulled
 from shared.worker.channel import Abort, Add, Adopt, Refused, Reserve, Reserved, Scheduled
+from shared.worker.inbox import Inbox
 from tests.unit.worker.fake_parts import (
     INC,
     FakePeer,
@@ -35,13 +36,14 @@ class Decode(Stage):
         super().__post_init__()
         self.pulls = Pulls(self.transport)
         self.service = DecodeService(self.state, self.outbox, self.engine, self.pulls, self.clock)
+        self.inbox = Inbox(self.state, self.outbox, self.service, self.clock)
 
     async def receive(self) -> None:
-        self.service.on_message(self.peer, make_receive())
+        self.inbox.on_message(self.peer, make_receive())
 
     async def pulling(self) -> None:
         await self.receive()
-        self.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
+        self.inbox.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
         await settle(lambda: A0 in self.transport.pulls)
 
     async def adopted(self) -> None:
@@ -51,7 +53,7 @@ class Decode(Stage):
 
     async def decoding(self) -> None:
         await self.adopted()
-        self.service.on_event(make_report(300, 310, tokens=(make_run(0, 42, 43),)))
+        self.inbox.on_event(make_report(300, 310, tokens=(make_run(0, 42, 43),)))
 
 
 @pytest.fixture
@@ -64,9 +66,9 @@ async def test_receive_reserves_and_a_reservation_starts_the_pull(decode: Decode
     await decode.receive()
     [command] = decode.journal.take("engine")
     assert isinstance(command, Reserve)
-    assert (command.spec.attempt, command.spec.mode) == (A0, "decode")
+    assert (command.spec.work.attempt, command.spec.mode) == (A0, "decode")
     assert decode.state.attempts.num_uncomputed_tokens == 0
-    decode.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 1),)))
+    decode.inbox.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 1),)))
     await settle(lambda: decode.transport.pulls)
     assert decode.journal.take() == [("transport", ("pull", A0))]
 
@@ -82,7 +84,7 @@ async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
 
 async def test_the_decode_span_runs_from_the_first_step_to_the_last_token(decode: Decode) -> None:
     await decode.decoding()
-    decode.service.on_event(
+    decode.inbox.on_event(
         make_report(400, 410, tokens=(make_run(2, 44, finish_reason="stop"),), finished=(A0,))
     )
     start_ns, end_ns, attributes = decode.spans()["decode"]
@@ -104,9 +106,9 @@ async def test_a_failed_pull_is_told_and_aborted_once(decode: Decode) -> None:
     decode.journal.take()
     decode.transport.pulls[A0].set_exception(SomeTransferError("reused"))
     await settle(lambda: not len(decode.state.attempts))
-    fail = Fail("r", 0, INC, "kv_transfer", "reused")
+    fail = Fail(A0, INC, "kv_transfer", "reused")
     assert decode.journal.take() == [("engine", Abort(A0)), ("gateway", fail)]
-    decode.service.on_message(decode.peer, Cancel(*A0))
+    decode.inbox.on_message(decode.peer, Cancel(A0))
     assert decode.journal.take() == []
 
 
@@ -125,12 +127,12 @@ async def test_cancel_without_a_pull_aborts_at_once(decode: Decode, reach: str) 
     await asyncio.sleep(0)
     decode.journal.take()
     for _ in range(2):
-        decode.service.on_message(decode.peer, Cancel(*A0))
+        decode.inbox.on_message(decode.peer, Cancel(A0))
     entries = decode.journal.take()
     assert [what for who, what in entries if who == "engine"] == [Abort(A0)]
     assert len(entries) == 1 + (reach == "decoding"), "its decode stage is told"
-    decode.service.on_event(make_report(tokens=(make_run(2, 44),), finished=(A0,)))
-    decode.service.on_event(Scheduled(10, handed_back=(A0,)))
+    decode.inbox.on_event(make_report(tokens=(make_run(2, 44),), finished=(A0,)))
+    decode.inbox.on_event(Scheduled(10, handed_back=(A0,)))
     assert decode.journal.take() == []
 
 
@@ -138,7 +140,7 @@ async def test_blocks_under_a_pull_are_aborted_only_once_it_has_stopped(decode: 
     decode.transport.quarantine = asyncio.Event()
     await decode.pulling()
     decode.journal.take()
-    decode.service.on_message(decode.peer, Cancel(*A0))
+    decode.inbox.on_message(decode.peer, Cancel(A0))
     for _ in range(5):
         await asyncio.sleep(0)
     assert decode.journal.take() == [] and len(decode.state.attempts) == 0
@@ -149,9 +151,9 @@ async def test_blocks_under_a_pull_are_aborted_only_once_it_has_stopped(decode: 
 
 async def test_a_reservation_that_comes_after_the_cancel_is_given_back(decode: Decode) -> None:
     await decode.receive()
-    decode.service.on_message(decode.peer, Cancel(*A0))
+    decode.inbox.on_message(decode.peer, Cancel(A0))
     decode.journal.take()
-    decode.service.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
+    decode.inbox.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 0),)))
     assert decode.journal.take() == [("engine", Abort(A0))]
 
 
@@ -161,28 +163,28 @@ async def test_a_higher_epoch_waits_for_no_one_and_the_lower_keeps_its_quarantin
     decode.transport.quarantine = asyncio.Event()
     await decode.pulling()
     decode.journal.take()
-    decode.service.on_message(decode.peer, make_receive(epoch=1))
+    decode.inbox.on_message(decode.peer, make_receive(epoch=1))
     await asyncio.sleep(0)
     [command] = decode.journal.take("engine")
-    assert isinstance(command, Reserve) and command.spec.attempt == A1
+    assert isinstance(command, Reserve) and command.spec.work.attempt == A1
     decode.transport.quarantine.set()
     await settle(lambda: ("engine", Abort(A0)) in decode.journal.entries)
     assert [held.attempt for held in decode.state.attempts] == [A1]
 
 
 async def test_duplicates_and_lower_epochs_are_ignored(decode: Decode) -> None:
-    decode.service.on_message(decode.peer, make_receive(epoch=1))
+    decode.inbox.on_message(decode.peer, make_receive(epoch=1))
     decode.journal.take()
     for message in (make_receive(epoch=1), make_receive(epoch=0)):
-        decode.service.on_message(decode.peer, message)
-    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+        decode.inbox.on_message(decode.peer, message)
+    decode.inbox.on_message(decode.peer, make_assign(mode="local", reason="agg"))
     assert decode.journal.take() == []
 
 
 async def test_another_incarnation_and_draining_are_refused(decode: Decode) -> None:
-    decode.service.on_message(decode.peer, make_receive(inc="worker.0"))
+    decode.inbox.on_message(decode.peer, make_receive(incarnation="worker.0"))
     decode.state.draining = True
-    decode.service.on_message(decode.peer, make_receive())
+    decode.inbox.on_message(decode.peer, make_receive())
     assert [frame.reason for frame in decode.frames()] == ["incarnation", "draining"]
     assert len(decode.state.attempts) == 0
 
@@ -190,48 +192,48 @@ async def test_another_incarnation_and_draining_are_refused(decode: Decode) -> N
 async def test_a_hand_back_under_pressure_is_no_failure(decode: Decode) -> None:
     await decode.decoding()
     decode.journal.take()
-    decode.service.on_event(Scheduled(10, handed_back=(A0,)))
-    assert decode.frames() == [Handback("r", 0, INC, "kv_pressure")]
+    decode.inbox.on_event(Scheduled(10, handed_back=(A0,)))
+    assert decode.frames() == [Handback(A0, INC, "kv_pressure")]
     assert len(decode.state.attempts) == 0
 
 
 async def test_a_lost_gateway_takes_only_its_own_attempts_along(decode: Decode) -> None:
     other = FakePeer(decode.journal, "other")
     await decode.receive()
-    decode.service.on_message(other, make_receive("s"))
+    decode.inbox.on_message(other, make_receive("s"))
     decode.journal.take()
-    decode.service.on_gateway_lost(decode.peer)
+    decode.inbox.on_gateway_lost(decode.peer)
     assert decode.journal.take() == [("engine", Abort(A0))]
     assert [held.attempt.rid for held in decode.state.attempts] == ["s"]
 
 
 async def test_a_local_prompt_is_queued_with_its_reason(decode: Decode) -> None:
-    decode.service.on_message(decode.peer, make_assign(mode="local", reason="slow_link"))
+    decode.inbox.on_message(decode.peer, make_assign(mode="local", reason="slow_link"))
     [command] = decode.journal.take("engine")
     assert isinstance(command, Add)
     assert (command.spec.mode, command.spec.reason) == ("full", "slow_link")
-    decode.service.on_message(
+    decode.inbox.on_message(
         decode.peer, make_assign("s", mode="local", reason="agg", num_tokens=16)
     )
-    assert decode.frames() == [Refuse("s", 0, INC, "no_room")]
+    assert decode.frames() == [Refuse(Attempt("s", 0), INC, "no_room")]
 
 
 async def test_a_local_prompt_without_a_reason_breaks_the_protocol(decode: Decode) -> None:
     for message in (make_assign(mode="local"), make_assign(mode="prefill")):
         with pytest.raises(ProtocolError):
-            decode.service.on_message(decode.peer, message)
+            decode.inbox.on_message(decode.peer, message)
     assert decode.journal.take() == [] and len(decode.state.attempts) == 0
 
 
 async def test_a_local_answer_has_the_spans_of_both_stages(decode: Decode) -> None:
     decode.clock.advance(5e-9)
-    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
-    decode.service.on_event(Scheduled(10, started=((A0, 2),)))
-    decode.service.on_event(make_report(10, 20, chunks=((A0, 2),)))
-    decode.service.on_event(make_report(20, 30, chunks=((A0, 1),), tokens=(TOKEN_1,)))
-    decode.service.on_event(make_report(30, 40, tokens=(make_run(1, 43),)))
+    decode.inbox.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+    decode.inbox.on_event(Scheduled(10, started=((A0, 2),)))
+    decode.inbox.on_event(make_report(10, 20, chunks=((A0, 2),)))
+    decode.inbox.on_event(make_report(20, 30, chunks=((A0, 1),), tokens=(TOKEN_1,)))
+    decode.inbox.on_event(make_report(30, 40, tokens=(make_run(1, 43),)))
     last = make_run(2, 44, finish_reason="length")
-    decode.service.on_event(make_report(40, 50, tokens=(last,), finished=(A0,)))
+    decode.inbox.on_event(make_report(40, 50, tokens=(last,), finished=(A0,)))
     spans = decode.spans()
     assert {name: span[:2] for name, span in spans.items()} == {
         "queue": (5, 10),
@@ -243,20 +245,28 @@ async def test_a_local_answer_has_the_spans_of_both_stages(decode: Decode) -> No
 
 
 async def test_start_of_a_local_prompt_is_told_once(decode: Decode) -> None:
-    decode.service.on_message(decode.peer, make_assign(mode="local", reason="agg"))
+    decode.inbox.on_message(decode.peer, make_assign(mode="local", reason="agg"))
     for _ in range(2):
-        decode.service.on_event(Scheduled(10, started=((A0, 2),)))
+        decode.inbox.on_event(Scheduled(10, started=((A0, 2),)))
     assert [type(frame) for frame in decode.frames()] == [Start]
 
 
-@pytest.mark.parametrize("too_long", [False, True])
-async def test_what_the_engine_cannot_take_is_told(decode: Decode, too_long: bool) -> None:
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (Refused(A0, "never fits"), Fail(A0, INC, "refused", "never fits")),
+        (Refused(A0, "never fits", "too_long"), Refuse(A0, INC, "too_long", "never fits")),
+        (Refused(A0, "no output", "grammar"), Refuse(A0, INC, "grammar", "no output")),
+    ],
+)
+async def test_what_the_engine_cannot_take_is_told(
+    decode: Decode, refused: Refused, told: Message
+) -> None:
+    """Whether another worker could take it is the engine's word."""
     await decode.receive()
     decode.journal.take()
-    decode.service.on_event(Refused(A0, "never fits", too_long))
-    (_, abort), (_, frame) = decode.journal.take()
-    assert abort == Abort(A0)
-    assert isinstance(frame, Refuse if too_long else Fail)
+    decode.inbox.on_event(refused)
+    assert decode.journal.take() == [("engine", Abort(A0)), ("gateway", told)]
 
 
 async def test_close_ends_the_pulls_before_the_transport(decode: Decode) -> None:

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from shared.engine.engine import Engine
+from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.protocol import Attempt, Sampling, TokenRun
-from shared.settings import Settings
 from shared.worker.channel import (
     Abort,
     Add,
@@ -22,8 +22,8 @@ from shared.worker.channel import (
     StepReport,
 )
 from shared.worker.engine_process import EngineLoop
+from tests.support.pairs.worker_pair import StepChannel
 from tests.unit.engine.fake_runner import answer_alone, fake_engine, make_prompt, make_spec
-from tests.worker_pair import StepChannel
 
 GREEDY = Sampling(max_tokens=6, temperature=0.0)
 
@@ -39,7 +39,8 @@ class Loop:
             num_blocks, role=role, max_model_len=33, runs_ahead=runs_ahead
         )
         self.channel = StepChannel(asyncio.Event())
-        self.loop = EngineLoop(self.engine, self.channel, Settings(fault_delay=fault_delay))
+        stepped = DelayedEngine(self.engine, fault_delay) if fault_delay else self.engine
+        self.loop = EngineLoop(stepped, self.channel)
 
     def turn(self, *commands: Command) -> list[Event]:
         """What one turn with these commands reports."""
@@ -116,7 +117,7 @@ def test_a_reservation_is_answered_and_an_adopted_one_decodes() -> None:
 def test_what_never_fits_is_refused_and_nothing_is_kept() -> None:
     loop = Loop("decode", num_blocks=2)
     refused, _ = loop.turn(Reserve(make_spec("a", make_prompt(30), GREEDY, "decode")))
-    assert isinstance(refused, Refused) and refused.too_long
+    assert isinstance(refused, Refused) and refused.reason == "too_long"
     assert not loop.engine.sequences
 
 
@@ -124,7 +125,7 @@ def test_a_prompt_without_a_reason_is_refused_by_the_engine_too() -> None:
     loop = Loop("decode")
     spec = make_spec("a", make_prompt(4), GREEDY, "prefill")
     refused, _ = loop.turn(Add(spec))
-    assert isinstance(refused, Refused) and not refused.too_long
+    assert isinstance(refused, Refused) and not refused.reason
     assert not loop.engine.has_work
 
 
@@ -146,14 +147,24 @@ def test_an_adoption_that_comes_too_late_does_nothing() -> None:
     assert (report.load.held, report.tokens) == (0, ())
 
 
-@pytest.mark.parametrize(("stage", "role"), [("prefill", "prefill"), ("decode", "decode")])
+@pytest.mark.parametrize(
+    ("stage", "role", "local"),
+    [
+        ("prefill", "prefill", False),
+        ("decode", "decode", False),
+        ("prefill", "decode", True),
+        ("decode", "decode", True),
+    ],
+)
 def test_a_planted_delay_is_slept_once_for_each_request(
-    monkeypatch: pytest.MonkeyPatch, stage: str, role: str
+    monkeypatch: pytest.MonkeyPatch, stage: str, role: str, local: bool
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     loop = Loop(role, fault_delay=f"{stage}=200")
-    if role == "prefill":
+    if local:
+        loop.turn(Add(make_spec("a", make_prompt(20), GREEDY)))
+    elif role == "prefill":
         loop.turn(Add(make_spec("a", make_prompt(20), GREEDY, "prefill")))
     else:
         loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
@@ -185,5 +196,5 @@ def test_every_token_is_told_before_its_sequence_is_handed_back(runs_ahead: bool
         if isinstance(event, Scheduled):
             gone.update(event.handed_back)
         if isinstance(event, StepReport):
-            assert gone.isdisjoint(Attempt(run.rid, run.epoch) for run in event.tokens)
+            assert gone.isdisjoint(run.attempt for run in event.tokens)
     assert gone == {Attempt("b", 0)}

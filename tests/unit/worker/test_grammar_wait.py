@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from shared.engine.grammars import Grammars
+from shared.engine.scheduling.grammars import Grammars
+from shared.grammar.source import json_schema
 from shared.protocol import Attempt, Sampling
-from shared.settings import Settings
 from shared.worker.channel import (
     CHANNEL_CODEC,
     Abort,
@@ -20,9 +20,14 @@ from shared.worker.channel import (
     StepReport,
 )
 from shared.worker.engine_process import EngineLoop
-from tests.structured_model import StructuredModel, spec_of, structured_model
+from tests.support.models.structured_model import StructuredModel, spec_of, structured_model
 
 WAIT_S = 20.0
+NO_CITY = {
+    "type": "object",
+    "properties": {"city": {"allOf": [{"enum": ["x"]}, {"enum": ["y"]}]}},
+    "required": ["city"],
+}
 
 
 @pytest.fixture
@@ -82,16 +87,28 @@ def test_a_half_sent_command_does_not_swallow_a_wake(
     assert channel.receive(block=True) == [Abort(Attempt("r", 0))]
 
 
-def test_an_attempt_whose_grammar_fails_is_refused(model: StructuredModel) -> None:
-    engine = model.engine(grammars=Grammars(None))
+@pytest.mark.parametrize(
+    ("follows", "grammar", "problem", "reason"),
+    [
+        (False, 'start: "a"', "this worker cannot follow grammars", ""),
+        (True, "start: nowhere", "unknown name", "grammar"),
+        (True, json_schema(NO_CITY), "'city' is unsatisfiable", "grammar"),
+    ],
+)
+def test_an_attempt_whose_grammar_fails_is_refused(
+    model: StructuredModel, follows: bool, grammar: str, problem: str, reason: str
+) -> None:
+    """As the client's error, unless another worker may do better."""
+    engine = model.engine() if follows else model.engine(grammars=Grammars(None))
     channel = RecordingChannel()
-    loop = EngineLoop(engine, channel, Settings())
+    loop = EngineLoop(engine, channel)
     ready = threading.Event()
     engine.grammars.on_ready = ready.set
-    sampling = Sampling(max_tokens=5, grammar='start: "a"', eos_token_ids=model.eos_token_ids)
+    sampling = Sampling(max_tokens=5, grammar=grammar, eos_token_ids=model.eos_token_ids)
     engine.add(spec_of("r", (5, 6, 7), sampling))
     assert ready.wait(WAIT_S)
     loop.turn()
     refused, report = channel.events
-    assert refused == Refused(Attempt("r", 0), "this worker cannot follow grammars")
+    assert isinstance(refused, Refused) and refused.attempt == Attempt("r", 0)
+    assert problem in refused.message and refused.reason == reason
     assert isinstance(report, StepReport) and not report.tokens

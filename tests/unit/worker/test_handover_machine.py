@@ -25,18 +25,18 @@ from hypothesis.stateful import (
 from services.decode.service import DecodeService
 from services.prefill.service import PrefillService
 from shared.clock import ManualClock
-from shared.engine.block_pool import BlockPool
 from shared.engine.engine import Engine
-from shared.engine.sampler import Sampler
-from shared.engine.scheduler import Scheduler
-from shared.kv_layout import KVLayout
-from shared.kv_memory import KVMemory
+from shared.engine.sampling.sampler import Sampler
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.scheduler import Scheduler
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
 from shared.protocol import Sampling
 from shared.transfer.memory import MemoryNetwork
 from shared.worker.channel import Abort, Release, StepReport
+from tests.support.pairs.worker_pair import PairGateway, PairRequest, StepSender, StepWorker
 from tests.unit.engine.fake_runner import BLOCK_SIZE, FakeRunner, answer_alone, make_prompt
 from tests.unit.worker.stepped_transfer import Gates, SteppedTransport
-from tests.worker_pair import PairGateway, PairRequest, StepSender, StepWorker
 
 MAX_MODEL_LEN = 32
 NUM_BLOCKS = {"prefill": 8, "decode": 7}
@@ -147,9 +147,7 @@ class World:
             role,
             inc,
             engine,
-            lambda on_release: SteppedTransport(
-                engine.memory, inc, self.network, on_release, self.clock, self.gates
-            ),
+            SteppedTransport(engine.memory, inc, self.network, self.clock, self.gates),
             asyncio.Event(),
         )
         self.sabotage(worker)

@@ -2,21 +2,21 @@
 
 import pytest
 
+from shared.engine.scheduling.load import EngineLoad
 from shared.errors import SettingsError
-from shared.kv_layout import KVLayout
-from shared.protocol import Load
-from shared.settings import Settings
+from shared.kv.layout import KVLayout
+from shared.settings.groups import WorkerSettings
 from shared.worker.channel import Ready
 from shared.worker.identity import Identity
 
 READY = Ready(
-    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, 512, Load(0, 0, 0, 0, 8, 8, 0, 0), 512
+    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, 512, EngineLoad(0, 0, 8, 8, 0, 0), 512
 )
 
 
 def address(advertise: str) -> tuple[str, int]:
-    settings = Settings(host="127.0.0.1", worker_advertise=advertise)
-    entry = Identity.of_process(settings, "decode").entry(READY, "pool", 4000)
+    worker = WorkerSettings(advertise=advertise)
+    entry = Identity.of_process("decode", worker, "m", "127.0.0.1").entry(READY, "pool", 4000)
     return entry.host, entry.port
 
 

@@ -1,12 +1,13 @@
-"""An attempt's life on a prefill worker: who is told what, and in which order."""
+"""An attempt's life on a prefill worker: which frames and engine calls follow, in which order."""
 
 import pytest
 
 from services.prefill.service import PrefillService
 from shared.errors import ProtocolError
-from shared.kv_memory import Piece
-from shared.protocol import Attempt, Cancel, Fail, Ping, Pong, Refuse, Start, Tokens
+from shared.kv.memory import Piece
+from shared.protocol import Attempt, Cancel, Fail, Message, Ping, Pong, Refuse, Start, Tokens
 from shared.worker.channel import Abort, Add, Refused, Release, Scheduled
+from shared.worker.inbox import Inbox
 from tests.unit.worker.fake_parts import (
     INC,
     FakePeer,
@@ -29,13 +30,14 @@ class Prefill(Stage):
         self.service = PrefillService(
             self.state, self.outbox, self.engine, self.transport, self.clock
         )
+        self.inbox = Inbox(self.state, self.outbox, self.service, self.clock)
 
     def assign(self, **fields: object) -> None:
-        self.service.on_message(self.peer, make_assign(**fields))  # type: ignore[arg-type]
+        self.inbox.on_message(self.peer, make_assign(**fields))  # type: ignore[arg-type]
 
     def started(self, attempt: Attempt = A0) -> None:
         self.assign(rid=attempt.rid, epoch=attempt.epoch)
-        self.service.on_event(Scheduled(10, started=((attempt, 2),)))
+        self.inbox.on_event(Scheduled(10, started=((attempt, 2),)))
 
     def sealed(self) -> None:
         self.started()
@@ -47,7 +49,7 @@ class Prefill(Stage):
             pieces=((A0, PIECE),),
             sealed=((A0, run),),
         )
-        self.service.on_event(report)
+        self.inbox.on_event(report)
 
 
 @pytest.fixture
@@ -60,12 +62,12 @@ def test_assign_opens_an_offer_and_queues_the_prompt(prefill: Prefill) -> None:
     offered, (_, command) = prefill.journal.take()
     assert offered == ("transport", ("offer", A0, "secret"))
     assert isinstance(command, Add)
-    assert (command.spec.attempt, command.spec.mode) == (A0, "prefill")
+    assert (command.spec.work.attempt, command.spec.mode) == (A0, "prefill")
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [({"inc": "worker.0"}, "incarnation"), ({"rid": "s", "num_tokens": 18}, "no_room")],
+    [({"incarnation": "worker.0"}, "incarnation"), ({"rid": "s", "num_tokens": 18}, "no_room")],
 )
 def test_a_refused_prompt_leaves_nothing_behind(
     prefill: Prefill, fields: dict[str, object], reason: str
@@ -75,7 +77,7 @@ def test_a_refused_prompt_leaves_nothing_behind(
     prefill.assign(**fields)
     [(_, frame)] = prefill.journal.take()
     assert isinstance(frame, Refuse)
-    assert (frame.inc, frame.reason) == (INC, reason)
+    assert (frame.incarnation, frame.reason) == (INC, reason)
     assert len(prefill.state.attempts) == 1
 
 
@@ -107,7 +109,7 @@ def test_start_is_sent_when_the_first_chunk_is_scheduled(prefill: Prefill) -> No
     prefill.started()
     [frame] = prefill.frames()
     assert isinstance(frame, Start)
-    assert (frame.rid, frame.epoch, frame.inc, frame.num_cached_tokens) == ("r", 0, INC, 2)
+    assert (frame.attempt, frame.incarnation, frame.num_cached_tokens) == (A0, INC, 2)
     assert (frame.load.room_tokens, frame.load.queued_tokens) == (20, 3)
 
 
@@ -123,10 +125,10 @@ def test_one_frame_carries_all_tokens_of_a_step_for_a_gateway(prefill: Prefill) 
     other = FakePeer(prefill.journal, "other")
     for rid in ("a", "b"):
         prefill.started(Attempt(rid, 0))
-    prefill.service.on_message(other, make_assign("c"))
+    prefill.inbox.on_message(other, make_assign("c"))
     prefill.journal.take()
     runs = tuple(make_run(0, 1, rid=rid) for rid in ("a", "b", "c", "gone"))
-    prefill.service.on_event(make_report(tokens=runs))
+    prefill.inbox.on_event(make_report(tokens=runs))
     tokens = [(who, what) for who, what in prefill.journal.take() if isinstance(what, Tokens)]
     assert [(who, frame.runs) for who, frame in tokens] == [
         ("gateway", runs[:2]),
@@ -139,7 +141,7 @@ def test_pieces_are_published_chunk_by_chunk(prefill: Prefill) -> None:
     prefill.journal.take()
     for first in (0, 1):
         pieces = ((A0, Piece(first, (first,), (1,))),)
-        prefill.service.on_event(make_report(chunks=((A0, 1),), pieces=pieces))
+        prefill.inbox.on_event(make_report(chunks=((A0, 1),), pieces=pieces))
     assert prefill.journal.take("offer") == [("publish", 0), ("publish", 1)]
 
 
@@ -148,10 +150,10 @@ def test_end_instead_of_seal_when_token_1_was_the_last(prefill: Prefill) -> None
     prefill.journal.take()
     run = make_run(0, 42, finish_reason="length")
     report = make_report(tokens=(run,), pieces=((A0, PIECE),), ended=(A0,))
-    prefill.service.on_event(report)
+    prefill.inbox.on_event(report)
     assert prefill.journal.take("offer") == [("publish", 0), "end"]
     assert len(prefill.state.attempts) == 0
-    prefill.service.on_message(prefill.peer, Cancel(*A0))
+    prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == []
 
 
@@ -160,7 +162,7 @@ def test_released_blocks_go_back_once(prefill: Prefill) -> None:
     prefill.journal.take()
     prefill.service.on_released(A0)
     prefill.service.on_released(A0)
-    prefill.service.on_message(prefill.peer, Cancel(*A0))
+    prefill.inbox.on_message(prefill.peer, Cancel(A0))
     [(_, release), (_, told)] = prefill.journal.take()
     assert release == Release(A0)
     [span] = told.spans
@@ -177,47 +179,54 @@ def test_cancel_refuses_reads_before_the_blocks_are_free(prefill: Prefill, reach
     getattr(prefill, reach)()
     prefill.journal.take()
     for _ in range(2):
-        prefill.service.on_message(prefill.peer, Cancel(*A0))
+        prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == [("offer", "withdraw"), ("engine", Abort(A0))]
     prefill.service.on_released(A0)
-    prefill.service.on_event(Scheduled(10, started=((A0, 0),)))
+    prefill.inbox.on_event(Scheduled(10, started=((A0, 0),)))
     late = make_report(
         chunks=((A0, 3),),
         tokens=(make_run(0, 42),),
         pieces=((A0, PIECE),),
         sealed=((A0, make_run(0, 42)),),
     )
-    prefill.service.on_event(late)
+    prefill.inbox.on_event(late)
     assert prefill.journal.take() == []
 
 
 def test_cancel_of_another_epoch_changes_nothing(prefill: Prefill) -> None:
     prefill.assign(epoch=1)
     prefill.journal.take()
-    prefill.service.on_message(prefill.peer, Cancel(*A0))
+    prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == [] and len(prefill.state.attempts) == 1
 
 
 def test_a_lost_gateway_takes_only_its_own_attempts_along(prefill: Prefill) -> None:
     other = FakePeer(prefill.journal, "other")
     prefill.assign()
-    prefill.service.on_message(other, make_assign("s"))
+    prefill.inbox.on_message(other, make_assign("s"))
     prefill.journal.take()
-    prefill.service.on_gateway_lost(prefill.peer)
+    prefill.inbox.on_gateway_lost(prefill.peer)
     assert prefill.journal.take() == [("offer", "withdraw"), ("engine", Abort(A0))]
     assert [held.attempt.rid for held in prefill.state.attempts] == ["s"]
 
 
-@pytest.mark.parametrize("too_long", [False, True])
-def test_what_the_engine_cannot_take_is_told(prefill: Prefill, too_long: bool) -> None:
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (Refused(A0, "never fits"), Fail(A0, INC, "refused", "never fits")),
+        (Refused(A0, "never fits", "too_long"), Refuse(A0, INC, "too_long", "never fits")),
+        (Refused(A0, "no output", "grammar"), Refuse(A0, INC, "grammar", "no output")),
+    ],
+)
+def test_what_the_engine_cannot_take_is_told(
+    prefill: Prefill, refused: Refused, told: Message
+) -> None:
+    """Whether another worker could take it is the engine's word."""
     prefill.assign()
     prefill.journal.take()
-    prefill.service.on_event(Refused(A0, "never fits", too_long))
-    (_, frame), *rest = prefill.journal.take()
-    if too_long:
-        assert frame == Refuse("r", 0, INC, "too_long")
-    else:
-        assert frame == Fail("r", 0, INC, "refused", "never fits")
+    prefill.inbox.on_event(refused)
+    *rest, (_, frame) = prefill.journal.take()
+    assert frame == told
     assert rest == [("offer", "withdraw"), ("engine", Abort(A0))]
 
 
@@ -232,12 +241,20 @@ def test_spans_cut_the_time_into_queue_and_prefill(prefill: Prefill) -> None:
 
 
 def test_ping_is_answered_with_load_and_counters(prefill: Prefill) -> None:
-    prefill.service.on_event(make_report(counters={"engine_steps": 3}))
-    prefill.service.on_message(prefill.peer, Ping(7))
+    prefill.inbox.on_event(make_report(counters={"engine_steps": 3}))
+    prefill.inbox.on_message(prefill.peer, Ping(7))
     assert prefill.frames() == [Pong(7, prefill.state.load(), {"engine_steps": 3})]
+
+
+def test_start_is_told_once(prefill: Prefill) -> None:
+    """Also if the prompt is scheduled again, after it gave way to others."""
+    prefill.started()
+    prefill.inbox.on_event(Scheduled(20, started=((A0, 2),)))
+    assert [type(frame) for frame in prefill.frames()] == [Start]
+    assert prefill.state.attempts.num_uncomputed_tokens == 3
 
 
 def test_other_frames_break_the_protocol(prefill: Prefill) -> None:
     for message in (make_receive(), make_assign(mode="local", reason="agg")):
         with pytest.raises(ProtocolError):
-            prefill.service.on_message(prefill.peer, message)
+            prefill.inbox.on_message(prefill.peer, message)

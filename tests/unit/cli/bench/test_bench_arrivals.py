@@ -9,15 +9,15 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from services.cli.bench_load.arrivals import ArrivalKind, Arrivals
-from services.cli.bench_load.endpoint import Endpoint
-from services.cli.bench_load.prompts import ChatPrompts, TokenPrompts, WordCost, safe_ids
-from services.cli.bench_load.trace_file import TraceLine, read_trace, spread_equal_times
-from services.cli.bench_load.workload import (
-    Asking,
+from services.cli.bench.serve.arrivals import ArrivalKind, Arrivals
+from services.cli.bench.serve.endpoint import Endpoint
+from services.cli.bench.serve.prompts import ChatPrompts, TokenPrompts, WordCost, safe_ids
+from services.cli.bench.serve.trace_file import TraceLine, read_trace, spread_equal_times
+from services.cli.bench.serve.workload import (
     Lengths,
     Limits,
     Planner,
+    RequestTemplate,
     body_fields,
     fitting,
 )
@@ -179,11 +179,13 @@ def test_a_chat_has_the_words_its_tokens_cost() -> None:
 
 def test_a_plan_follows_from_its_seed_and_says_what_was_asked() -> None:
     endpoint = Endpoint("http://127.0.0.1:9/v1")
-    asking = Asking(endpoint, "m", body_fields("m", {"ignore_eos": True, "temperature": None}))
+    template = RequestTemplate(
+        endpoint, "m", body_fields("m", {"ignore_eos": True, "temperature": None})
+    )
 
     def plan(seed: int) -> list[bytes]:
         prompts = TokenPrompts(range(1000, 9000), seed)
-        planner = Planner(asking, prompts, (Lengths(10, 20), Lengths(5, 5)), seed)
+        planner = Planner(template, prompts, (Lengths(10, 20), Lengths(5, 5)), seed)
         plan = planner.open_loop(Arrivals(), RATE, Limits(50, None))
         assert plan.offered_per_s == RATE
         requests = plan.requests

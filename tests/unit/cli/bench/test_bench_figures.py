@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.bench_cell.cpu_time import CpuTime
-from services.cli.bench_cell.findings import Finding, render
-from services.cli.bench_cell.stream_cost import StreamCost, StreamLoad
-from services.cli.bench_load.calibration import calibration_lengths
-from services.cli.bench_load.goodput import ServiceLimits
-from services.cli.bench_load.ideal_replay import (
+from services.cli.bench.gateway.cpu_time import CpuTime
+from services.cli.bench.gateway.findings import Finding, render
+from services.cli.bench.gateway.stream_cost import StreamCost, StreamLoad
+from services.cli.bench.measure.quantiles import Distribution
+from services.cli.bench.serve.calibration import calibration_lengths
+from services.cli.bench.serve.load_loop import LoadRun
+from services.cli.bench.serve.report.goodput import ServiceLimits
+from services.cli.bench.serve.report.ideal_replay import (
     PointPrefill,
     QuadraticPrefill,
     ReplayedRequest,
     fit_prefill,
     replay,
 )
-from services.cli.bench_load.load_loop import LoadRun
-from services.cli.bench_load.plot import render_plot
-from services.cli.bench_load.quantiles import Distribution
-from services.cli.bench_load.report import render_run, render_sweep
-from services.cli.bench_load.sample import RequestSample
-from services.cli.bench_load.summary import Ideal, RunSummary
+from services.cli.bench.serve.report.plot import render_plot
+from services.cli.bench.serve.report.summary import Ideal, RunSummary
+from services.cli.bench.serve.report.text import render_run, render_sweep
+from services.cli.bench.serve.sample import RequestSample
 
 ONE_S = QuadraticPrefill(1e-3, 0.0)
 """a second per 1,000 tokens"""

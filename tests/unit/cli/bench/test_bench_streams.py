@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.bench_load.event_stream import EventStream, error_of_body
-from services.cli.bench_load.http_stream import AnswerParser, BrokenAnswerError
-from services.cli.bench_load.sample import RequestSample
+from services.cli.bench.serve.client.answer_account import AnswerAccount, error_of_body
+from services.cli.bench.serve.client.http_stream import BrokenAnswerError, ResponseParser
+from services.cli.bench.serve.sample import RequestSample
 
 
 class Sink:
@@ -44,7 +44,7 @@ SIZED = b"HTTP/1.1 429 Too Many\r\ncontent-length: 4\r\nconnection: close\r\n\r\
 @given(st.lists(st.integers(0, 1000), max_size=12))
 def test_a_chunked_answer_cut_anywhere(cuts: list[int]) -> None:
     sink = Sink()
-    parser = AnswerParser(sink)
+    parser = ResponseParser(sink)
     for piece in pieces(CHUNKED, cuts):
         assert not parser.complete
         parser.feed(piece)
@@ -57,7 +57,7 @@ def test_a_chunked_answer_cut_anywhere(cuts: list[int]) -> None:
 @given(st.lists(st.integers(0, 1000), max_size=6))
 def test_a_sized_answer_cut_anywhere(cuts: list[int]) -> None:
     sink = Sink()
-    parser = AnswerParser(sink)
+    parser = ResponseParser(sink)
     for piece in pieces(SIZED, cuts):
         parser.feed(piece)
     assert parser.complete
@@ -67,7 +67,7 @@ def test_a_sized_answer_cut_anywhere(cuts: list[int]) -> None:
 
 def test_an_answer_until_the_connection_ends() -> None:
     sink = Sink()
-    parser = AnswerParser(sink)
+    parser = ResponseParser(sink)
     parser.feed(b"HTTP/1.0 200 OK\r\n\r\nab")
     parser.feed(b"cd")
     assert not parser.complete
@@ -89,12 +89,12 @@ def test_an_answer_until_the_connection_ends() -> None:
 )
 def test_what_is_no_answer_is_an_error(wire: bytes) -> None:
     with pytest.raises(BrokenAnswerError):
-        AnswerParser(Sink()).feed(wire)
+        ResponseParser(Sink()).feed(wire)
 
 
 @pytest.mark.parametrize("length", [1, 30, len(CHUNKED) - 1])
 def test_an_answer_cut_off_is_an_error(length: int) -> None:
-    parser = AnswerParser(Sink())
+    parser = ResponseParser(Sink())
     parser.feed(CHUNKED[:length])
     with pytest.raises(BrokenAnswerError):
         parser.end()
@@ -114,9 +114,9 @@ def usage_of(completion: int, cached: int = 0) -> dict[str, Any]:
     }
 
 
-def read(wire: bytes, cuts: list[int] | None = None) -> tuple[RequestSample, EventStream]:
+def read(wire: bytes, cuts: list[int] | None = None) -> tuple[RequestSample, AnswerAccount]:
     sample = RequestSample(0, 0.0, 40, 10)
-    stream = EventStream(sample)
+    stream = AnswerAccount(sample)
     for number, piece in enumerate(pieces(wire, cuts or [])):
         stream.feed(piece, float(number))
     return sample, stream
@@ -158,7 +158,7 @@ FINISH = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\
 
 def test_tokens_without_text_are_an_answer_that_arrived_with_its_finish() -> None:
     sample = RequestSample(0, 0.0, 40, 10)
-    stream = EventStream(sample)
+    stream = AnswerAccount(sample)
     stream.feed(text_event(""), 1.0)
     stream.feed(FINISH, 2.0)
     stream.feed(TAIL, 3.0)

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from services.cli.bench_model.cells import CPU, LARGE, SMALL, DecodeCell, cells_of, chosen
-from services.cli.bench_model.checks import (
+from services.cli.bench.engine.cells import CPU, LARGE, SMALL, DecodeCell, cells_of, chosen
+from services.cli.bench.engine.checks import (
     Reading,
     check_equal,
     check_phases,
     check_reading,
     check_runs,
 )
-from services.cli.bench_model.figure import Figure, render
-from services.cli.bench_model.known_figures import KNOWN, Known, known_figure
-from services.cli.bench_model.subject import Run
-from services.cli.bench_model.workload import Request, Workload
+from services.cli.bench.engine.figures.figure import Figure, render
+from services.cli.bench.engine.figures.known import KNOWN, Known, known_figure
+from services.cli.bench.engine.subject import Run
+from services.cli.bench.engine.workload import Request, Workload
 from shared.errors import SettingsError
 
 DECODE = Figure("P1", "m", "tpot-1", 4.2, "ms", "text", floor=3.5, known=Known(5.0, 4.76, (4.0,)))

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.cli.bench_model import floors as floors_module
-from services.cli.bench_model.cells import LARGE, SMALL, DecodeCell
-from services.cli.bench_model.floors import Ceilings, Floors, attention_share
-from services.cli.bench_model.model_size import ModelSize
-from services.cli.bench_model.workload import PromptSource, mixed_workload, repeats
-from shared.checkpoint import random_checkpoint
-from shared.engine.build import load_model
-from shared.engine.model import Model
-from shared.engine.operations import TorchOperations
-from shared.engine.random_weights import RandomWeights
-from shared.model_config import parse_config
-from shared.model_shapes import SHAPES
-from tests.tiny_model import TINY, TINY_GPT2
+from services.cli.bench.engine.cells import LARGE, SMALL, DecodeCell
+from services.cli.bench.engine.figures import floors as floors_module
+from services.cli.bench.engine.figures.floors import Ceilings, Floors, attention_share
+from services.cli.bench.engine.figures.model_size import ModelSize
+from services.cli.bench.engine.workload import RandomPrompts, mixed_workload, repeats
+from shared.engine.layers.model import Model
+from shared.engine.layers.operations import TorchOperations
+from shared.engine.layers.random_weights import RandomWeights
+from shared.engine.loading.runner_parts import load_model
+from shared.model.checkpoint import random_checkpoint
+from shared.model.config import parse_config
+from shared.model.shapes import SHAPES
+from tests.support.models.tiny_model import TINY, TINY_GPT2
 
 H200 = Ceilings(copy_bytes_per_s=4.28e12, matmul_flops_per_s=701e12)
 
@@ -135,16 +135,16 @@ def test_attention_share_between_known_lengths() -> None:
 
 
 def test_prompts_are_random_and_never_repeated() -> None:
-    source = PromptSource(1000)
+    source = RandomPrompts(1000)
     first, second = (source.equal(8, 64, 4) for _ in range(2))
     assert repeats([first, second], 16) == 0
     assert repeats([first, first], 16) == 8
-    assert first == PromptSource(1000).equal(8, 64, 4)
+    assert first == RandomPrompts(1000).equal(8, 64, 4)
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2, 7, 8, 9, 40])
 def test_a_draining_workload_goes_through_batches_of_all_sizes(num_sequences: int) -> None:
-    ends = [one.num_output for one in PromptSource(100).draining(num_sequences, 4, 3).requests]
+    ends = [one.num_output for one in RandomPrompts(100).draining(num_sequences, 4, 3).requests]
     sizes = {sum(end > step for end in ends) for step in range(max(ends))}
     assert max(sizes) == num_sequences
     assert set(range(1, min(8, num_sequences) + 1)) <= sizes

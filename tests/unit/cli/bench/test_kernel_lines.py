@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.bench_model.attention_figures import decode_figures, prefill_figures
-from services.cli.bench_model.floors import Ceilings
-from services.cli.bench_model.kernel_table import comparisons, render
+from services.cli.bench.engine.figures.attention import decode_figures, prefill_figures
+from services.cli.bench.engine.figures.floors import Ceilings
+from services.cli.bench.kernels.table import comparisons, render
 
 H200 = Ceilings(4.28e12, 701e12)
 

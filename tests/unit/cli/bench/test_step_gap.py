@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.bench_model.decode_profile import Profiled, gap_figures
-from services.cli.bench_model.step_gap import Kernel, kernels_of, step_gaps
+from services.cli.bench.engine.steps.decode_profile import Profiled, gap_figures
+from services.cli.bench.engine.steps.gap import Kernel, kernels_of, step_gaps
 from shared.errors import BatonError
 
 

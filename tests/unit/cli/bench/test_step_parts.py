@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.cli.bench_model.step_gap import Kernel
-from services.cli.bench_model.step_parts import IDLE, render_parts, step_parts
+from services.cli.bench.engine.steps.gap import Kernel
+from services.cli.bench.engine.steps.parts import IDLE, render_parts, step_parts
 
 PREPARE = "prepare_step_kernel"
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.engine.parallel import followers as module
-from shared.engine.parallel.follower import say
-from shared.engine.parallel.followers import Followers
-from shared.settings import Settings
-from tests.measured import Measured
+from shared.engine.rank_processes import followers as module
+from shared.engine.rank_processes.follower import say
+from shared.engine.rank_processes.followers import Followers
+from tests.support.measured import Measured
 
 pytestmark = pytest.mark.clock
 
@@ -25,7 +24,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Followers]:
     monkeypatch.setattr(module, "COMMAND", DEAF)
     monkeypatch.setattr(module, "NOTICE_S", 0.1)
     monkeypatch.setattr(module, "STOP_S", 0.5)
-    followers = Followers(Settings(tp=8, device="cpu"), ["m", "m", "stored"])
+    followers = Followers(8, {}, ["m", "m", "stored"])
     yield followers
     followers.close()
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from shared.block_hash import chain_hashes
-from shared.checkpoint import load_checkpoint
-from shared.engine.build import build_engine
 from shared.engine.engine import Engine
-from shared.engine.sequence import SequenceSpec
-from shared.engine.weights import WeightReader
+from shared.engine.layers.weights import WeightReader
+from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import ModelError, SettingsError
-from shared.protocol import Attempt, Sampling
-from shared.settings import Settings
-from tests.thread_ranks import lead_threads
-from tests.tiny_model import STD, TINY, TINY_GPT2, write_checkpoint
+from shared.kv.block_hash import chain_hashes
+from shared.model.checkpoint import load_checkpoint
+from shared.protocol import Attempt, Sampling, Work
+from tests.support.fakes.thread_ranks import lead_threads
+from tests.support.models.built_engine import built_engine
+from tests.support.models.tiny_model import STD, TINY, TINY_GPT2, write_checkpoint
+from tests.support.settings import settings_with
 
 ROOT = bytes(32)
 BLOCK_SIZE = 8
@@ -37,11 +37,11 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 @pytest.fixture(autouse=True)
 def threads_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr("shared.engine.parallel.lead.lead", lead_threads)
+    monkeypatch.setattr("shared.engine.build.lead", lead_threads)
 
 
 def _engine(path: Path, size: int, **changes: Any) -> Engine:
-    settings = Settings(
+    settings = settings_with(
         model=str(path),
         device="cpu",
         tp=size,
@@ -49,7 +49,7 @@ def _engine(path: Path, size: int, **changes: Any) -> Engine:
         max_model_len=128,
         **{"kv_blocks": 64, "max_num_batched_tokens": 24, "max_num_seqs": 4, **changes},
     )
-    return build_engine(settings, "decode")
+    return built_engine(settings, "decode")
 
 
 def _specs(num_prompts: int = 6, num_tokens: int = 12) -> list[SequenceSpec]:
@@ -64,7 +64,7 @@ def _specs(num_prompts: int = 6, num_tokens: int = 12) -> list[SequenceSpec]:
         sampling = Sampling(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
         attempt = Attempt(f"r{number}", 0)
         specs.append(
-            SequenceSpec(attempt, prompt, len(prompt), hashes, ROOT, sampling, "full", "agg")
+            SequenceSpec(Work(attempt, prompt, len(prompt), ROOT, sampling), hashes, "full", "agg")
         )
     return specs
 
@@ -75,7 +75,7 @@ def _answers(engine: Engine) -> dict[Attempt, list[int]]:
         engine.add(spec)
     while engine.has_work:
         for run in engine.step().tokens:
-            answers.setdefault(Attempt(run.rid, run.epoch), []).extend(run.token_ids)
+            answers.setdefault(run.attempt, []).extend(run.token_ids)
     return answers
 
 
@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_split_is_refused(
 def test_a_prefill_worker_cannot_be_several_ranks(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
     with pytest.raises(SettingsError, match="--tp 2: several GPUs cannot hand KV over"):
-        build_engine(Settings(model=str(tmp_path), device="cpu", tp=2), "prefill")
+        built_engine(settings_with(model=str(tmp_path), device="cpu", tp=2), "prefill")
 
 
 def test_the_layout_is_of_one_rank(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from shared.engine.batch import BatchShape, HostBatch, packed_length
-from shared.engine.parallel.plan_channel import receive_plan, send_plan
+from shared.engine.rank_processes.plan_channel import receive_plan, send_plan
+from shared.engine.scheduling.batch import BatchShape, HostBatch, packed_length
 from shared.errors import ProtocolError
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shared.engine.parallel.ranks import SingleRank
-from tests.ranks_contract import check
-from tests.thread_ranks import Shelf, ThreadRanks
+from tests.support.fakes.thread_ranks import Shelf, ThreadRanks
+from tests.support.oracles.ranks_contract import check
 
 CPU = torch.device("cpu")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from shared.engine.parallel.shard import Part, Shard, part_of
+from shared.engine.layers.shard import Part, Shard, part_of
 from shared.errors import ModelError
-from shared.model_config import parse_config
-from shared.model_shapes import SHAPES
-from tests.tiny_model import TINY
+from shared.model.config import parse_config
+from shared.model.shapes import SHAPES
+from tests.support.models.tiny_model import TINY
 
 MODEL = parse_config({**TINY, "num_attention_heads": 8, "num_key_value_heads": 2})
 

@@ -23,9 +23,9 @@ from services.gateway.answer.usage import usage
 from services.gateway.owner.generation import Delta
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
-from tests.http_bodies import events_of, text_of
-from tests.served_app import delta
-from tests.text_models import END, byte_level_tokenizer
+from tests.support.cases.http_bodies import events_of, text_of
+from tests.support.fakes.served_app import delta
+from tests.support.models.text_models import END, byte_level_tokenizer
 
 TOKENIZER = TextTokenizer(byte_level_tokenizer())
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.gateway.answer.choice_group import ChoiceGroup
-from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
 from shared.errors import AttemptError, BatonError, OverloadedError
 from shared.protocol import FinishReason, Sampling
@@ -24,6 +24,7 @@ class Owner:
         self.requests: list[GenerateRequest] = []
         self.generations: list[Generation] = []
         self.cancelled: list[str] = []
+        self.closed: list[str] = []
 
     def submit(self, request: GenerateRequest) -> Generation:
         if len(self.requests) == self.num_taken:
@@ -38,11 +39,14 @@ class Owner:
     async def cancel(self, rid: str, num_tokens: int) -> None:
         self.cancelled.append(rid)
 
+    async def close_record(self, rid: str) -> None:
+        self.closed.append(rid)
+
 
 def group_of(
     owner: Owner, num_choices: int, length: int = 40, starting: asyncio.Lock | None = None
 ) -> ChoiceGroup:
-    order = SubmitOrder([length], num_choices, min_shared_tokens=16, max_waiting_tokens=512)
+    order = SubmitOrder([length], num_choices, PromptSharing(min_tokens=16, step_tokens=512))
     requests = [
         GenerateRequest(
             rid=f"r{at}",
@@ -57,7 +61,7 @@ def group_of(
         )
         for at in range(num_choices)
     ]
-    return ChoiceGroup(owner.submit, requests, order, starting)
+    return ChoiceGroup(owner, requests, order, starting)
 
 
 def tokens(*ids: int, reason: FinishReason | None = None) -> Delta:
@@ -85,10 +89,10 @@ async def test_nothing_is_given_out_before_every_choice_is_accepted() -> None:
     owner = Owner()
     group = await group_of(owner, 3).start()
     arriving = asked(group)
-    owner.generations[0].prompt_inc = "p0.1"
+    owner.generations[0].prompt_incarnation = "p0.1"
     owner.generations[0].put(tokens(1))
     await turn()
-    assert [request.prefer_inc for request in owner.requests] == [None, "p0.1", "p0.1"]
+    assert [request.prefer_incarnation for request in owner.requests] == [None, "p0.1", "p0.1"]
     owner.generations[1].accept()
     await turn()
     assert not arriving.done()
@@ -115,6 +119,7 @@ async def test_a_closed_choice_says_nothing_more_and_the_last_ends_the_group() -
         await group.__anext__()
     await group.cancel()
     assert owner.cancelled == []
+    assert owner.closed == ["r0"], "the record of the request, by the id of its first choice here"
 
 
 async def test_cancel_tells_the_choices_that_are_open() -> None:
@@ -123,6 +128,7 @@ async def test_cancel_tells_the_choices_that_are_open() -> None:
     group.close(1)
     await group.cancel()
     assert owner.cancelled == ["r0", "r2"]
+    assert owner.closed == ["r0"]
 
 
 @pytest.mark.parametrize("num_taken", [0, 2])
@@ -132,6 +138,7 @@ async def test_a_refused_choice_takes_the_others_back(num_taken: int) -> None:
         await group_of(owner, 3, length=5).start()
     assert owner.cancelled == [request.rid for request in owner.requests]
     assert len(owner.requests) == num_taken
+    assert owner.closed == ["r0"]
 
 
 async def test_a_refused_follower_fails_the_group_before_anything_is_given_out() -> None:

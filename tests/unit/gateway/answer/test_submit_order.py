@@ -1,18 +1,18 @@
-"""Which choices of a group go to the dispatcher when: each once, and never too many of a prompt."""
+"""Which choices of a group go to the door when: each once, and never too many of a prompt."""
 
 import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.answer.submit_order import SubmitOrder
+from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 
 BLOCK = 16
 WAITING = 512
 
 
 def order_of(lengths: list[int], n: int) -> SubmitOrder:
-    return SubmitOrder(lengths, n, min_shared_tokens=BLOCK, max_waiting_tokens=WAITING)
+    return SubmitOrder(lengths, n, PromptSharing(min_tokens=BLOCK, step_tokens=WAITING))
 
 
 def test_the_first_goes_ahead_and_the_others_follow_its_first_token() -> None:

@@ -1,4 +1,4 @@
-"""The byte budget: what requests may hold together, and who gives way.
+"""The byte budget: what requests may hold together, and which gives way.
 
 The failure guarded (B12): bodies that never end fill the memory, or keep every other body out.
 """

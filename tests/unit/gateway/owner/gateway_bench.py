@@ -1,18 +1,18 @@
-"""A dispatcher on fake links: workers that say what a test tells them to, stores in memory."""
+"""The core of a gateway on fake links: workers say what a test tells them, stores in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
-from services.gateway.owner.dispatcher import Dispatcher, GatewayStores
+from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.observation import Observation
-from services.gateway.owner.prefill_cost import PrefillCost
-from services.gateway.owner.router import Topology
-from services.gateway.owner.served_pool import ServedPool
-from services.gateway.owner.worker_links import WorkerLinks
+from services.gateway.owner.links.prefill_cost import PrefillCost
+from services.gateway.owner.links.served_pool import ServedPool
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.records.metrics_observer import MetricsObserver
 from shared.challenge import OtherSecretError
 from shared.clock import ManualClock
 from shared.errors import PeerLostError, StateUnavailableError
@@ -31,7 +31,7 @@ from shared.protocol import (
     Tokens,
 )
 from shared.queue.memory_backlog import MemoryBacklog
-from shared.settings import Settings
+from shared.settings.groups import Topology
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
@@ -39,6 +39,7 @@ from shared.state.records import Admission, AdmittedRequest, Finish, Outcome
 from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import TraceContext
+from tests.support.settings import settings_with
 
 POOL = "demo@0:fp"
 G_INC = "g0." + "0" * 32
@@ -80,7 +81,7 @@ class FakeWorker:
     """A worker process as its gateway sees it."""
 
     def __init__(self, role: Literal["prefill", "decode"], name: str, nonce: str = "1") -> None:
-        self.inc = f"{name}.{nonce:>032}"
+        self.incarnation = f"{name}.{nonce:>032}"
         self.name = name
         self.role = role
         self.load = IDLE
@@ -91,11 +92,13 @@ class FakeWorker:
 
     def hello(self) -> Hello:
         address = f"{self.name}:7" if self.role == "prefill" else ""
-        return Hello(VERSION, self.role, self.inc, POOL, (), self.load, address, pid=7, host="here")
+        return Hello(
+            VERSION, self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here"
+        )
 
     def entry(self, port: int) -> WorkerEntry:
         return WorkerEntry(
-            self.name, self.inc, self.role, "fake", port, POOL, 7, "1", "demo", 2048, 16
+            self.name, self.incarnation, self.role, "fake", port, POOL, 7, "1", "demo", 2048, 16
         )
 
     def say(self, message: Message) -> None:
@@ -115,14 +118,23 @@ class FakeWorker:
     def start(self, num_cached_tokens: int = 0) -> None:
         """START for the last ASSIGN."""
         assign = self.last(Assign)
-        self.say(Start(assign.rid, assign.epoch, self.inc, num_cached_tokens, self.load))
+        self.say(Start(assign.work.attempt, self.incarnation, num_cached_tokens, self.load))
 
     def tokens(self, index: int, *token_ids: int, reason: FinishReason | None = None) -> None:
         """A frame for the last attempt this worker got."""
         kind: type[Assign] | type[Receive] = Assign if self.all(Assign) else Receive
-        attempt = self.last(kind)
-        run = TokenRun(attempt.rid, attempt.epoch, index, token_ids, (), reason)
-        self.say(Tokens(self.inc, (run,), self.load))
+        self.run(self.last(kind), index, *token_ids, reason=reason)
+
+    def run(
+        self,
+        message: Assign | Receive,
+        index: int,
+        *token_ids: int,
+        reason: FinishReason | None = None,
+    ) -> None:
+        """A frame for this message's attempt."""
+        run = TokenRun(*message.work.attempt, index, token_ids, (), reason)
+        self.say(Tokens(self.incarnation, (run,), self.load))
 
     def die(self) -> None:
         self.reachable = False
@@ -138,10 +150,13 @@ class FlakyRecords(MemoryRequestRecords):
         super().__init__(self.liveness, clock)
         self.away = False
         self.refuses = False
+        self.calls: list[tuple[str, str]] = []
+        """that were answered: what of whom"""
 
     async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
         if self.away:
             raise StateUnavailableError("away")
+        self.calls.append(("admit", request.rid))
         if self.refuses:
             return Admission.OVER_QUOTA
         return await super().admit(request, max_live)
@@ -149,6 +164,7 @@ class FlakyRecords(MemoryRequestRecords):
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         if self.away:
             raise StateUnavailableError("away")
+        self.calls.append(("finish", request.rid))
         return await super().finish(request, outcome)
 
 
@@ -190,7 +206,7 @@ class Bench:
 
     def __init__(self, topology: Topology = "auto", max_backlog: int = 4, **settings: Any) -> None:
         self.clock = ManualClock(100.0)
-        self.settings = Settings(max_backlog=max_backlog, **settings)
+        self.settings = settings_with(max_backlog=max_backlog, **settings)
         self.records = FlakyRecords(self.clock)
         self.registry = FlakyRegistry(self.clock, ttl_s=1e9)
         self.beats = {G_INC}
@@ -201,15 +217,24 @@ class Bench:
         cost = PrefillCost()
         served = self.served = ServedPool("demo", POOL, 16)
         self.links = WorkerLinks(self.registry, served, G_INC, self.clock, cost, self._dial)
+        hashing = self.settings.kv.hashing(self.settings.network.cell_secret)
         identity = GatewayIdentity(
-            G_INC, served, "1", "http://x", "demo", 2048, topology, vocab_size=VOCAB_SIZE
+            G_INC, served, "1", "http://x", "demo", 2048, hashing, topology, vocab_size=VOCAB_SIZE
         )
         stores = GatewayStores(self.records, self.backlog, self.index)
-        observation = Observation(GatewayMetrics(self.links.samples), self.spans, "demo")
-        self.dispatcher = Dispatcher(
-            self.settings, identity, stores, self.links, cost, self.clock, observation
+        observation = MetricsObserver(GatewayMetrics(self.links.samples), self.spans, "demo")
+        self.core = GatewayCore(
+            self.settings.limits, identity, stores, self.links, cost, self.clock, observation
         )
+        self.door, self.requests = self.core.door, self.core.requests
+        self.request_clock = self.core.request_clock
         self.workers: list[FakeWorker] = []
+
+    def live(self, rid: str) -> LiveRequest:
+        """A request that has not ended."""
+        live = self.requests.get(rid)
+        assert live is not None
+        return live
 
     async def add(self, *workers: FakeWorker) -> None:
         """Start workers; returns when they are linked."""
@@ -253,11 +278,11 @@ class Bench:
 
 @asynccontextmanager
 async def started(bench: Bench) -> AsyncIterator[Bench]:
-    bench.dispatcher.start()
+    bench.core.start()
     try:
         yield bench
     finally:
-        await bench.dispatcher.close()
+        await bench.core.close()
 
 
 async def settle() -> None:

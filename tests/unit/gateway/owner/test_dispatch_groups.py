@@ -1,4 +1,4 @@
-"""Choices of one group as the dispatcher sees them: accepted, routed together, told together."""
+"""Choices of one group as their owner sees them: accepted, routed together, told together."""
 
 import asyncio
 from dataclasses import replace
@@ -6,36 +6,37 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.answer.receipt_field import answer_receipt
-from services.gateway.owner.generation import GenerateRequest
+from services.gateway.owner.generation import GenerateRequest, Group
 from shared.errors import OverloadedError
-from shared.protocol import Assign, Receive, Span, Spans, Tokens
+from shared.protocol import Assign, Attempt, Receive, Span, Spans, Tokens
 from shared.telemetry import attributes as names
 from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
+GROUP = Group("g", num_choices=9, num_prompt_tokens=40)
 
 
 def choice(bench: Bench, index: int, **fields: object) -> GenerateRequest:
     request = bench.request(f"r{index}", max_tokens=2)
-    return replace(request, group="g", choice=index, **fields)  # type: ignore[arg-type]
+    return replace(request, group=GROUP, choice=index, **fields)  # type: ignore[arg-type]
 
 
 async def test_accepted_means_recorded_and_on_a_worker_or_in_the_backlog() -> None:
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        placed = bench.dispatcher.submit(choice(bench, 0))
+        placed = bench.door.submit(choice(bench, 0))
         assert not placed.accepted
         await settle()
         assert placed.accepted
         p.load = FULL
-        p.say(Tokens(p.inc, (), FULL))
-        waiting = bench.dispatcher.submit(choice(bench, 1))
+        p.say(Tokens(p.incarnation, (), FULL))
+        waiting = bench.door.submit(choice(bench, 1))
         assert not waiting.accepted
         await settle()
         assert waiting.accepted
         bench.records.refuses = True
-        refused = bench.dispatcher.submit(choice(bench, 2))
+        refused = bench.door.submit(replace(choice(bench, 2), group=Group("h", 9, 40)))
         await settle()
         assert not refused.accepted
         assert isinstance(refused.failure, OverloadedError)
@@ -48,7 +49,7 @@ async def test_a_full_backlog_refuses_what_was_not_accepted() -> None:
     async with started(Bench(max_backlog=4)) as bench:
         await bench.add(p, d)
         bench.backlog._max_length = 0
-        late = bench.dispatcher.submit(choice(bench, 0))
+        late = bench.door.submit(choice(bench, 0))
         await settle()
         assert not late.accepted
         assert isinstance(late.failure, OverloadedError)
@@ -60,19 +61,19 @@ async def test_a_follower_goes_where_the_prompt_was_computed() -> None:
     d = FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(*workers, d)
-        leader = bench.dispatcher.submit(choice(bench, 0))
+        leader = bench.door.submit(choice(bench, 0))
         await settle()
         home = next(worker for worker in workers if worker.all(Assign))
         home.start()
         home.tokens(0, 10)
         await settle()
         await anext(leader)
-        assert leader.prompt_inc == home.inc
+        assert leader.prompt_incarnation == home.incarnation
         for index in range(1, 4):
-            bench.dispatcher.submit(choice(bench, index, prefer_inc=home.inc))
+            bench.door.submit(choice(bench, index, prefer_incarnation=home.incarnation))
         assert [len(worker.all(Assign)) for worker in workers if worker is not home] == [0, 0, 0]
         assert len(home.all(Assign)) == 4
-        receipt = bench.dispatcher.receipt("r3")
+        receipt = bench.door.receipt("r3")
         assert receipt is not None
         assert "preferred" in receipt["route"]
         assert "uncached=8 " in receipt["route"]
@@ -83,23 +84,23 @@ async def test_a_follower_is_part_of_what_was_accepted() -> None:
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        bench.dispatcher.submit(choice(bench, 0))
+        bench.door.submit(choice(bench, 0))
         p.start()
         p.tokens(0, 10)
         d.die()
         await settle()
-        follower = bench.dispatcher.submit(choice(bench, 1, prefer_inc=p.inc))
+        follower = bench.door.submit(choice(bench, 1, prefer_incarnation=p.incarnation))
         with pytest.raises(OverloadedError):
-            bench.dispatcher.submit(choice(bench, 2))
+            bench.door.submit(choice(bench, 2))
         await bench.add(FakeWorker("decode", "d1"))
-        draining = asyncio.ensure_future(bench.dispatcher.drain(60.0))
+        draining = asyncio.ensure_future(bench.door.drain(60.0))
         await settle()
         assert follower.failure is None
-        late = bench.dispatcher.submit(choice(bench, 3, prefer_inc=p.inc))
+        late = bench.door.submit(choice(bench, 3, prefer_incarnation=p.incarnation))
         assert late.failure is None
-        assert {assign.rid for assign in p.all(Assign)} >= {"r1", "r3"}
+        assert {assign.work.attempt.rid for assign in p.all(Assign)} >= {"r1", "r3"}
         with pytest.raises(OverloadedError):
-            bench.dispatcher.submit(choice(bench, 4))
+            bench.door.submit(choice(bench, 4))
         draining.cancel()
 
 
@@ -108,17 +109,17 @@ async def test_a_follower_waits_although_the_backlog_is_full() -> None:
     p.load = FULL
     async with started(Bench(max_backlog=1)) as bench:
         await bench.add(p, d)
-        bench.dispatcher.submit(choice(bench, 0))
+        bench.door.submit(choice(bench, 0))
         await settle()
         with pytest.raises(OverloadedError):
-            bench.dispatcher.submit(choice(bench, 1))
-        follower = bench.dispatcher.submit(choice(bench, 2, prefer_inc=p.inc))
+            bench.door.submit(choice(bench, 1))
+        follower = bench.door.submit(choice(bench, 2, prefer_incarnation=p.incarnation))
         await settle()
         assert follower.failure is None
-        p.say(Tokens(p.inc, (), IDLE))
+        p.say(Tokens(p.incarnation, (), IDLE))
         bench.clock.advance(2.0)
-        bench.dispatcher.tick()
-        assert [assign.rid for assign in p.all(Assign)] == ["r0", "r2"]
+        bench.request_clock.tick()
+        assert [assign.work.attempt.rid for assign in p.all(Assign)] == ["r0", "r2"]
         await settle()
         assert follower.accepted
 
@@ -127,7 +128,7 @@ async def ended_group(bench: Bench, p: FakeWorker, d: FakeWorker) -> None:
     """Two choices of one prompt, one after the other."""
     received_ns = bench.clock.wall_ns()
     for index in range(2):
-        bench.dispatcher.submit(choice(bench, index, received_ns=received_ns))
+        bench.door.submit(choice(bench, index, received_ns=received_ns))
         bench.clock.advance(0.1)
         p.start(num_cached_tokens=16 * index)
         p.tokens(0, 10)
@@ -142,20 +143,20 @@ async def test_the_receipt_of_a_group_lists_and_sums_its_members() -> None:
     async with started(Bench()) as bench:
         await bench.add(p, d)
         await ended_group(bench, p, d)
-        bench.dispatcher.submit(choice(bench, 2, prompt=1))
-        receipt = bench.dispatcher.receipt("g")
+        bench.door.submit(choice(bench, 2, prompt=1))
+        receipt = bench.door.receipt("g")
         assert receipt is not None
         assert (receipt["state"], receipt["ended_ns"]) == ("live", 0)
         assert [item["id"] for item in receipt["choices"]] == ["r0", "r1", "r2"]
         assert [item["state"] for item in receipt["choices"]] == ["done", "done", "live"]
         assert (receipt["prompt_tokens"], receipt["completion_tokens"]) == (80, 4)
         assert receipt["cached_tokens"] == 0, "what the first choice found, not the second"
-        member = bench.dispatcher.receipt("r1")
+        member = bench.door.receipt("r1")
         assert member is not None
         assert (member["group"], member["choice"]) == ("g", 1)
-        await bench.dispatcher.cancel("r2", 0)
+        await bench.door.cancel("r2", 0)
         await settle()
-        receipt = bench.dispatcher.receipt("g")
+        receipt = bench.door.receipt("g")
         assert receipt is not None
         assert receipt["state"] == "cancelled"
 
@@ -166,7 +167,7 @@ async def test_the_critical_path_of_a_group_is_that_of_its_last_choice() -> None
         await bench.add(p, d)
         begin_ns = bench.clock.wall_ns()
         await ended_group(bench, p, d)
-        bodies = [bench.dispatcher.receipt(rid) for rid in ("r0", "r1", "g")]
+        bodies = [bench.door.receipt(rid) for rid in ("r0", "r1", "g")]
         assert all(body is not None for body in bodies)
         group = dict(bodies[2] or {})
         path = group["critical_path_ms"]
@@ -187,7 +188,7 @@ async def test_a_final_receipt_waits_for_the_workers_last_words() -> None:
     async with started(Bench()) as bench:
         await bench.add(p, d)
         await ended_group(bench, p, d)
-        waiting = asyncio.ensure_future(bench.dispatcher.final_receipt("g"))
+        waiting = asyncio.ensure_future(bench.door.final_receipt("g"))
         await settle()
         assert not waiting.done()
         for index in range(2):
@@ -197,7 +198,9 @@ async def test_a_final_receipt_waits_for_the_workers_last_words() -> None:
                 (d, names.SPAN_DECODE),
             ):
                 assert not waiting.done()
-                worker.say(Spans(f"r{index}", 0, worker.inc, (Span(name, 1, 2, 7),)))
+                worker.say(
+                    Spans(Attempt(f"r{index}", 0), worker.incarnation, (Span(name, 1, 2, 7),))
+                )
                 await settle()
         async with asyncio.timeout(0.02):
             receipt = await waiting
@@ -211,6 +214,6 @@ async def test_a_final_receipt_does_not_wait_for_ever() -> None:
         await bench.add(p, d)
         await ended_group(bench, p, d)
         async with asyncio.timeout(1.0):
-            receipt = await bench.dispatcher.final_receipt("r0")
+            receipt = await bench.door.final_receipt("r0")
         assert receipt is not None
         assert receipt["stages"] != []

@@ -6,14 +6,15 @@ import anyio
 import pytest
 
 from services.gateway.owner.generation import Delta, Generation
-from services.gateway.owner.live_request import PATIENCE_S
-from services.gateway.owner.prefill_cost import FIRST_GUESS_S, PrefillCost
-from services.gateway.owner.receipts import Receipt, Receipts
-from services.gateway.owner.throughput import LEAST_S, Throughput
+from services.gateway.owner.links.prefill_cost import FIRST_GUESS_S, PrefillCost
+from services.gateway.owner.placement.throughput import LEAST_S, Throughput
+from services.gateway.owner.records.receipt import Receipt
+from services.gateway.owner.records.receipts import Receipts
+from services.gateway.owner.timing import PATIENCE_S
 from shared.errors import AttemptError
 from shared.protocol import FinishReason
-from shared.settings import Settings
 from shared.worker.engine_client import LISTEN_S
+from tests.support.settings import settings_with
 
 
 def test_time_per_end_is_of_the_time_in_which_there_was_work() -> None:
@@ -154,6 +155,6 @@ def test_packed_receipts_say_the_same() -> None:
 
 def test_a_hanging_engine_is_ended_while_its_requests_have_two_attempts_left() -> None:
     """With one worker, all attempts before that are in vain."""
-    defaults = Settings()
-    ended_s = defaults.engine_silence_s + LISTEN_S
-    assert ended_s < (defaults.max_attempts - 2) * PATIENCE_S
+    defaults = settings_with()
+    ended_s = defaults.engine.silence_s + LISTEN_S
+    assert ended_s < (defaults.limits.max_attempts - 2) * PATIENCE_S

@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
-from services.gateway.owner.dispatcher import POOL_GONE_S
-from services.gateway.owner.served_pool import ServedPool
+from services.gateway.owner.links.served_pool import ServedPool
+from services.gateway.owner.request_clock import POOL_GONE_S
 from shared.errors import OverloadedError
+from shared.protocol import Assign
 from shared.state.registry import WorkerEntry
 from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started
 
@@ -47,18 +48,31 @@ def test_a_pool_belongs_to_the_model_it_names() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_gateway_that_knows_no_pool_finds_what_workers_register() -> None:
+    """Whatever type they compute in: it may have no GPU, and derives nothing from that."""
+    worker = FakeWorker("decode", "d0")
+    bench = Bench()
+    bench.served.name, bench.served.block_size = "", 0
+    async with started(bench):
+        await bench.add(worker)
+        assert (bench.served.name, bench.served.block_size) == (worker.hello().pool, 16)
+        bench.door.submit(bench.request())
+        assert worker.last(Assign).work.attempt.rid == "r1"
+
+
+@pytest.mark.anyio
 async def test_what_began_on_a_pool_that_is_gone_ends_so_that_the_next_can_be_served() -> None:
     worker = FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(worker)
-        generation = bench.dispatcher.submit(bench.request())
+        generation = bench.door.submit(bench.request())
         worker.die()
         bench.clock.advance(POOL_GONE_S)
-        bench.dispatcher.tick()
-        assert not bench.dispatcher.may_change_pool(), "its worker may come back"
+        bench.request_clock.tick()
+        assert not bench.core.frames.may_change_pool(), "its worker may come back"
         bench.served.others = ("demo@other:pool",)
-        bench.dispatcher.tick()
+        bench.request_clock.tick()
         await settle()
-        assert bench.dispatcher.may_change_pool()
+        assert bench.core.frames.may_change_pool()
         with pytest.raises(OverloadedError, match="were replaced by others"):
             await anext(generation)

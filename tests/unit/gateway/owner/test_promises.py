@@ -1,8 +1,11 @@
-"""Retry-After as a promise: times in a row, a place at that time, and none for who hammers."""
+"""Retry-After as a promise: times in a row, a place at that time, none for one that hammers."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from services.gateway.owner.promises import (
+from services.gateway.owner.placement.promises import (
     HORIZON_S,
     KEPT_S,
     MAX_OF_ONE_PROMPT,
@@ -10,6 +13,7 @@ from services.gateway.owner.promises import (
     Promises,
     prompt_key,
 )
+from shared.kv.block_hash import chain_hashes
 
 ONE, TWO = prompt_key("t", (1, 2)), prompt_key("t", (1, 3))
 
@@ -58,6 +62,39 @@ def test_who_hammers_takes_a_bounded_share_and_there_is_a_bound_for_all() -> Non
     for number in range(2 * MAX_PROMISES):
         promises.make(prompt_key("t", (number,)), 0.0, 1e-6)
     assert len(promises) == MAX_PROMISES
+
+
+class Counted(Sequence[int]):
+    """A prompt that knows how many of its tokens were read."""
+
+    def __init__(self, length: int) -> None:
+        self.tokens = range(length)
+        self.num_read = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self.tokens[place]
+        self.num_read += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize("length", [16, 31, 32, 33, 131_071, 131_072])
+def test_a_known_prompt_is_named_by_its_hashes_and_what_follows_them(length: int) -> None:
+    """A long prompt is not read again for each newcomer while promises exist."""
+    tokens, hashes = Counted(length), chain_hashes(b"root", range(length), 16)
+    key = prompt_key("t", tokens, hashes)
+    assert length % 16 <= tokens.num_read <= 32
+    other_tail = [*range(length - 1), 7]
+    others = {
+        prompt_key("t", other_tail, chain_hashes(b"root", other_tail, 16)),
+        prompt_key("t", [7, *range(1, length)], chain_hashes(b"root", [7, *range(1, length)], 16)),
+        prompt_key("t", range(length + 1), chain_hashes(b"root", range(length + 1), 16)),
+        prompt_key("u", range(length), hashes),
+    }
+    assert len(others) == 4 and key not in others
+    assert prompt_key("t", range(length), hashes) == key
 
 
 def test_a_prompt_of_another_tenant_is_another_request() -> None:

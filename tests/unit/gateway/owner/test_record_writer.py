@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.gateway.owner import record_writer
-from services.gateway.owner.record_writer import RecordWriter
+from services.gateway.owner.records import record_writer
+from services.gateway.owner.records.record_writer import RecordWriter
 from shared.clock import ManualClock
 from shared.loops import Loops
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords

@@ -1,14 +1,20 @@
-"""What becomes of an attempt that failed: who is avoided, when the next starts, at what cost."""
+"""What becomes of an attempt that failed: what is avoided, when the next starts, at what cost."""
 
 import random
 from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.failures import FIRST_PAUSE_S, MAX_PAUSE_S, Failures
-from services.gateway.owner.retry_budget import FLOOR_S, FLOOR_SHARE, SHARE, WINDOW_S, RetryBudget
-from services.gateway.owner.retry_delay import DELAYS_S, retry_delay_s
-from shared.protocol import Assign, Fail, Handback, Pong, Receive
+from services.gateway.owner.placement.failures import FIRST_PAUSE_S, MAX_PAUSE_S, Failures
+from services.gateway.owner.retrying.retry_budget import (
+    FLOOR_S,
+    FLOOR_SHARE,
+    SHARE,
+    WINDOW_S,
+    RetryBudget,
+)
+from services.gateway.owner.retrying.retry_delay import DELAYS_S, retry_delay_s
+from shared.protocol import Assign, Attempt, Fail, Handback, Pong, Receive
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started, until
 
 PAIR = ("p0", "d0")
@@ -26,7 +32,7 @@ def test_after_the_pause_one_request_is_the_probe() -> None:
     failures = Failures()
     failures.note_failure(PAIR, 0.0)
     failures.note_choice(PAIR, 0.5)
-    assert not failures.closed_to(1.0), "who went there within the pause had no choice"
+    assert not failures.closed_to(1.0), "a request that went there within the pause had no choice"
     failures.note_choice(PAIR, 1.0)
     assert failures.closed_to(1.1) == {PAIR}
     failures.note_success(PAIR)
@@ -117,7 +123,7 @@ def cell() -> tuple[FakeWorker, FakeWorker, FakeWorker]:
 
 def source_lost(worker: FakeWorker) -> None:
     receive = worker.last(Receive)
-    worker.say(Fail(receive.rid, receive.epoch, worker.inc, "source_lost", ""))
+    worker.say(Fail(receive.work.attempt, worker.incarnation, "source_lost", ""))
 
 
 @pytest.mark.anyio
@@ -126,27 +132,27 @@ async def test_a_decode_worker_that_cannot_reach_prefill_is_left_alone_by_everyb
     p, d0, d1 = cell()
     async with started(Bench()) as bench:
         await bench.add(p, d0, d1)
-        bench.dispatcher.submit(bench.request("r0"))
+        bench.door.submit(bench.request("r0"))
         p.start()
         source_lost(d0)
         p.start()
-        assert d1.last(Receive).epoch == 1
+        assert d1.last(Receive).work.attempt.epoch == 1
         for at in range(1, 9):
-            bench.dispatcher.submit(bench.request(f"r{at}"))
+            bench.door.submit(bench.request(f"r{at}"))
             p.start()
         assert len(d0.all(Receive)) == 1
         assert [assign.mode for assign in p.all(Assign)] == ["prefill"] * 10
         bench.clock.advance(FIRST_PAUSE_S)
         for at in range(9, 12):
-            bench.dispatcher.submit(bench.request(f"r{at}"))
+            bench.door.submit(bench.request(f"r{at}"))
             p.start()
         assert len(d0.all(Receive)) == 2, "one probe"
         probe = d0.last(Receive)
-        assert probe.rid in ("r9", "r10", "r11")
+        assert probe.work.attempt.rid in ("r9", "r10", "r11")
         d0.tokens(0, 10)
-        bench.dispatcher.submit(bench.request("r12"))
+        bench.door.submit(bench.request("r12"))
         p.start()
-        assert d0.last(Receive).rid == "r12", "the probe got on"
+        assert d0.last(Receive).work.attempt.rid == "r12", "the probe got on"
 
 
 @pytest.mark.anyio
@@ -156,7 +162,7 @@ async def test_a_retry_avoids_all_that_failed_it_and_not_only_the_last() -> None
     d2.load = replace(IDLE, running=9)
     async with started(Bench(max_attempts=9)) as bench:
         await bench.add(p, d0, d1, d2)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         for worker in (d0, d1):
             p.start()
             source_lost(worker)
@@ -164,7 +170,7 @@ async def test_a_retry_avoids_all_that_failed_it_and_not_only_the_last() -> None
         await until(lambda: len(p.all(Assign)) == 3)
         bench.clock.advance(2 * MAX_PAUSE_S - 1)
         p.start()
-        assert d2.last(Receive).epoch == 2
+        assert d2.last(Receive).work.attempt.epoch == 2
 
 
 @pytest.mark.anyio
@@ -173,15 +179,18 @@ async def test_with_no_pair_left_decode_computes_the_prompt_itself() -> None:
     p, d0, d1 = cell()
     async with started(Bench()) as bench:
         await bench.add(p, d0, d1)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         for epoch in range(4):
-            await until(lambda epoch=epoch: p.last(Assign).epoch == epoch)  # type: ignore[misc]
+            wanted = Attempt("r1", epoch)
+            await until(lambda wanted=wanted: p.last(Assign).work.attempt == wanted)  # type: ignore[misc]
             p.start()
-            (worker,) = (d for d in (d0, d1) if d.all(Receive) and d.last(Receive).epoch == epoch)
+            (worker,) = (
+                d for d in (d0, d1) if d.all(Receive) and d.last(Receive).work.attempt == wanted
+            )
             source_lost(worker)
         await until(lambda: bool(d0.all(Assign) + d1.all(Assign)))
         (assign,) = d0.all(Assign) + d1.all(Assign)
-        assert (assign.mode, assign.reason, assign.epoch) == ("local", "no_pair", 4)
+        assert (assign.mode, assign.reason, assign.work.attempt.epoch) == ("local", "no_pair", 4)
 
 
 @pytest.mark.anyio
@@ -189,17 +198,17 @@ async def test_a_retry_that_pauses_can_be_cancelled() -> None:
     p, d0, d1 = cell()
     async with started(Bench()) as bench:
         await bench.add(p, d0, d1)
-        generation = bench.dispatcher.submit(bench.request())
+        generation = bench.door.submit(bench.request())
         for epoch in range(2):
-            p.say(Fail("r1", epoch, p.inc, "broken", ""))
+            p.say(Fail(Attempt("r1", epoch), p.incarnation, "broken", ""))
         assert len(p.all(Assign)) == 2
-        assert bench.dispatcher.facts().num_waiting == 1
+        assert bench.core.facts().num_waiting == 1
         await generation.cancel()
         await settle()
-        assert bench.dispatcher.status()["requests"] == {"live": 0}
-        bench.dispatcher.submit(bench.request("r2"))
+        assert bench.door.status()["requests"] == {"live": 0}
+        bench.door.submit(bench.request("r2"))
         await until(lambda: len(p.all(Assign)) == 3)
-        assert p.last(Assign).rid == "r2"
+        assert p.last(Assign).work.attempt.rid == "r2"
 
 
 @pytest.mark.anyio
@@ -207,11 +216,11 @@ async def test_who_pauses_holds_no_newcomer_up() -> None:
     p, d0, d1 = cell()
     async with started(Bench(max_backlog=0)) as bench:
         await bench.add(p, d0, d1)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         for epoch in range(2):
-            p.say(Fail("r1", epoch, p.inc, "broken", ""))
-        bench.dispatcher.submit(bench.request("r2"))
-        assert p.last(Assign).rid == "r2"
+            p.say(Fail(Attempt("r1", epoch), p.incarnation, "broken", ""))
+        bench.door.submit(bench.request("r2"))
+        assert p.last(Assign).work.attempt.rid == "r2"
 
 
 @pytest.mark.anyio
@@ -222,24 +231,24 @@ async def test_beyond_the_budget_retries_wait_and_do_not_fail() -> None:
     async with started(Bench(max_live_requests=num)) as bench:
         await bench.add(p, d0, d1)
         p.load = replace(IDLE, room_tokens=10**6)
-        bench.dispatcher.tick()
+        bench.request_clock.tick()
         for at in range(num):
-            bench.dispatcher.submit(bench.request(f"r{at}", num_prompt=2000))
+            bench.door.submit(bench.request(f"r{at}", num_prompt=2000))
             p.start()
         num_hit = len(d0.all(Receive))
         d0.die()
         num_restarted = len(p.all(Assign)) - num
         assert 0 < num_restarted < num_hit
-        facts = bench.dispatcher.facts()
+        facts = bench.core.facts()
         assert facts.retries_held == num_hit - num_restarted
-        waiting = [bench.dispatcher.receipt(f"r{at}") for at in range(num)]
+        waiting = [bench.door.receipt(f"r{at}") for at in range(num)]
         held = [item for item in waiting if item and item["waited"] == "retry_budget"]
         assert len(held) == facts.retries_held
         for _ in range(5):
             bench.clock.advance(0.9)
-            bench.dispatcher.tick()
+            bench.request_clock.tick()
         assert len(p.all(Assign)) - num == num_hit
-        assert bench.dispatcher.status()["requests"] == {"live": num}
+        assert bench.door.status()["requests"] == {"live": num}
 
 
 @pytest.mark.anyio
@@ -249,19 +258,20 @@ async def test_waiting_for_the_budget_never_ends_a_request() -> None:
     async with started(Bench(max_live_requests=num, first_token_timeout_s=10.0)) as bench:
         await bench.add(p, d0, d1)
         p.load = replace(IDLE, room_tokens=10**6)
-        bench.dispatcher.tick()
+        bench.request_clock.tick()
         for at in range(num):
-            bench.dispatcher.submit(bench.request(f"r{at}", num_prompt=20_000))
+            bench.door.submit(bench.request(f"r{at}", num_prompt=20_000))
             p.start()
         d0.die()
-        retries = bench.dispatcher._requests.retries
         p.say(Pong(0, replace(p.load, room_tokens=1)))
         for _ in range(10):
             bench.clock.advance(3.0)
-            bench.dispatcher.tick()
-        held = [rid for rid in (f"r{at}" for at in range(num)) if retries.holds(rid)]
+            bench.request_clock.tick()
+        held = [
+            rid for rid in (f"r{at}" for at in range(num)) if rid in bench.requests._retries._held
+        ]
         assert held
-        assert set(held) <= bench.dispatcher._requests.live.keys()
+        assert all(bench.requests.get(rid) for rid in held)
 
 
 @pytest.mark.anyio
@@ -270,9 +280,9 @@ async def test_a_worker_with_nothing_to_do_takes_a_retry_beyond_the_budget() -> 
     async with started(Bench(max_live_requests=20)) as bench:
         await bench.add(p, d0, d1)
         p.load = replace(IDLE, room_tokens=10**6)
-        bench.dispatcher.tick()
+        bench.request_clock.tick()
         for at in range(20):
-            bench.dispatcher.submit(bench.request(f"r{at}", num_prompt=20_000))
+            bench.door.submit(bench.request(f"r{at}", num_prompt=20_000))
             p.start()
         d0.die()
         num_started = len(p.all(Assign))
@@ -280,12 +290,12 @@ async def test_a_worker_with_nothing_to_do_takes_a_retry_beyond_the_budget() -> 
             p.start()
             bench.clock.advance(0.02)
             p.say(Pong(0, p.load))
-            bench.dispatcher.tick()
+            bench.request_clock.tick()
         assert len(p.all(Assign)) == num_started + 3
 
 
 def num_strikes(bench: Bench) -> list[int]:
-    return [len(live.machine.strikes) for live in bench.dispatcher._all_live()]
+    return [len(live.machine.strikes) for live in bench.requests.all()]
 
 
 @pytest.mark.anyio
@@ -297,10 +307,10 @@ async def test_a_worker_that_hands_back_before_it_goes_gets_nothing_more_and_cos
     async with started(Bench()) as bench:
         await bench.add(p, d0)
         for rid in ("r1", "r2"):
-            bench.dispatcher.submit(bench.request(rid))
-        p.say(Handback("r1", 0, p.inc, "killed"))
+            bench.door.submit(bench.request(rid))
+        p.say(Handback(Attempt("r1", 0), p.incarnation, "killed"))
         num_assigned = len(p.all(Assign))
-        bench.dispatcher.submit(bench.request("r3"))
+        bench.door.submit(bench.request("r3"))
         p.die()
         assert len(p.all(Assign)) == num_assigned
         assert num_strikes(bench) == [0, 0, 0]
@@ -311,7 +321,7 @@ async def test_a_worker_that_was_frozen_and_comes_back_has_cost_no_strike() -> N
     p, d0, d1 = cell()
     async with started(Bench()) as bench:
         await bench.add(p, d0, d1)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         p.start()
         d0.die()
         assert num_strikes(bench) == [1]

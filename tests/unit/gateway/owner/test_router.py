@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from services.gateway.owner.admission import HAND_OVER_LIMIT_S
-from services.gateway.owner.avoidance import NOBODY, Avoidance
-from services.gateway.owner.router import (
+from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.placement.admission import HAND_OVER_LIMIT_S
+from services.gateway.owner.placement.avoidance import NOBODY, Avoidance
+from services.gateway.owner.placement.router import (
     Placement,
     Prompt,
     Route,
-    Topology,
     choose_decode,
     choose_placement,
     choose_worker,
     reachable,
 )
-from services.gateway.owner.worker_view import WorkerView
 from shared.protocol import Incoming
-from tests.measured import Measured
+from shared.settings.groups import Topology
+from tests.support.measured import Measured
 
 
-def view(inc: str, queued: int = 0, **facts: Any) -> WorkerView:
+def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
     worker = WorkerView(
-        inc=inc,
-        role="prefill" if inc.startswith("p") else "decode",
+        incarnation=incarnation,
+        role="prefill" if incarnation.startswith("p") else "decode",
         ready=True,
         room_tokens=1024,
         idle=False,
@@ -52,7 +52,7 @@ def route(
 
 def chosen(result: Route | None) -> str:
     assert result is not None
-    return result.inc
+    return result.incarnation
 
 
 def test_the_shorter_queue_wins_and_ties_go_by_name() -> None:
@@ -138,10 +138,10 @@ SOON, LATE = round(0.5 * HAND_OVER_LIMIT_S * RATE), round(2 * HAND_OVER_LIMIT_S 
 """tokens that are handed over in time, and that are not"""
 
 
-def pulling(inc: str, **num_tokens: int) -> WorkerView:
+def pulling(incarnation: str, **num_tokens: int) -> WorkerView:
     """A decode worker, and what it has still to pull from which prefill worker."""
     incoming = {p_inc: Incoming(p_inc, num, RATE) for p_inc, num in num_tokens.items()}
-    return view(inc, incoming=incoming)
+    return view(incarnation, incoming=incoming)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,31 @@ def test_a_prompt_goes_past_links_that_will_not_take_its_kv_in_time(
 ) -> None:
     placement = choose_placement([view("p0"), view("p1"), *workers], "auto", True)
     assert placement is not None
-    incs = [worker.inc for worker in placement.workers]
+    incs = [worker.incarnation for worker in placement.workers]
     if expected:
         assert (placement.mode, placement.reason, incs) == ("prefill", "", expected)
     else:
         assert (placement.mode, placement.reason, incs) == ("local", "slow_link", ["d0"])
+
+
+@pytest.mark.parametrize(
+    ("unreserved", "to_pull", "expected"),
+    [
+        (LATE, 0, "prefill"),
+        (LATE, SOON, "prefill"),
+        (LATE, LATE, "local"),
+        (SOON, 0, "local"),
+        (2 * LATE, LATE, "local"),
+    ],
+)
+def test_kv_that_waits_for_blocks_of_decode_does_not_make_its_link_slow(
+    unreserved: int, to_pull: int, expected: str
+) -> None:
+    """Prefill counts it as unpulled; more room at decode would not let any of it wait."""
+    decode = pulling("d0", p0=to_pull)
+    decode.unreserved_tokens = {"p0": unreserved, "gone": LATE}
+    placement = choose_placement([view("p0", unpulled_tokens=LATE + SOON), decode], "auto", True)
+    assert placement is not None and placement.mode == expected
 
 
 def test_without_a_decode_worker_nothing_goes_past_the_link() -> None:
@@ -199,7 +219,7 @@ def test_prompts_go_where_a_decode_worker_can_pull_from(
     keys = frozenset(broken)
     placement = Placement("prefill", "", workers[:2])
     found = reachable(placement, workers, Avoidance(closed=keys, broken=keys))
-    assert (found.mode, found.reason, [worker.inc for worker in found.workers]) == expected
+    assert (found.mode, found.reason, [worker.incarnation for worker in found.workers]) == expected
     closed_once = reachable(placement, workers, Avoidance(closed=keys))
     assert closed_once.mode == "prefill"
 

@@ -19,18 +19,18 @@ async def test_slow_is_not_dead_as_long_as_a_worker_names_progress() -> None:
     q = FakeWorker("prefill", "p1")
     async with started(Bench()) as bench:
         await bench.add(p, q, d)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         p.start()
         for _ in range(10):
             bench.clock.advance(4.0)
             d.say(Pong(0, d.load, advanced=(Attempt("r1", 0),)))
-            bench.dispatcher.tick()
+            bench.request_clock.tick()
         assert not q.all(Assign)
         for late in (Attempt("r1", 7), Attempt("other", 0)):
             bench.clock.advance(4.0)
             d.say(Pong(0, d.load, advanced=(late,)))
-        bench.dispatcher.tick()
-        assert q.last(Assign).epoch == 1
+        bench.request_clock.tick()
+        assert q.last(Assign).work.attempt.epoch == 1
         assert [cancel.reason for cancel in p.all(Cancel)] == ["stalled"]
 
 
@@ -39,25 +39,28 @@ async def test_a_worker_that_lost_the_request_cannot_keep_it_alive() -> None:
     q = FakeWorker("prefill", "p1")
     async with started(Bench()) as bench:
         await bench.add(p, q, d)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         for _ in range(2):
             bench.clock.advance(4.0)
             q.say(Pong(0, q.load, advanced=(Attempt("r1", 0),)))
-        bench.dispatcher.tick()
-        assert q.last(Assign).epoch == 1
+        bench.request_clock.tick()
+        assert q.last(Assign).work.attempt.epoch == 1
 
 
 async def test_what_the_link_cannot_carry_is_computed_on_decode_with_its_reason() -> None:
     p, d = pair()
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        d.say(Pong(0, replace(d.load, incoming=(Incoming(p.inc, 4000, 1000.0),))))
-        bench.dispatcher.submit(bench.request())
+        d.say(Pong(0, replace(d.load, incoming=(Incoming(p.incarnation, 4000, 1000.0),))))
+        bench.door.submit(bench.request())
         assign = d.last(Assign)
         assert (assign.mode, assign.reason) == ("local", "slow_link")
         d.say(Pong(1, d.load))
-        bench.dispatcher.submit(bench.request("r2"))
-        assert p.last(Assign).rid == "r2"
+        bench.door.submit(bench.request("r2"))
+        assert p.last(Assign).work.attempt.rid == "r2"
         p.say(Pong(1, replace(p.load, unpulled_tokens=4000)))
-        bench.dispatcher.submit(bench.request("r3"))
-        assert d.last(Assign).rid == "r3"
+        bench.door.submit(bench.request("r3"))
+        assert d.last(Assign).work.attempt.rid == "r3"
+        d.say(Pong(2, replace(d.load, unreserved_tokens={p.incarnation: 4000})))
+        bench.door.submit(bench.request("r4"))
+        assert p.last(Assign).work.attempt.rid == "r4", "decode is full, its link is idle"

@@ -3,7 +3,7 @@
 import pytest
 
 from services.gateway.owner.upkeep import Upkeep
-from shared.block_hash import chain_hashes
+from shared.kv.block_hash import chain_hashes
 from shared.protocol import Assign
 from shared.queue.backlog import BacklogEntry
 from shared.state.kv_events import STRIDE, KVSnapshot
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 def upkeep_of(bench: Bench, events: MemoryKVEvents) -> Upkeep:
     return Upkeep(
         G_INC,
-        bench.dispatcher,
+        bench.requests,
         bench.links,
         bench.records,
         bench.backlog,
@@ -42,7 +42,7 @@ async def test_a_beat_marks_progress_and_readmits_after_a_loss() -> None:
         upkeep = upkeep_of(bench, MemoryKVEvents())
         await upkeep.beat()
         await bench.add(p, d)
-        bench.dispatcher.submit(bench.request())
+        bench.door.submit(bench.request())
         await settle()
         p.start()
         p.tokens(0, 10)
@@ -58,16 +58,21 @@ async def test_a_beat_marks_progress_and_readmits_after_a_loss() -> None:
 
 
 async def test_what_a_dead_gateway_left_is_reaped() -> None:
+    """Its record, and the choices that wait in the backlog by ids of their own."""
     async with started(Bench()) as bench:
         upkeep = upkeep_of(bench, MemoryKVEvents())
         dead = AdmittedRequest("r9", "g1.dead", "t", POOL, 5, 0)
         await bench.records.admit(dead)
-        await bench.backlog.put(BacklogEntry("r9", "g1.dead", "t", 5))
+        for choice in ("r9.0", "r9.1"):
+            await bench.backlog.put(BacklogEntry(choice, "g1.dead", "t", 5))
+        await bench.backlog.put(BacklogEntry("r1", G_INC, "t", 5))
         for _ in range(8):
             await upkeep.beat()
             bench.clock.advance(1.9)
         record = await bench.records.read("r9")
         assert record is not None and record.state is RequestState.ABANDONED
+        left = await bench.backlog.pop()
+        assert left is not None and left.rid == "r1"
         assert await bench.backlog.length() == 0
 
 
@@ -77,17 +82,17 @@ async def test_prefix_caches_steer_the_next_request() -> None:
         await bench.add(p, q, d)
         events = MemoryKVEvents()
         long = 16 * STRIDE + 10
-        bench.dispatcher.submit(bench.request("r1", long))
+        bench.door.submit(bench.request("r1", long))
         assign = p.last(Assign)
-        hashes = chain_hashes(assign.hash_root, assign.token_ids, 16)
-        await events.reset(KVSnapshot(q.inc, 1, frozenset({hashes[STRIDE - 1]})))
+        hashes = chain_hashes(assign.work.hash_root, assign.work.token_ids, 16)
+        await events.reset(KVSnapshot(q.incarnation, 1, frozenset({hashes[STRIDE - 1]})))
         upkeep = upkeep_of(bench, events)
         upkeep.start()
-        await until(lambda: bench.index.holders(hashes) == {q.inc: STRIDE})
+        await until(lambda: bench.index.holders(hashes) == {q.incarnation: STRIDE})
         await upkeep.close()
         bench.clock.advance(1.0)
         p.start()
-        bench.dispatcher.submit(bench.request("r2", long))
-        assert q.last(Assign).rid == "r2"
-        receipt = bench.dispatcher.receipt("r2")
+        bench.door.submit(bench.request("r2", long))
+        assert q.last(Assign).work.attempt.rid == "r2"
+        receipt = bench.door.receipt("r2")
         assert receipt is not None and "prefix" in receipt["route"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.owner.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
+from services.gateway.owner.links.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
 from shared.protocol import Assign, Load, Ping, Pong
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
@@ -12,7 +12,7 @@ KV = Load(10, 0, 1, 2, 100, 70, 20, 10)
 
 
 def states(bench: Bench) -> list[tuple[str, str]]:
-    return [(entry["id"], entry["state"]) for entry in bench.dispatcher.status()["workers"]]
+    return [(entry["id"], entry["state"]) for entry in bench.door.status()["workers"]]
 
 
 async def test_status_shows_what_a_worker_says_of_itself() -> None:
@@ -21,14 +21,14 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
         await bench.add(d)
         d.say(Pong(1, KV, {"baton_preemptions_total": 3}))
         bench.clock.advance(0.5)
-        status = bench.dispatcher.status()
+        status = bench.door.status()
         assert status["workers"] == [
             {
                 "id": "d0",
                 "role": "decode",
                 "pid": 7,
                 "host": "here",
-                "incarnation": d.inc,
+                "incarnation": d.incarnation,
                 "state": "ready",
                 "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
                 "running": 1,
@@ -48,7 +48,7 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
             "trouble",
         ]
         assert list(status) == keys
-        assert bench.dispatcher.worker_counters() == {"baton_preemptions_total": 3}
+        assert bench.links.counter_totals() == {"baton_preemptions_total": 3}
 
 
 async def test_a_lost_worker_is_suspect_then_gone_and_its_totals_stay() -> None:
@@ -60,7 +60,7 @@ async def test_a_lost_worker_is_suspect_then_gone_and_its_totals_stay() -> None:
         assert states(bench) == [("d0", "suspect")]
         bench.clock.advance(SUSPECT_S)
         assert states(bench) == []
-        assert bench.dispatcher.worker_counters() == {"steps": 5}
+        assert bench.links.counter_totals() == {"steps": 5}
 
 
 async def test_a_broken_link_is_dialled_again_and_totals_are_not_doubled() -> None:
@@ -74,7 +74,7 @@ async def test_a_broken_link_is_dialled_again_and_totals_are_not_doubled() -> No
         await settle()
         assert states(bench) == [("d0", "ready")]
         d.say(Pong(1, KV, {"steps": 6}))
-        assert bench.dispatcher.worker_counters() == {"steps": 6}
+        assert bench.links.counter_totals() == {"steps": 6}
 
 
 async def test_a_restarted_worker_replaces_its_former_self() -> None:
@@ -92,7 +92,7 @@ async def test_links_outlive_the_registry() -> None:
         await bench.add(d)
         bench.registry.away = True
         await until(lambda: not bench.links.registry_answers)
-        assert (bench.dispatcher.ready(), bench.dispatcher.store_state()) == (True, "away")
+        assert (bench.door.ready(), bench.door.store_state()) == (True, "away")
         assert states(bench) == [("d0", "ready")]
         assert d.link is not None
         d.link.hang_up()
@@ -107,33 +107,33 @@ async def test_trouble_names_the_workers_that_are_missing_and_those_not_linked()
     )
     p.same_cell = d.same_cell = e.reachable = False
     async with started(Bench()) as bench:
-        assert bench.dispatcher.trouble() == "no decode worker is linked"
+        assert bench.door.trouble() == "no decode worker is linked"
         bench.workers += [p, d, e]
         for port, worker in enumerate(bench.workers):
             await bench.registry.register(worker.entry(port))
         await until(lambda: "d0, p0" in bench.links.trouble() and "d1" in bench.links.trouble())
-        assert bench.dispatcher.status()["trouble"] == (
+        assert bench.door.status()["trouble"] == (
             "no decode worker is linked; 2 registered workers are not linked (d0, p0): another "
             "BATON_CELL_SECRET, give all processes the same one; 1 registered worker is not linked "
             "(d1): nobody answers at fake:2"
         )
         e.reachable = True
         await until(lambda: e.link is not None)
-        assert bench.dispatcher.trouble().startswith("2 registered workers are not linked (d0, p0)")
+        assert bench.door.trouble().startswith("2 registered workers are not linked (d0, p0)")
         for worker in (p, d):
-            await bench.registry.remove(POOL, worker.inc)
-        await until(lambda: not bench.dispatcher.trouble())
+            await bench.registry.remove(POOL, worker.incarnation)
+        await until(lambda: not bench.door.trouble())
 
 
 async def test_a_worker_that_answers_no_ping_is_given_up() -> None:
     d = FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(d)
-        worker = bench.links.get(d.inc)
+        worker = bench.links.get(d.incarnation)
         assert worker is not None
         worker.num_unanswered_pings = MAX_UNANSWERED_PINGS
         d.reachable = False
-        await until(lambda: bench.links.get(d.inc) is None)
+        await until(lambda: bench.links.get(d.incarnation) is None)
         assert states(bench) == [("d0", "suspect")]
 
 
@@ -142,7 +142,7 @@ async def test_pings_flow_and_any_frame_answers_them() -> None:
     async with started(Bench()) as bench:
         await bench.add(d)
         await until(lambda: bool(d.all(Ping)))
-        worker = bench.links.get(d.inc)
+        worker = bench.links.get(d.incarnation)
         assert worker is not None
         d.say(Pong(d.last(Ping).seq, KV))
         assert worker.num_unanswered_pings == 0
@@ -152,11 +152,11 @@ async def test_the_greeting_names_what_still_lives_there() -> None:
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        assert p.greetings[0].live == ()
-        bench.dispatcher.submit(bench.request())
-        assert p.last(Assign).rid == "r1"
-        assert bench.dispatcher.live_attempts(p.inc) == (("r1", 0),)
-        assert bench.dispatcher.live_attempts(d.inc) == ()
+        assert p.greetings[0].attempts == ()
+        bench.door.submit(bench.request())
+        assert p.last(Assign).work.attempt.rid == "r1"
+        assert bench.core.frames.live_attempts(p.incarnation) == (("r1", 0),)
+        assert bench.core.frames.live_attempts(d.incarnation) == ()
 
 
 async def test_a_draining_worker_is_shown_and_gets_nothing_new() -> None:
@@ -165,4 +165,4 @@ async def test_a_draining_worker_is_shown_and_gets_nothing_new() -> None:
         await bench.add(d)
         d.say(Pong(1, Load(10, 0, 1, 2, 100, 70, 20, 10, state="draining")))
         assert states(bench) == [("d0", "draining")]
-        assert not bench.dispatcher.ready()
+        assert not bench.door.ready()

@@ -1,9 +1,12 @@
 """What a worker says that makes no sense, and what it refuses to do."""
 
+import logging
+from dataclasses import replace
+
 import pytest
 
-from shared.errors import AttemptError
-from shared.protocol import Assign, Cancel, Receive, Refuse
+from shared.errors import AttemptError, RequestError
+from shared.protocol import Assign, Attempt, Cancel, Fail, Receive, Refuse
 from tests.unit.gateway.owner.gateway_bench import VOCAB_SIZE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
@@ -19,13 +22,13 @@ async def test_what_is_no_token_costs_the_attempt_and_not_the_link(token_id: int
     e = FakeWorker("decode", "d1")
     async with started(Bench()) as bench:
         await bench.add(p, d, e)
-        generation = bench.dispatcher.submit(bench.request())
+        generation = bench.door.submit(bench.request())
         p.start()
         first = d if d.all(Receive) else e
         p.tokens(0, 10)
         first.tokens(1, token_id)
-        assert p.last(Assign).epoch == 1
-        assert first.last(Cancel).epoch == 0
+        assert p.last(Assign).work.attempt.epoch == 1
+        assert first.last(Cancel).attempt.epoch == 0
         assert first.link is not None and not first.link.closed
         assert (await anext(generation)).token_ids == (10,)
 
@@ -34,9 +37,47 @@ async def test_a_request_that_a_worker_does_not_take_fails_at_once_and_says_why(
     p, d = pair()
     async with started(Bench()) as bench:
         await bench.add(p, d)
-        generation = bench.dispatcher.submit(bench.request())
-        p.say(Refuse("r1", 0, p.inc, "invalid", "token_ids: bad"))
+        generation = bench.door.submit(bench.request())
+        p.say(Refuse(Attempt("r1", 0), p.incarnation, "invalid", "token_ids: bad"))
         await settle()
         with pytest.raises(AttemptError, match="does not take this request: token_ids: bad"):
             await anext(generation)
         assert len(p.all(Assign)) == 1
+
+
+async def test_a_grammar_that_nothing_can_match_is_the_client_s_error_at_once() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, FakeWorker("prefill", "p1"), d)
+        request = replace(bench.request(), grammar_param="guided_json")
+        generation = bench.door.submit(request)
+        p.start()
+        p.tokens(0, 10)
+        await settle()
+        d.say(Refuse(Attempt("r1", 0), d.incarnation, "grammar", "at #/properties/city: no"))
+        assert (await anext(generation)).token_ids == (10,)
+        with pytest.raises(RequestError, match=r"^guided_json: at #/properties/city: no$") as told:
+            await anext(generation)
+        assert (told.value.status, told.value.param) == (400, "guided_json")
+        assert told.value.code == "invalid_schema"
+        assert p.last(Cancel).reason == "invalid_schema"
+        assert bench.core.counters.attempts.total() == 1
+        bench.door.submit(bench.request("r2"))
+        p.start()
+        assert d.last(Receive).work.attempt.rid == "r2", "nobody failed"
+
+
+async def test_why_an_attempt_failed_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a worker cannot follow grammars: then another one is asked."""
+    caplog.set_level(logging.WARNING)
+    p, d = pair()
+    q = FakeWorker("prefill", "p1")
+    text = "this worker cannot follow grammars"
+    async with started(Bench()) as bench:
+        await bench.add(p, q, d)
+        bench.door.submit(bench.request())
+        for epoch in (0, 0, 7):
+            p.say(Fail(Attempt("r1", epoch), p.incarnation, "refused", text))
+        assert q.last(Assign).work.attempt.epoch == 1
+    told = [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    assert told == [f"request r1: epoch 0 failed on p0 with refused: {text}"]

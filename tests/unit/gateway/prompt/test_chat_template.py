@@ -16,7 +16,13 @@ from services.gateway.prompt.chat_template import ChatTemplate
 from services.gateway.prompt.messages import Message
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import ModelError, RequestError
-from tests.text_models import BOS, CHATML, END, byte_level_tokenizer, write_text_model
+from tests.support.models.text_models import (
+    BOS,
+    CHATML,
+    END,
+    byte_level_tokenizer,
+    write_text_model,
+)
 
 LLAMA_STYLE = """\
 {{- bos_token }}

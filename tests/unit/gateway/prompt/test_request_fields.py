@@ -12,7 +12,7 @@ from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, READERS
 from services.gateway.prompt.request_fields import parse_request
 from shared.errors import RequestError
-from tests.http_bodies import chat_body, text_body
+from tests.support.cases.http_bodies import chat_body, text_body
 
 ENDPOINTS: tuple[Endpoint, ...] = ("chat", "text")
 

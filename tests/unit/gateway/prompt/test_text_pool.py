@@ -6,14 +6,14 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from services.gateway.prompt import text_process
 from services.gateway.prompt.prompt_reader import PreparedRequest, TokenList
-from services.gateway.prompt.text_pool import THREAD_BODY_BYTES, TextPool
+from services.gateway.prompt.text_work.text_pool import THREAD_BODY_BYTES, TextPool
 from shared.errors import AttemptError, RequestError
-from tests.http_bodies import chat_body
-from tests.text_models import (
+from tests.support.cases.http_bodies import chat_body
+from tests.support.models.text_models import (
     MODEL_NAME,
     byte_level_tokenizer,
     served_text_model,
@@ -125,17 +125,38 @@ async def test_a_process_that_dies_is_an_error_and_is_replaced(
     pool: TextPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = padded(b'{"prompt": "hello"}')
-    monkeypatch.setattr(text_process, "WORKER_MODULE", "this.module.is.not.there")
+    for process in pool._line._processes:
+        monkeypatch.setattr(process, "module", "this.module.is.not.there")
     with pytest.raises(AttemptError):
         await pool.read("tokenize", body)
     monkeypatch.undo()
     assert isinstance(await pool.read("tokenize", body), TokenList)
 
 
+async def test_closing_leaves_no_process_that_was_being_replaced(pool: TextPool) -> None:
+    body = padded(b'{"prompt": "hello"}')
+    await pool.read("tokenize", body)
+    (process,) = text_processes()
+    process.suspend()
+    await pool.read("tokenize", body)
+    stuck = asyncio.ensure_future(pool.read("tokenize", body))
+    await asyncio.sleep(0)
+    stuck.cancel()
+    await asyncio.sleep(0)
+    await pool.close()
+    await asyncio.wait({stuck})
+    assert text_processes() == []
+
+
+def text_processes() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if any("text_worker" in word for word in child.cmdline())]
+
+
 async def test_the_process_imports_no_server_and_no_torch() -> None:
     """It would cost the memory of a second gateway."""
     probe = (
-        "import sys; import services.gateway.prompt.text_worker; "
+        "import sys; import services.gateway.prompt.text_work.text_worker; "
         f"sys.exit(', '.join(n for n in {FORBIDDEN!r} if n in sys.modules) or 0)"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", probe)

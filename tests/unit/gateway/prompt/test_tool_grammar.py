@@ -14,8 +14,8 @@ from shared.errors import GrammarError
 from shared.grammar.ebnf import to_lark
 from shared.grammar.matcher import GrammarVocabulary
 from shared.grammar.source import choice, json_schema, lark, regex
-from tests.text_models import END, write_text_model
-from tests.tool_models import tagged_tokenizer
+from tests.support.models.text_models import END, write_text_model
+from tests.support.models.tool_models import tagged_tokenizer
 
 SCHEMA = {
     "type": "object",

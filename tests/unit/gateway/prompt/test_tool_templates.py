@@ -15,8 +15,8 @@ from services.gateway.prompt.messages import Message, read_messages
 from services.gateway.prompt.tools import Tool, ToolChoice, ToolUse, read_tools
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import RequestError
-from tests.text_models import BOS, CHATML, END, write_text_model
-from tests.tool_models import CALL_MESSAGES, TEMPLATES, WEATHER, tagged_tokenizer
+from tests.support.models.text_models import BOS, CHATML, END, write_text_model
+from tests.support.models.tool_models import CALL_MESSAGES, TEMPLATES, WEATHER, tagged_tokenizer
 
 USE = ToolUse(read_tools([WEATHER], "tools"))
 SHOWN = [tool.shown for tool in USE.tools]

@@ -10,8 +10,8 @@ from services.gateway.prompt.messages import read_messages
 from services.gateway.prompt.request_fields import parse_request
 from services.gateway.prompt.tools import MAX_TOOLS, ToolChoice
 from shared.errors import RequestError
-from tests.http_bodies import chat_body, text_body
-from tests.tool_models import CALL_MESSAGES, WEATHER
+from tests.support.cases.http_bodies import chat_body, text_body
+from tests.support.models.tool_models import CALL_MESSAGES, WEATHER
 
 NAMED = {"type": "function", "function": {"name": "weather"}}
 

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from services.gateway.text.detokenizer import Detokenizer
 from services.gateway.text.token_bytes import per_token
 from services.gateway.text.tokenizer import TextTokenizer
-from tests.text_models import (
+from tests.support.models.text_models import (
     BOS,
     END,
     THINK,

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import ModelError
-from tests.text_models import (
+from tests.support.models.text_models import (
     BOS,
     END,
     byte_level_tokenizer,

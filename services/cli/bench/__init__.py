@@ -1,0 +1,1 @@
+"""`baton bench NAME`: a folder per benchmark."""

@@ -1,0 +1,1 @@
+"""`baton bench engine`: one model on this device against its floors and against others."""

@@ -1,0 +1,1 @@
+"""A measured value, the floor under it, and what others reach."""

@@ -1,0 +1,1 @@
+"""`baton bench kernels`: each kernel compared with its alternatives, on this GPU."""

@@ -1,0 +1,129 @@
+"""`baton bench serve`: load on any OpenAI-compatible endpoint, and what its clients feel.
+
+    look the endpoint up -> plan every request -> warm up -> measure idle prefill times
+    -> load point after load point -> tables, JSON lines, a plot
+
+Needs nothing but the standard library; uvloop is used where it is installed.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from services.cli.bench.measure.environment import allow_many_sockets, environment_record
+from services.cli.bench.serve import flags as load_flags
+from services.cli.bench.serve.endpoint import look_up
+from services.cli.bench.serve.load_points import check_load
+from services.cli.bench.serve.report.plot import render_plot
+from services.cli.bench.serve.report.summary import RunSummary
+from services.cli.bench.serve.report.text import render_run, render_sweep
+from services.cli.bench.serve.sample import REFUSED
+from services.cli.bench.serve.session import LoadSession
+from shared.errors import BatonError, SettingsError
+from shared.event_loop import run_main
+
+EXIT_CODES = (
+    "exit code: 0 every request was answered; 1 one was refused or failed, or a load point is "
+    "INVALID (everything is shown and written all the same); 2 a flag is wrong; 4 nothing answers"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    load_flags.add_arguments(parser)
+    parser.epilog = EXIT_CODES
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_load(arguments)
+    _check_files(arguments)
+    allow_many_sockets()
+    endpoint = load_flags.read_endpoint(arguments)
+    facts = look_up(endpoint, arguments.model)
+    session = LoadSession(arguments, endpoint, facts)
+    _say(arguments, f"{facts.model} at {endpoint.url}{endpoint.path}, version {facts.version}\n")
+    for note in session.trace.notes if session.trace is not None else ():
+        _say(arguments, f"note: {note}\n")
+    summaries: list[RunSummary] = []
+
+    def report(summary: RunSummary) -> None:
+        summaries.append(summary)
+        _say(arguments, "\n" + render_run(summary))
+
+    async def main() -> int:
+        await session.run(report)
+        return 0
+
+    run_main(main())
+    if len(summaries) > 1:
+        _say(arguments, "\n" + render_sweep(summaries))
+    environment = environment_record(arguments.command_line, endpoint, facts)
+    _write_json(arguments.json, environment, summaries)
+    if arguments.plot is not None:
+        arguments.plot.write_text(render_plot(facts.model, summaries), encoding="utf-8")
+    _judge(summaries)
+    return 0
+
+
+def _judge(summaries: list[RunSummary]) -> None:
+    """Everything was shown: now whether it may be relied on. BatonError names each point that
+    has a refused or failed request, or whose figures are the client's."""
+    faults = [fault for summary in summaries for fault in _faults(summary)]
+    if faults:
+        raise BatonError("; ".join(faults))
+
+
+def _faults(summary: RunSummary) -> list[str]:
+    faults = []
+    if summary.num_refused:
+        what = f"{summary.num_refused} of {summary.run.num_sent} were refused"
+        faults.append(f"{summary.label}: {what} ({REFUSED}: {_text_of(summary, REFUSED)})")
+    if summary.failures:
+        (kind, num), *_ = summary.failures.most_common(1)
+        num_failed = summary.failures.total()
+        what = f"{num_failed} of {summary.run.num_sent} failed" if summary.good else "no answer"
+        faults.append(f"{summary.label}: {what} ({num} times {kind}: {_text_of(summary, kind)})")
+    if summary.client_fault:
+        faults.append(
+            f"{summary.label}: INVALID, the client was the bottleneck ({summary.client_fault}): "
+            "lower --rate, give the client a core of its own, or accept it with a higher "
+            "--max-lag-ms"
+        )
+    return faults
+
+
+def _text_of(summary: RunSummary, kind: str) -> str:
+    """In the endpoint's words."""
+    return next(s.error_text for s in summary.run.samples if s.error == kind)
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Fails before the run rather than after it."""
+    if arguments.plot is not None and arguments.plot.suffix != ".svg":
+        raise SettingsError(f"--plot {arguments.plot}: the plot is an SVG file, name it .svg")
+    for flag, path in (("--json", arguments.json), ("--plot", arguments.plot)):
+        if path is not None and not path.parent.is_dir():
+            raise SettingsError(f"{flag} {path}: there is no folder {path.parent}")
+
+
+def _write_json(path: Path | None, environment: dict[str, Any], runs: list[RunSummary]) -> None:
+    if path is None:
+        return
+    lines = [environment]
+    for summary in runs:
+        requests = [sample.record(summary.run.start_s) for sample in summary.run.samples]
+        lines += [{"load": summary.label, **request} for request in requests]
+        lines.append(summary.record())
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    if path == Path("-"):
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _say(arguments: argparse.Namespace, text: str) -> None:
+    """Tables go to the output, unless the JSON lines do."""
+    stream = sys.stderr if arguments.json == Path("-") else sys.stdout
+    stream.write(text)
+    stream.flush()

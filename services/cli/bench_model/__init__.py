@@ -1,1 +1,0 @@
-"""What `baton bench engine` and `baton bench kernels` are made of."""

@@ -1,0 +1,1 @@
+"""The processes of one `baton up`: planned, started, watched, stopped."""

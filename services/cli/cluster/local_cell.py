@@ -1,0 +1,128 @@
+"""A planned system, running: what `baton up` and `baton demo` have in common."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from services.cli.cluster.machine import num_cores, num_gpus
+from services.cli.cluster.output import Output
+from services.cli.cluster.plan import Machine, Plan
+from services.cli.cluster.ports import local_url, reserve_port
+from services.cli.cluster.redis_check import check_redis
+from services.cli.cluster.run_file import remove_record, runtime_folder, write_record
+from services.cli.cluster.supervisor import Supervisor
+from shared.model.checkpoint import load_checkpoint, max_model_len
+from shared.settings.groups import ModelSettings
+from shared.settings.load import changed
+from shared.state.embedded import EmbeddedRedis
+from shared.telemetry.logs import configure_logs
+
+
+@dataclass(frozen=True)
+class LocalCell:
+    """A supervised system and where it answers."""
+
+    supervisor: Supervisor
+    url: str
+
+
+def check_model(model: ModelSettings, length: int) -> None:
+    """ModelError, MissingError or SettingsError for a model that no process could serve, before
+    any is started. A hub id is fetched here, once for all of them. `length`: --max-model-len."""
+    checkpoint = load_checkpoint(model.name, random_weights=model.random_weights)
+    max_model_len(checkpoint.config, length)
+
+
+def this_machine() -> Machine:
+    return Machine(num_cores(), num_gpus())
+
+
+def baton_command() -> list[str]:
+    """How to run `baton` again as this process was run: the installed script, else the module."""
+    script = Path(sys.argv[0])
+    if script.name == "baton" and script.is_file():
+        return [sys.executable, str(script.resolve())]
+    return [sys.executable, "-m", "services.cli"]
+
+
+@asynccontextmanager
+async def running(
+    plan: Plan, output: Output, *, restart: bool, command: list[str] | None = None
+) -> AsyncIterator[LocalCell]:
+    """Starts everything; the cell is not ready yet. Everything has stopped afterwards."""
+    settings = plan.settings
+    configure_logs("warning")
+    if not settings.network.cell_secret:
+        settings = changed(settings, cell_secret=secrets.token_hex(32))
+        plan = replace(plan, settings=settings)
+    network, cell = settings.network, settings.cell
+    folder = runtime_folder()
+    with reserve_port(network.host, network.port) as holder:
+        port = holder.getsockname()[1]
+        url = local_url(network.host, port)
+        redis = EmbeddedRedis() if cell.embedded_redis else None
+        if redis is not None:
+            redis.start()
+        else:
+            await check_redis(cell.redis)
+        record = write_record(folder, port, url, output.log_folder)
+        try:
+            redis_url = cell.redis if redis is None else redis.url
+            tag = "" if redis is not None else f"-{secrets.token_hex(3)}"
+            supervisor = Supervisor(
+                plan.processes(redis_url, port, tag),
+                command or baton_command(),
+                output,
+                redis=redis,
+                restart=restart,
+            )
+            async with supervisor:
+                yield LocalCell(supervisor, url)
+        finally:
+            if redis is not None:
+                redis.stop()
+            remove_record(folder, record)
+
+
+@asynccontextmanager
+async def stop_signals() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGINT, SIGTERM or SIGHUP sets; a second signal ends everything at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(1)  # the kernel ends the children with us
+        stop.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in signals:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield stop
+    finally:
+        for number in signals:
+            with suppress(RuntimeError):
+                loop.remove_signal_handler(number)
+
+
+async def finished(work: Awaitable[None], stop: asyncio.Event) -> bool:
+    """Whether `work` ended before the stop signal, which cancels it; its error is raised."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

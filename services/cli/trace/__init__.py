@@ -1,0 +1,1 @@
+"""One request's stages as a picture."""

@@ -1,0 +1,199 @@
+"""The door to the HTTP layer: requests come in, and what operators and probes ask is answered."""
+
+import asyncio
+from typing import Any
+
+from services.gateway.owner.generation import GenerateRequest, Generation
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.machine.effects import Failure
+from services.gateway.owner.machine.request_machine import RequestMachine
+from services.gateway.owner.placement.return_times import ReturnTimes
+from services.gateway.owner.placement.router import missing_workers
+from services.gateway.owner.records.journal import Journal
+from services.gateway.owner.records.open_records import StoreState
+from services.gateway.owner.requests import LINE_FULL, Requests
+from shared.clock import Clock
+from shared.errors import OverloadedError
+from shared.kv.block_hash import chain_hashes
+from shared.protocol import FinishReason
+from shared.settings.groups import LimitSettings
+
+DRAIN_POLL_S = 0.05
+MIN_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+SHUTTING_DOWN = "this gateway is shutting down"
+FULL = "this gateway has as many requests as it may"
+
+
+class Door:
+    """All calls on the event loop."""
+
+    def __init__(
+        self,
+        limits: LimitSettings,
+        identity: GatewayIdentity,
+        requests: Requests,
+        links: WorkerLinks,
+        journal: Journal,
+        returns: ReturnTimes,
+        clock: Clock,
+    ) -> None:
+        self._limits = limits
+        self._identity = identity
+        self._requests = requests
+        self._links = links
+        self._journal = journal
+        self._returns = returns
+        self._clock = clock
+        self._start_s = clock.monotonic_s()
+        self._draining = False
+
+    # Requests
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Accept a request and send it on its way; OverloadedError if that is impossible now."""
+        returned = self._returns.claim(request)
+        num_kept = 0 if returned or request.follows else self._num_kept_places()
+        self._check_capacity(request, returned=returned)
+        live = self._open(request, returned=returned)
+        route = self._requests.route(live)
+        limit = self._limits.max_backlog * (1 + returned)
+        is_full = self._requests.num_in_line + num_kept >= limit
+        if route is None and is_full and not request.follows:
+            raise self._overloaded(request, LINE_FULL)
+        if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:
+            self._returns.clear()
+        self._requests.accept(live, route)
+        return live.generation
+
+    async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
+        """End early from the text side; returns when the outcome is recorded or late."""
+        live = self._requests.get(rid)
+        if live is not None:
+            self._requests.execute(live, live.machine.stop(reason, num_tokens))
+            await live.ended.wait()
+
+    async def cancel(self, rid: str, num_tokens: int) -> None:
+        """The client left; workers are told at once."""
+        live = self._requests.get(rid)
+        if live is not None:
+            self._requests.execute(live, live.machine.cancel(num_tokens))
+
+    async def close_record(self, rid: str) -> None:
+        """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
+        await self._requests.close_record(rid)
+
+    async def drain(self, limit_s: float) -> None:
+        """Accept nothing more; what lives has until the limit, then ends with one clean error."""
+        self._draining = True
+        deadline_s = self._clock.monotonic_s() + limit_s
+        while len(self._requests) and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
+        self._requests.abandon_all(Failure("gateway_stopping", "the gateway is shutting down", 503))
+
+    # How it fares
+
+    def ready(self) -> bool:
+        """Whether workers would serve a request now. Redis does not count: without it a request
+        is refused in words, and what runs goes on."""
+        return not self._unready()
+
+    def trouble(self) -> str:
+        """Why no request would be served now, and which registered workers are not linked;
+        nothing when all is well."""
+        return "; ".join(filter(None, (self._unready(), self._links.trouble())))
+
+    def store_state(self) -> StoreState:
+        """How Redis is, as far as this gateway knows."""
+        if not self._links.registry_answers:
+            return "away"
+        return "refuses writes" if self._requests.store_refuses_writes else "ok"
+
+    def other_pools(self) -> tuple[str, ...]:
+        """Pools of the model that have workers and are not served here."""
+        return self._links.other_pools
+
+    def status(self) -> dict[str, Any]:
+        """The body of `status --json`. Asks the workers how they are, for whoever asks next."""
+        identity = self._identity
+        self._links.ping_all()
+        return {
+            "version": identity.version,
+            "url": identity.url,
+            "admin_url": identity.admin_url,
+            "model": identity.model,
+            "max_model_len": self._links.max_model_len() or identity.max_model_len,
+            "block_size": identity.block_size,
+            "requests": {"live": len(self._requests)},
+            "workers": self._links.status(),
+            "trouble": self.trouble(),
+        }
+
+    def receipt(self, rid: str) -> dict[str, Any] | None:
+        """What happened to a request; None if it is not among the last 1,000."""
+        return self._journal.receipt(rid)
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The receipt of a request that has ended, after a short wait for the workers' last
+        words on it."""
+        return await self._journal.final_receipt(rid)
+
+    # Inside
+
+    def _open(self, request: GenerateRequest, *, returned: bool) -> LiveRequest:
+        hashing, block_size = self._identity.hashing, self._identity.block_size
+        root = hashing.root(request.tenant)
+        hashes = request.block_hashes
+        if hashes is None or block_size != hashing.block_size:
+            hashes = tuple(chain_hashes(root, request.prompt_ids, block_size))
+        return LiveRequest(
+            request=request,
+            machine=RequestMachine(request.sampling, self._limits.max_attempts),
+            generation=Generation(request.rid, self),
+            accepted=(self._clock.monotonic_s(), self._clock.wall_ns()),
+            hashes=(root, hashes),
+            block_size=block_size,
+            returned=returned,
+        )
+
+    def _unready(self) -> str:
+        if self._draining:
+            return SHUTTING_DOWN
+        if len(self._requests) >= self._limits.max_live_requests:
+            return FULL
+        return self._missing_workers()
+
+    def _missing_workers(self) -> str:
+        links = self._links
+        return missing_workers(links.views, self._identity.topology, links.prefill_seen)
+
+    def _check_capacity(self, request: GenerateRequest, *, returned: bool) -> None:
+        """A follow-up choice may wait for a worker even when the line is full, and may finish
+        during a drain, like the choice before it. At the cap no place is kept: a client that never
+        comes would take it from one that is there. A client that was told to come goes beyond
+        it."""
+        max_live = self._limits.max_live_requests + returned * self._max_kept_places()
+        if self._draining and not request.follows:
+            raise OverloadedError(SHUTTING_DOWN, retry_after_s=MIN_RETRY_S, status=503)
+        if len(self._requests) >= max_live:
+            raise self._overloaded(request, FULL)
+        if not request.follows and self._missing_workers():
+            away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
+            raise OverloadedError(
+                "no worker can serve this now",
+                retry_after_s=min(max(away_s, MIN_RETRY_S), MAX_RETRY_S),
+                status=503,
+            )
+
+    def _num_kept_places(self) -> int:
+        """Places in the line kept for clients that were told to come now."""
+        return min(self._returns.num_due(), self._max_kept_places())
+
+    def _max_kept_places(self) -> int:
+        """At most every second one, for they may not come."""
+        return self._limits.max_backlog // 2
+
+    def _overloaded(self, request: GenerateRequest, message: str) -> OverloadedError:
+        return OverloadedError(message, retry_after_s=self._returns.promise(request))

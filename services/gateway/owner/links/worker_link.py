@@ -1,0 +1,145 @@
+"""One linked worker: what it last said, and what is on its way to it."""
+
+from typing import Any, Protocol
+
+from services.gateway.owner.links.worker_view import WorkerView
+from shared.clock import Clock
+from shared.protocol import Hello, Load, Message
+
+_ON_THE_WAY_S = 0.01
+"""an assignment older than this is part of the load that a frame reports"""
+_UNKNOWN_LOAD = Load(0, 0, 0, 0, 0, 0, 0, 0, state="starting")
+
+
+class OpenLink(Protocol):
+    """The part of `shared.link.link.Link` that is used here."""
+
+    @property
+    def peer(self) -> Hello: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def send(self, message: Message) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class WorkerLink:
+    """An incarnation of a worker and the open link to it."""
+
+    def __init__(self, link: OpenLink, worker_id: str, token_s: float, clock: Clock) -> None:
+        hello = link.peer
+        assert hello.role != "gateway"
+        self.link = link
+        self.hello = hello
+        self.worker_id = worker_id
+        self.load = hello.load or _UNKNOWN_LOAD
+        self._leaves = False
+        self.counters: dict[str, int] = {}
+        self.stages: dict[str, int] = {}
+        self.num_unanswered_pings = 0
+        self.last_frame_s = clock.monotonic_s()
+        self._clock = clock
+        self._room_limit: int | None = None
+        """the room it had when nothing was queued"""
+        self._charges: dict[str, tuple[float, int]] = {}
+        """rid -> (when sent, prompt tokens) of what the reported load may not include"""
+        self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0, token_s)
+        self.note_load(self.load)
+
+    @property
+    def incarnation(self) -> str:
+        return self.hello.incarnation
+
+    @property
+    def drains(self) -> bool:
+        """It is known to be on its way out: that it goes is no death."""
+        return self._leaves or self.load.state == "draining"
+
+    def send(self, message: Message) -> None:
+        self.link.send(message)
+
+    def note_frame(self) -> None:
+        self.last_frame_s = self._clock.monotonic_s()
+        self.num_unanswered_pings = 0
+
+    def note_load(self, load: Load) -> None:
+        """What the worker says of itself; it includes all but the latest assignments."""
+        self.load = load
+        self._note_incoming(load)
+        if not load.queued_tokens:
+            self._room_limit = load.room_tokens
+        sent_before_s = self._clock.monotonic_s() - _ON_THE_WAY_S
+        for rid, (sent_s, _) in list(self._charges.items()):
+            if sent_s > sent_before_s:
+                break
+            del self._charges[rid]
+        self._refresh()
+
+    def _note_incoming(self, load: Load) -> None:
+        incoming = self.view.incoming
+        for p_inc, known in incoming.items():
+            if known.num_tokens:
+                incoming[p_inc] = known._replace(num_tokens=0)
+        incoming.update((item.prefill_incarnation, item) for item in load.incoming)
+
+    def forget_source(self, prefill_incarnation: str) -> None:
+        """This prefill worker is gone."""
+        self.view.incoming.pop(prefill_incarnation, None)
+
+    def charge(self, rid: str, num_tokens: int) -> None:
+        """A sequence with this many prompt tokens to compute is on its way."""
+        self._charges[rid] = (self._clock.monotonic_s(), num_tokens)
+        self._refresh()
+
+    def settle(self, rid: str) -> None:
+        """The worker has answered: the load it reports next counts the sequence, or not."""
+        self._charges.pop(rid, None)
+
+    def note_full(self) -> None:
+        """It refused for lack of room: no more until it says otherwise."""
+        self.view.room_tokens = 0
+        self.view.idle = False
+
+    def note_draining(self) -> None:
+        """It takes nothing new."""
+        self.view.ready = False
+
+    def note_leaving(self) -> None:
+        """It takes nothing new, and will go."""
+        self._leaves = True
+        self.view.ready = False
+
+    def _refresh(self) -> None:
+        load, view = self.load, self.view
+        on_the_way = sum(tokens for _, tokens in self._charges.values())
+        view.ready = load.state == "ready" and not self._leaves
+        view.room_tokens = load.room_tokens - on_the_way
+        view.idle = not on_the_way and load.room_tokens == self._room_limit
+        view.queued_tokens = load.queued_tokens + on_the_way
+        view.num_sequences = load.running + load.waiting + len(self._charges)
+        view.spare_blocks = load.free + load.cached
+        view.unpulled_tokens = load.unpulled_tokens + on_the_way
+        view.unreserved_tokens = load.unreserved_tokens
+
+    def status(self, *, suspect: bool = False) -> dict[str, Any]:
+        """Its entry in `status --json`."""
+        load = self.load
+        return {
+            "id": self.worker_id,
+            "role": self.hello.role,
+            "pid": self.hello.pid,
+            "host": self.hello.host,
+            "incarnation": self.incarnation,
+            "state": "suspect" if suspect else load.state,
+            "kv": {
+                "total": load.total,
+                "free": load.free,
+                "cached": load.cached,
+                "held": load.held,
+            },
+            "running": load.running,
+            "waiting": load.waiting,
+            "heartbeat_age_s": round(self._clock.monotonic_s() - self.last_frame_s, 3),
+        }

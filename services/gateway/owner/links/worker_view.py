@@ -1,0 +1,34 @@
+"""What the gateway knows of a worker when it decides."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.protocol import Incoming
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """What the gateway knows of a worker; its link keeps it up to date, the router only reads
+    it (64 fresh copies a decision would cost more than the decision)."""
+
+    incarnation: str
+    role: Literal["prefill", "decode"]
+    ready: bool
+    room_tokens: int
+    """prompt tokens it would take now, less what is on its way to it"""
+    idle: bool
+    """nothing waits there: it takes a prompt of any length"""
+    queued_tokens: int
+    """prompt tokens there or on the way, not yet computed"""
+    num_sequences: int
+    """running, waiting and on the way"""
+    spare_blocks: int
+    """free or cached KV blocks"""
+    token_s: float
+    """fitted seconds per prompt token"""
+    unpulled_tokens: int = 0
+    """prompt tokens, on the way here too, whose KV nobody pulls yet; prefill workers only"""
+    incoming: dict[str, Incoming] = field(default_factory=dict)
+    """what it pulls, by prefill worker; one that it pulls nothing from keeps its last rate"""
+    unreserved_tokens: dict[str, int] = field(default_factory=dict)
+    """prompt tokens whose KV lacks blocks there, by prefill worker"""

@@ -1,0 +1,47 @@
+"""Whether a prompt may start now: only if what it leads to will be taken in time.
+
+Pure. A hand-over that is the bottleneck must show here and not as requests that die waiting for
+it: the KV that a prefill worker has still to hand over, divided by the rate at which decode workers
+were measured to pull it, is how long a new prompt's KV would wait. A link with nothing to carry
+always takes one, so a slow one is tried again. KV that waits for blocks of a decode worker waits
+for no link: such a worker is full, and a prompt computed there would wait as well.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from services.gateway.owner.links.worker_view import WorkerView
+
+HAND_OVER_LIMIT_S = 0.5
+"""KV waits no longer than this for its turn on the link. The wait stands between the client's
+first two tokens; half a second keeps a link busy between two arrivals"""
+
+
+def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -> list[WorkerView]:
+    """The prefill workers whose links take one more prompt. A rate never measured is no limit."""
+    unreserved_tokens = Counter[str]()
+    for worker in decode:
+        unreserved_tokens.update(worker.unreserved_tokens)
+    left_tokens = {
+        worker.incarnation: max(0, worker.unpulled_tokens - unreserved_tokens[worker.incarnation])
+        for worker in prefill
+    }
+    tokens_s = dict.fromkeys(left_tokens, 0.0)
+    for worker in decode:
+        for p_inc, incoming in worker.incoming.items():
+            if p_inc in left_tokens:
+                left_tokens[p_inc] += incoming.num_tokens
+                tokens_s[p_inc] += incoming.tokens_s
+    return [
+        worker
+        for worker in prefill
+        if left_tokens[worker.incarnation] <= HAND_OVER_LIMIT_S * tokens_s[worker.incarnation]
+        or not tokens_s[worker.incarnation]
+    ]
+
+
+def is_behind(decode: WorkerView) -> bool:
+    """Whether this decode worker has more to pull than it can in time."""
+    measured = [incoming for incoming in decode.incoming.values() if incoming.tokens_s]
+    pull_s = sum(incoming.num_tokens / incoming.tokens_s for incoming in measured)
+    return pull_s > HAND_OVER_LIMIT_S

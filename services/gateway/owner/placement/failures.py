@@ -1,0 +1,76 @@
+"""What has failed lately in this gateway's cell: a circuit breaker per worker and per pair. Pure.
+
+closed --failure--> open for 1 s --> half open: one request is the probe
+half open --success--> closed          --failure--> open for twice as long, up to 30 s
+"""
+
+from dataclasses import dataclass
+
+from services.gateway.owner.placement.avoidance import Key
+
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 30.0
+FORGET_S = 120.0
+"""after its pause: nobody chose it, or it is no more"""
+
+
+@dataclass(slots=True)
+class _Breaker:
+    pause_s: float
+    until_s: float
+    num_failures: int = 1
+    """since its last success"""
+    probed: bool = False
+    """a request was let through since the last pause ended"""
+
+
+class Failures:
+    """`now_s` is any monotonic clock's; the same for all calls."""
+
+    def __init__(self) -> None:
+        self._breakers: dict[Key, _Breaker] = {}
+
+    def note_failure(self, key: Key, now_s: float) -> None:
+        """An attempt there failed. Many that fail of one cause open it once."""
+        self._forget(now_s)
+        breaker = self._breakers.get(key)
+        if breaker is None:
+            self._breakers[key] = _Breaker(FIRST_PAUSE_S, now_s + FIRST_PAUSE_S)
+            return
+        breaker.num_failures += 1
+        if breaker.probed or now_s >= breaker.until_s:
+            breaker.pause_s = min(2 * breaker.pause_s, MAX_PAUSE_S)
+            breaker.until_s = now_s + breaker.pause_s
+            breaker.probed = False
+
+    def note_success(self, *keys: Key) -> None:
+        """An attempt that began there got on."""
+        for key in keys:
+            self._breakers.pop(key, None)
+
+    def note_choice(self, key: Key, now_s: float) -> None:
+        """A request goes there. After the pause it is the probe, and the only one for as long as
+        that pause was, should nothing be heard of it."""
+        breaker = self._breakers.get(key)
+        if breaker is not None and now_s >= breaker.until_s:
+            breaker.until_s = now_s + breaker.pause_s
+            breaker.probed = True
+
+    def closed_to(self, now_s: float) -> frozenset[Key]:
+        """Where requests should not go now."""
+        if not self._breakers:
+            return frozenset()
+        return frozenset(key for key, b in self._breakers.items() if now_s < b.until_s)
+
+    def broken(self, now_s: float) -> frozenset[Key]:
+        """The pairs among them that failed more than once: trying again did not help."""
+        return frozenset(
+            key
+            for key in self.closed_to(now_s)
+            if len(key) > 1 and self._breakers[key].num_failures > 1
+        )
+
+    def _forget(self, now_s: float) -> None:
+        gone = [key for key, b in self._breakers.items() if now_s >= b.until_s + FORGET_S]
+        for key in gone:
+            del self._breakers[key]

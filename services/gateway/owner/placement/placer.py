@@ -1,0 +1,138 @@
+"""Chooses workers for requests, from what is known of both at this moment (steps 3 and 5).
+
+The rules are pure (`router`, `avoidance`, `failures`). Here they get the linked workers, the
+prefixes these have cached, and what has failed lately; and what was chosen is charged.
+"""
+
+import random
+
+from services.gateway.owner.identity import GatewayIdentity
+from services.gateway.owner.links.worker_link import WorkerLink
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.machine.effects import Effect
+from services.gateway.owner.placement.avoidance import Avoidance, Key
+from services.gateway.owner.placement.failures import Failures
+from services.gateway.owner.placement.router import (
+    Placement,
+    Prompt,
+    Route,
+    choose_decode,
+    choose_placement,
+    choose_worker,
+    reachable,
+)
+from services.gateway.owner.records.journal import Journal
+from shared.clock import Clock
+from shared.state.prefix_index import PrefixIndex
+
+
+class Placer:
+    """Knows where requests may go. Called on the event loop."""
+
+    def __init__(
+        self,
+        identity: GatewayIdentity,
+        links: WorkerLinks,
+        index: PrefixIndex,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self._identity = identity
+        self._links = links
+        self._index = index
+        self._journal = journal
+        self._clock = clock
+        self._failures = Failures()
+        self._rng = random.Random(identity.gateway_incarnation)  # noqa: S311 -- spreads load, hides nothing
+
+    def placement(self) -> Placement | None:
+        """Where prompts may go now; None when nobody can serve."""
+        links = self._links
+        return choose_placement(links.views, self._identity.topology, links.prefill_seen)
+
+    def takes_prompts(self, worker: WorkerLink) -> bool:
+        """Whether prompts may go there now: to a decode worker none while prefill lives."""
+        placement = self.placement()
+        return placement is not None and any(view is worker.view for view in placement.workers)
+
+    def route(self, live: LiveRequest) -> Route | None:
+        """The best worker with room; None if there is none."""
+        placement = self.placement()
+        if placement is None:
+            return None
+        prompt = self._prompt(live)
+        placement = reachable(placement, self._links.views, prompt.avoidance)
+        return choose_worker(placement, prompt, self._rng)
+
+    def assign(self, live: LiveRequest, route: Route) -> list[Effect]:
+        """The waiting epoch goes there."""
+        worker = self._links.get(route.incarnation)
+        assert worker is not None
+        worker.charge(live.rid, len(live.work.token_ids))
+        self._note_choice(live, (route.incarnation,))
+        live.assignment.note_route(route)
+        live.note_placed()
+        self._journal.assigned(live, worker.worker_id)
+        return live.machine.assign(route.incarnation, route.mode, route.reason)
+
+    def choose_decode(self, live: LiveRequest) -> list[Effect]:
+        """Step 5: prefill has started, so decode may reserve. With no decode worker alive the
+        choice waits for one."""
+        source = live.machine.prefill_incarnation or ""
+        inc = choose_decode(self._links.views, self._prompt(live), source)
+        worker = self._links.get(inc)
+        if inc is None or worker is None:
+            return []
+        worker.charge(live.rid, 0)
+        self._note_choice(live, (inc,), (source, inc))
+        self._journal.decode_chosen(live, worker.worker_id)
+        return live.machine.choose_decode(live.machine.epoch, inc)
+
+    def note_success(self, *keys: Key) -> None:
+        """An attempt that began there got on."""
+        self._failures.note_success(*keys)
+
+    def note_failure(self, live: LiveRequest, key: Key) -> None:
+        """An attempt failed there."""
+        live.assignment.note_failure(key)
+        self._failures.note_failure(key, self._clock.monotonic_s())
+
+    def pool_tokens_per_s(self) -> float:
+        """What the workers that take prompts now compute together; 0 if there are none."""
+        placement = self.placement()
+        return sum(1 / worker.token_s for worker in placement.workers) if placement else 0.0
+
+    def any_idle(self) -> bool:
+        """Whether a worker that takes prompts now has none waiting."""
+        placement = self.placement()
+        return placement is not None and any(worker.idle for worker in placement.workers)
+
+    def num_uncached(self, live: LiveRequest) -> int:
+        """Tokens that its next attempt has to compute where most of them are cached."""
+        prompt = self._prompt(live)
+        cached = max(prompt.holders.values(), default=0) * prompt.block_size
+        return max(prompt.num_tokens - cached, 1)
+
+    def _note_choice(self, live: LiveRequest, *keys: Key) -> None:
+        now_s = self._clock.monotonic_s()
+        live.timing.note_progress(now_s)
+        for key in keys:
+            self._failures.note_choice(key, now_s)
+
+    def _prompt(self, live: LiveRequest) -> Prompt:
+        preferred = live.assignment.prefer_incarnation
+        holders = self._index.holders(live.block_hashes)
+        if preferred is not None and preferred == live.request.prefer_incarnation:
+            holders[preferred] = len(live.block_hashes)
+        block_size = self._identity.block_size
+        avoidance = self._avoidance(live)
+        return Prompt(len(live.work.token_ids), block_size, holders, preferred, avoidance)
+
+    def _avoidance(self, live: LiveRequest) -> Avoidance:
+        now_s, failed = self._clock.monotonic_s(), live.assignment.failed
+        return Avoidance(
+            failed | self._failures.closed_to(now_s),
+            live.assignment.failed_again | self._failures.broken(now_s),
+            frozenset(inc for key in failed for inc in key),
+        )

@@ -1,0 +1,229 @@
+"""Step 3 of a request: which worker computes the prompt, and which one decodes.
+
+Pure: a decision from a snapshot of the workers, their cached prefixes and a fitted cost. The
+estimate is the time to token 1, (queued + uncached tokens) * seconds per token. Candidates are
+the holders of the longest prefixes, two random workers and the least loaded one: enough to
+find the best in practice, and not everybody picks the same worker at once.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.machine.effects import LocalReason, Mode
+from services.gateway.owner.placement.admission import is_behind, taken_in_time
+from services.gateway.owner.placement.avoidance import NOBODY, Avoidance
+from shared.settings.groups import Topology
+
+MAX_HOLDERS = 8
+NUM_RANDOM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What routing needs of a request."""
+
+    num_tokens: int
+    block_size: int
+    holders: Mapping[str, int]
+    """incarnation -> leading blocks it holds"""
+    prefer_incarnation: str | None = None
+    avoidance: Avoidance = NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The chosen worker and why."""
+
+    incarnation: str
+    mode: Mode
+    reason: LocalReason
+    num_uncached_tokens: int
+    estimate_s: float
+    num_candidates: int
+    why: str
+    """preferred, prefix, least_loaded or only"""
+
+    @property
+    def text(self) -> str:
+        """For the receipt."""
+        return (
+            f"{self.mode}{':' + self.reason if self.reason else ''} on {_WHY_TEXT[self.why]};"
+            f" ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
+            f" candidates={self.num_candidates}"
+        )
+
+
+_WHY_TEXT = {
+    "only": "the only worker",
+    "prefix": "the worker with the prefix",
+    "preferred": "the preferred worker",
+    "least_loaded": "the least loaded worker",
+}
+"""Route.why in a receipt"""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where prompts may go now: the mode, its reason, and the ready workers for it."""
+
+    mode: Mode
+    reason: LocalReason
+    workers: Sequence[WorkerView]
+
+
+def choose_placement(
+    workers: Sequence[WorkerView], topology: Topology, prefill_seen: bool
+) -> Placement | None:
+    """Prefill workers if one lives, else decode workers alone; None when nobody can serve.
+
+    `prefill_seen`: the pool has had a prefill worker. Until then a pool of topology `pd` is
+    still starting, and one of topology `auto` is aggregated.
+    """
+    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    if topology != "agg":
+        prefill = [worker for worker in workers if worker.ready and worker.role == "prefill"]
+        if prefill and not decode:
+            return Placement("prefill", "", prefill)
+        if prefill:
+            return _hand_over(prefill, decode)
+    if not decode or (topology == "pd" and not prefill_seen):
+        return None
+    aggregated = topology == "agg" or not prefill_seen
+    return Placement("local", "agg" if aggregated else "no_prefill_worker", decode)
+
+
+def missing_workers(workers: Sequence[WorkerView], topology: Topology, prefill_seen: bool) -> str:
+    """Which workers a request would need that are not there; nothing when it can be served."""
+    starting = topology == "pd" and not prefill_seen
+    texts = []
+    for role in ("prefill", "decode") if starting else ("decode",):
+        linked = [worker for worker in workers if worker.role == role]
+        if not linked:
+            texts.append(f"no {role} worker is linked")
+        elif not any(worker.ready for worker in linked):
+            texts.append(f"no linked {role} worker takes work")
+    return "; ".join(texts)
+
+
+def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement:
+    """To the prefill workers whose KV is taken in time, else past them."""
+    open_links = taken_in_time(prefill, decode)
+    if open_links:
+        return Placement("prefill", "", open_links)
+    return Placement("local", "slow_link", decode)
+
+
+def reachable(
+    placement: Placement, workers: Sequence[WorkerView], avoidance: Avoidance
+) -> Placement:
+    """`placement` without prefill workers that no decode worker can pull from now. If every pair
+    is broken, decode workers compute the prompt themselves: slower, but it gets there."""
+    if placement.mode == "local" or not avoidance.closed:
+        return placement
+    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    connected = avoidance.connected(placement.workers, decode)
+    if connected:
+        return Placement("prefill", "", connected)
+    return Placement("local", "no_pair", decode)
+
+
+def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
+    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog.
+
+    A worker that failed is not chosen for being the only one with room: it has room because it
+    fails."""
+    open_ = prompt.avoidance.open(placement.workers)
+    workers = [w for w in open_ if w.idle or w.room_tokens >= prompt.num_tokens]
+    workers = list(prompt.avoidance.unsuspected(workers))
+    if not workers:
+        return None
+    candidates = _candidates(workers, prompt, rng)
+    estimates = [_estimate(worker, prompt) for worker in candidates]
+    best = min(range(len(candidates)), key=lambda at: (estimates[at], candidates[at].incarnation))
+    chosen = candidates[best]
+    return Route(
+        incarnation=chosen.incarnation,
+        mode=placement.mode,
+        reason=placement.reason,
+        num_uncached_tokens=_uncached(chosen, prompt),
+        estimate_s=estimates[best][1],
+        num_candidates=len(candidates),
+        why=_why(chosen, prompt, len(workers)),
+    )
+
+
+def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "") -> str | None:
+    """Step 5: the decode worker with the fewest sequences; then more of the prefix, more spare
+    blocks. It pulls from `source`.
+
+    None when no decode worker is ready: prefill goes on and the choice is made later.
+    """
+    ready = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    if not ready:
+        return None
+    avoidance = prompt.avoidance
+    best = avoidance.unsuspected(avoidance.open(ready, source))
+    needed = -(-prompt.num_tokens // prompt.block_size)
+    holders = prompt.holders
+    return min(
+        best,
+        key=lambda w: (
+            w.spare_blocks < needed,
+            is_behind(w),
+            w.num_sequences,
+            -holders.get(w.incarnation, 0),
+            -w.spare_blocks,
+            w.incarnation,
+        ),
+    ).incarnation
+
+
+def _candidates(
+    workers: list[WorkerView], prompt: Prompt, rng: random.Random
+) -> Sequence[WorkerView]:
+    if len(workers) <= MAX_HOLDERS:
+        return workers
+    holders = prompt.holders
+    chosen = [_least_loaded(workers)]
+    if holders:
+        held = [
+            (-holders[w.incarnation], w.queued_tokens, w.incarnation, w)
+            for w in workers
+            if w.incarnation in holders
+        ]
+        chosen += [item[-1] for item in sorted(held)[:MAX_HOLDERS]]
+    chosen += [workers[int(rng.random() * len(workers))] for _ in range(NUM_RANDOM)]
+    if prompt.prefer_incarnation is not None:
+        chosen += [worker for worker in workers if worker.incarnation == prompt.prefer_incarnation]
+    return list({worker.incarnation: worker for worker in chosen}.values())
+
+
+def _least_loaded(workers: list[WorkerView]) -> WorkerView:
+    best, best_s = workers[0], float("inf")
+    for worker in workers:
+        queue_s = worker.queued_tokens * worker.token_s
+        if queue_s < best_s or (queue_s == best_s and worker.incarnation < best.incarnation):
+            best, best_s = worker, queue_s
+    return best
+
+
+def _uncached(worker: WorkerView, prompt: Prompt) -> int:
+    """Tokens left to compute; the last one always is, its logits are wanted."""
+    cached = prompt.holders.get(worker.incarnation, 0) * prompt.block_size
+    return max(prompt.num_tokens - cached, 1)
+
+
+def _estimate(worker: WorkerView, prompt: Prompt) -> tuple[bool, float]:
+    """Sorts a retry's former worker first: its cache holds what that attempt computed."""
+    seconds_s = (worker.queued_tokens + _uncached(worker, prompt)) * worker.token_s
+    return (worker.incarnation != prompt.prefer_incarnation, seconds_s)
+
+
+def _why(chosen: WorkerView, prompt: Prompt, num_workers: int) -> str:
+    if num_workers == 1:
+        return "only"
+    if chosen.incarnation == prompt.prefer_incarnation:
+        return "preferred"
+    return "prefix" if chosen.incarnation in prompt.holders else "least_loaded"

@@ -1,0 +1,112 @@
+"""Notes what becomes of each request: in its receipt, in the gateway's totals, for observers."""
+
+from typing import Any, Literal
+
+from services.gateway.owner.counters import DispatchCounters
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.machine.effects import End, WriteFinish
+from services.gateway.owner.records.observer import Observer
+from services.gateway.owner.records.receipt import AttemptNote
+from services.gateway.owner.records.receipts import Receipts
+from shared.clock import Clock
+from shared.protocol import Spans
+
+RECEIPT_WAIT_S = 0.05
+
+
+class Journal:
+    """The only writer of receipts. Called on the event loop."""
+
+    def __init__(self, counters: DispatchCounters, observer: Observer, clock: Clock) -> None:
+        self._counters = counters
+        self._observer = observer
+        self._clock = clock
+        self._receipts = Receipts()
+
+    def accepted(self, live: LiveRequest) -> None:
+        self._receipts.add(live.receipt)
+
+    def waits(self, live: LiveRequest, reason: Literal["no_worker", "no_room"]) -> None:
+        """For a worker: there is none, or none has room."""
+        live.receipt.waited = reason
+
+    def held(self, live: LiveRequest) -> None:
+        """It waits for the retry budget."""
+        live.receipt.waited = "retry_budget"
+        self._counters.retries_held += 1
+
+    def assigned(self, live: LiveRequest, worker_id: str) -> None:
+        """The epoch has its route."""
+        receipt, route = live.receipt, live.assignment.route
+        assert route is not None
+        note = AttemptNote(live.machine.epoch, route.mode, route.reason, route.text)
+        earlier = receipt.attempts[-1:]
+        note.queued_ns = earlier[0].ended_ns if earlier else receipt.accepted_ns
+        note.assigned_ns = self._clock.wall_ns()
+        note.prefill = worker_id
+        note.decode = worker_id if route.mode == "local" else ""
+        receipt.attempts.append(note)
+        self._counters.attempts[live.assignment.cause] += 1
+
+    def assigned_at_once(self) -> None:
+        """Without waiting in the line."""
+        self._counters.direct_assigns += 1
+
+    def pulled(self, num_requests: int) -> None:
+        """Assigned because a worker popped them."""
+        self._counters.backlog_pulls += num_requests
+
+    def decode_chosen(self, live: LiveRequest, worker_id: str) -> None:
+        live.receipt.attempts[-1].decode = worker_id
+
+    def started(self, live: LiveRequest) -> None:
+        """The first chunk is scheduled."""
+        receipt = live.receipt
+        now_ns = receipt.attempts[-1].started_ns = self._clock.wall_ns()
+        if not receipt.first_token_ns:
+            receipt.started_ns = now_ns
+
+    def first_token(self, live: LiveRequest) -> bool:
+        """The first token of an epoch; True if it is the request's own first."""
+        receipt = live.receipt
+        now_ns = receipt.attempts[-1].first_token_ns = self._clock.wall_ns()
+        if receipt.first_token_ns:
+            return False
+        receipt.first_token_ns = now_ns
+        receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
+        self._observer.first_token(receipt)
+        return True
+
+    def retried(self, live: LiveRequest, cause: str) -> None:
+        """The attempt has ended, the request has not."""
+        live.receipt.attempts[-1].finish(cause, self._clock.wall_ns())
+
+    def finishing(self, live: LiveRequest, effect: WriteFinish) -> None:
+        live.receipt.completion_tokens, live.receipt.code = effect.num_tokens, effect.code
+
+    def ended(self, live: LiveRequest, end: End) -> None:
+        receipt = live.receipt
+        receipt.outcome = end.outcome
+        receipt.code = end.failure.code if end.failure else receipt.code
+        receipt.ended_ns = self._clock.wall_ns()
+        if receipt.attempts and not receipt.attempts[-1].end:
+            receipt.attempts[-1].finish(end.outcome, receipt.ended_ns)
+        self._counters.requests[end.outcome] += 1
+        self._observer.ended(live.request, receipt)
+
+    def spans(self, message: Spans, worker_id: str) -> None:
+        """They may come after the end, so they go to the receipt, not to the request."""
+        receipt = self._receipts.get(message.attempt.rid)
+        if receipt is not None:
+            for span in message.spans:
+                receipt.note(message.attempt.epoch, worker_id, span)
+
+    def receipt(self, rid: str) -> dict[str, Any] | None:
+        """What happened to a request; None if it is not among the last 1,000."""
+        return self._receipts.body(rid)
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The receipt of a request that has ended, after a short wait for the workers' last
+        words on it."""
+        await self._receipts.wait_complete(rid, RECEIPT_WAIT_S)
+        return self.receipt(rid)

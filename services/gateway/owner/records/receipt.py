@@ -1,0 +1,203 @@
+"""What happened to one request: for support, for the demo's waterfall, for tests."""
+
+import asyncio
+import os
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from services.gateway.owner.machine.effects import Outcome
+from shared.protocol import Span
+from shared.telemetry import attributes as names
+
+MAX_SPANS = 256
+"""kept of one request"""
+
+_STAGES = ("earlier_attempts", "queue", "prefill", "handover", "decode")
+_GATEWAY = "gateway"
+_NOTABLE_WAIT_NS = 1_000_000
+
+
+@dataclass
+class AttemptNote:
+    """One epoch: where it went and how it ended."""
+
+    epoch: int
+    mode: str
+    reason: str
+    route: str
+    prefill: str = ""
+    """worker ids"""
+    decode: str = ""
+    end: str = ""
+    queued_ns: int = 0
+    """accepted, or the end of the attempt before"""
+    assigned_ns: int = 0
+    started_ns: int = 0
+    first_token_ns: int = 0
+    ended_ns: int = 0
+
+    def finish(self, end: str, now_ns: int) -> None:
+        self.end, self.ended_ns = end, now_ns
+
+
+@dataclass
+class Receipt:
+    """Facts of one request. Times are wall-clock nanoseconds, 0 = not yet."""
+
+    rid: str
+    endpoint: str
+    prompt_tokens: int
+    received_ns: int
+    accepted_ns: int
+    started_ns: int = 0
+    """the START that token 0 came from"""
+    first_token_ns: int = 0
+    """token 0 arrived at the gateway"""
+    ended_ns: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    outcome: Outcome | None = None
+    code: str = ""
+    waited: str = ""
+    """why it had to wait for a worker: no_worker, no_room or retry_budget"""
+    attempts: list[AttemptNote] = field(default_factory=list)
+    spans: list[tuple[int, str, Span]] = field(default_factory=list)
+    """(epoch, worker id, span) as the workers reported them"""
+    group: str = ""
+    """id of the HTTP request whose answer has several choices, this among them"""
+    choice: int = 0
+    """its index there"""
+    prompt: int = 0
+    """which of the HTTP request's prompts it continues"""
+    told: asyncio.Event | None = None
+    """set when `complete` turns true, for whoever waits for that"""
+
+    def note(self, epoch: int, worker: str, span: Span) -> None:
+        """A worker's span; it replaces what was said before of the same stage."""
+        for place, (known_epoch, known_worker, known) in enumerate(self.spans):
+            if (known_epoch, known_worker, known.name) == (epoch, worker, span.name):
+                self.spans[place] = (epoch, worker, span)
+                return
+        if len(self.spans) < MAX_SPANS:
+            self.spans.append((epoch, worker, span))
+        if self.told is not None and self.complete:
+            self.told.set()
+
+    @property
+    def complete(self) -> bool:
+        """It has ended, and workers have told what its critical path is made of."""
+        if not self.ended_ns or not self.attempts:
+            return bool(self.ended_ns)
+        last = self.attempts[-1]
+        if not last.first_token_ns:
+            return True
+        needed = [names.SPAN_PREFILL]
+        if last.mode == "prefill" and last.decode and self.completion_tokens > 1:
+            needed += [names.SPAN_TRANSFER, names.SPAN_DECODE]
+        return all(self.span(name, last.epoch) is not None for name in needed)
+
+    def own_spans(self) -> list[tuple[int, str, Span]]:
+        """The stages that happen in the gateway: reading the request, and waiting for a worker
+        where there was none with room."""
+        own = [(0, Span(names.SPAN_READ, self.received_ns, self.accepted_ns, os.getpid()))]
+        for attempt in self.attempts:
+            if attempt.assigned_ns - attempt.queued_ns > _NOTABLE_WAIT_NS:
+                times = (attempt.queued_ns, attempt.assigned_ns)
+                own.append((attempt.epoch, Span(names.SPAN_QUEUE, *times, os.getpid())))
+        return [(epoch, _GATEWAY, span) for epoch, span in own]
+
+    def span(self, name: str, epoch: int | None = None) -> Span | None:
+        """The last span of that name, of one epoch or of any."""
+        for span_epoch, _, span in reversed(self.spans):
+            if span.name == name and epoch in (None, span_epoch):
+                return span
+        return None
+
+    def critical_path_ms(self) -> dict[str, float]:
+        """The request's time cut into stages that add up to it exactly; {} while it lives.
+
+        queue: accepted -> first chunk scheduled. prefill: -> token 1 here. handover: -> the
+        first decode step begins. decode: -> the recorded end. They are those of the attempt
+        that ended the request; `earlier_attempts`, if there were any, is what came before it,
+        and `other` is what no stage has: reading the request, before it was accepted."""
+        if not self.ended_ns:
+            return {}
+        cuts = [self.accepted_ns]
+        for cut_ns in self._stage_ends_ns():
+            cuts.append(min(max(cut_ns, cuts[-1]), self.ended_ns))
+        path = {
+            stage: end - begin for stage, (begin, end) in zip(_STAGES, pairwise(cuts), strict=True)
+        }
+        if len(self.attempts) <= 1:
+            path["queue"] += path.pop("earlier_attempts")
+        total = self.ended_ns - self.received_ns
+        path["other"] = total - sum(path.values())
+        path["total"] = total
+        return {stage: value / 1e6 for stage, value in path.items()}
+
+    def _stage_ends_ns(self) -> tuple[int, ...]:
+        """Where each of _STAGES ends, if it was reached."""
+        end_ns = self.ended_ns
+        if not self.attempts:
+            return (self.accepted_ns, end_ns, end_ns, end_ns, end_ns)
+        last = self.attempts[-1]
+        prefill = self.span(names.SPAN_PREFILL, last.epoch)
+        decode = self.span(names.SPAN_DECODE, last.epoch)
+        start_ns = prefill.start_ns if prefill else last.started_ns or end_ns
+        token_ns = last.first_token_ns or end_ns
+        handed_over = decode is not None and last.mode == "prefill"
+        decode_ns = decode.start_ns if handed_over and decode else token_ns
+        return (last.queued_ns, start_ns, token_ns, decode_ns, end_ns)
+
+    def overlapped_ms(self) -> float:
+        """The part of the last hand-over that ran during prefill and so cost no time."""
+        transfer = self.span(names.SPAN_TRANSFER)
+        if transfer is None or not self.attempts:
+            return 0.0
+        token_ns = self.attempts[-1].first_token_ns
+        return max(0, min(token_ns, transfer.end_ns) - transfer.start_ns) / 1e6
+
+    def as_dict(self) -> dict[str, Any]:
+        """The body of `/v1/baton/requests/{id}`."""
+        transfer = self.span(names.SPAN_TRANSFER)
+        moved = transfer.attributes if transfer else {}
+        return {
+            "id": self.rid,
+            "group": self.group,
+            "choice": self.choice,
+            "prompt": self.prompt,
+            "endpoint": self.endpoint,
+            "state": self.outcome or "live",
+            "code": self.code,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+            "received_ns": self.received_ns,
+            "accepted_ns": self.accepted_ns,
+            "started_ns": self.started_ns,
+            "first_token_ns": self.first_token_ns,
+            "ended_ns": self.ended_ns,
+            "waited": self.waited,
+            "route": self.attempts[-1].route if self.attempts else "",
+            "workers": self._workers(),
+            "attempts": [asdict(attempt) for attempt in self.attempts],
+            "transport": moved.get(names.TRANSFER_TRANSPORT, ""),
+            "bytes": moved.get(names.TRANSFER_BYTES, 0),
+            "blocks": moved.get(names.TRANSFER_BLOCKS, 0),
+            "stages": [
+                {**asdict(span), "epoch": epoch, "worker": worker}
+                for epoch, worker, span in sorted(
+                    [*self.own_spans(), *self.spans], key=lambda item: item[2].start_ns
+                )
+            ],
+            "critical_path_ms": self.critical_path_ms(),
+            "handover_overlapped_ms": self.overlapped_ms(),
+        }
+
+    def _workers(self) -> dict[str, str]:
+        if not self.attempts:
+            return {}
+        last = self.attempts[-1]
+        pair = {"prefill": last.prefill, "decode": last.decode}
+        return {role: worker for role, worker in pair.items() if worker}

@@ -1,0 +1,318 @@
+"""The requests this gateway owns, and doing what their state machines ask for.
+
+Steps 2 to 5, 8 and 9 of a request meet here: ADMIT and FINISH go to Redis, ASSIGN, RECEIVE and
+CANCEL to the links, tokens to the client. Effects are done in order and at once; nothing here
+waits, and no token ever waits for Redis. Everything runs on one event loop.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from services.gateway.owner.generation import Delta
+from services.gateway.owner.isolation import Isolation
+from services.gateway.owner.links.worker_link import WorkerLink
+from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.machine.effects import (
+    ChooseDecode,
+    Deliver,
+    Effect,
+    End,
+    Failure,
+    Requeue,
+    SendAssign,
+    SendCancel,
+    SendReceive,
+    WriteFinish,
+)
+from services.gateway.owner.placement.placer import Placer
+from services.gateway.owner.placement.return_times import ReturnTimes
+from services.gateway.owner.placement.router import Route
+from services.gateway.owner.records.journal import Journal
+from services.gateway.owner.records.open_records import OpenRecords
+from services.gateway.owner.records.refusals import error_of, refusal
+from services.gateway.owner.retrying.retries import Retries
+from services.gateway.owner.waiting_line import WaitingLine
+from shared.clock import Clock
+from shared.protocol import Assign, Attempt, Cancel, Receive
+from shared.state.records import Admission, FinalState, Outcome, RequestState
+
+logger = logging.getLogger(__name__)
+
+LINE_FULL = "no worker has room and the backlog is full"
+_STATES: Mapping[str, FinalState] = {
+    "done": RequestState.DONE,
+    "failed": RequestState.FAILED,
+    "cancelled": RequestState.CANCELLED,
+}
+
+
+class Requests:
+    """Live requests by rid. What happens to one of them comes as effects of its state machine."""
+
+    def __init__(
+        self,
+        links: WorkerLinks,
+        placer: Placer,
+        line: WaitingLine,
+        records: OpenRecords,
+        journal: Journal,
+        returns: ReturnTimes,
+        clock: Clock,
+    ) -> None:
+        self._links = links
+        self._placer = placer
+        self._line = line
+        self._records = records
+        self._journal = journal
+        self._returns = returns
+        self._live: dict[str, LiveRequest] = {}
+        self.isolated = Isolation(self._end_broken, clock)
+        self._retries = Retries(self, line, placer, journal, clock)
+        line.on_full = self._refuse
+        self._perform: Mapping[type, Callable[[LiveRequest, Any], list[Effect] | None]] = {
+            SendAssign: self._send_assign,
+            ChooseDecode: lambda live, _: placer.choose_decode(live),
+            SendReceive: self._send_receive,
+            SendCancel: self._send_cancel,
+            Requeue: self._requeue,
+            Deliver: self._deliver,
+            WriteFinish: self._write_finish,
+            End: self._end,
+        }
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def get(self, rid: str) -> LiveRequest | None:
+        """None: it has ended, or is not ours."""
+        return self._live.get(rid)
+
+    def all(self) -> list[LiveRequest]:
+        return list(self._live.values())
+
+    def accept(self, live: LiveRequest, route: Route | None) -> None:
+        """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
+        self._live[live.rid] = live
+        self._returns.note_accepted()
+        self._retries.note_admitted(live)
+        self.execute(live, self._place(live, route))
+        self._records.join(live.request, partial(self._admission, live))
+        self._journal.accepted(live)  # last: it may pack an old receipt first, 0.2 ms
+
+    def execute(self, live: LiveRequest, effects: Iterable[Effect]) -> None:
+        """Do what the state machine asked for, and what follows from that, in order."""
+        todo = list(effects)
+        for effect in todo:  # grows meanwhile
+            todo += self._perform[type(effect)](live, effect) or ()
+
+    def for_each(self, event: Callable[[LiveRequest], Iterable[Effect]]) -> None:
+        """An event of all requests. What it raises ends the one request it was about."""
+        for live in self.all():
+            with self.isolated(live):
+                self.execute(live, event(live))
+
+    def abandon_all(self, failure: Failure) -> None:
+        self.for_each(lambda live: live.machine.abandon(failure))
+
+    # The line
+
+    @property
+    def num_in_line(self) -> int:
+        """Requests that wait for a worker and may be placed."""
+        return len(self._line)
+
+    def route(self, live: LiveRequest) -> Route | None:
+        """A worker with room. Waiting requests go first; a retry need not wait: its client
+        reads."""
+        if len(self._line) and not live.machine.epoch:
+            return None
+        return self._placer.route(live)
+
+    def place_waiting(self, min_age_s: float = 0.0) -> None:
+        """Assign those that wait, in order, as far as there is room."""
+        self._place_in_order(list(self._line.waiting(min_age_s)))
+
+    def place_popped(self) -> None:
+        """Assign those whose turn has come. The first that does not fit holds the others up,
+        so that short prompts do not starve a long one."""
+        self._journal.pulled(self._place_in_order(self._line.popped()))
+
+    def place_again(self, live: LiveRequest) -> None:
+        """To a worker, or into the line."""
+        with self.isolated(live):
+            self.execute(live, self._place(live, self.route(live)))
+
+    def choose_missing_decodes(self) -> None:
+        """A decode worker may live again: requests that prefill already runs need one."""
+        self.for_each(
+            lambda live: self._placer.choose_decode(live) if live.machine.wants_decode else ()
+        )
+
+    def place_due(self, min_age_s: float) -> None:
+        """Place all that may be by now, of the line those that have waited `min_age_s`."""
+        self.choose_missing_decodes()
+        self._retries.start_held()
+        self.place_popped()
+        self.place_waiting(min_age_s)
+        self._line.repeat_puts()
+
+    def take_turn(self, rid: str) -> bool:
+        """A worker popped it: its turn has come. False if it does not wait here."""
+        waits = self._line.note_popped(rid)
+        if waits:
+            self.place_popped()
+        return waits
+
+    def num_backlogged(self, worker: WorkerLink) -> int:
+        """Waiting requests that a worker may pop."""
+        num_waiting = self._line.num_backlogged
+        return num_waiting if num_waiting and self._placer.takes_prompts(worker) else 0
+
+    def _place_in_order(self, waiting: Sequence[LiveRequest]) -> int:
+        """How many were placed, or ended."""
+        for num_placed, live in enumerate(waiting):
+            with self.isolated(live):
+                route = self._placer.route(live)
+                if route is None:
+                    self._wait(live)
+                    return num_placed
+                self._line.leave(live.rid)
+                self.execute(live, self._placer.assign(live, route))
+        return len(waiting)
+
+    def _place(self, live: LiveRequest, route: Route | None) -> list[Effect]:
+        """At once if there is a route, else in the line."""
+        if route is not None:
+            self._journal.assigned_at_once()
+            return self._placer.assign(live, route)
+        self._journal.waits(live, "no_room" if self._wait(live) else "no_worker")
+        return []
+
+    def _wait(self, live: LiveRequest) -> bool:
+        """Whether it waits for room, and not for any worker at all."""
+        no_room = self._placer.placement() is not None
+        self._line.join(live, no_room=no_room)
+        return no_room
+
+    def _refuse(self, live: LiveRequest) -> None:
+        """Other gateways have filled the backlog."""
+        failure = Failure("overloaded", LINE_FULL, 429, self._returns.promise(live.request))
+        self.execute(live, live.machine.abandon(failure))
+
+    # Effects
+
+    def _send_assign(self, live: LiveRequest, effect: SendAssign) -> None:
+        """Step 4: the prompt goes straight to the worker; Redis is not in the way."""
+        worker = self._links.get(effect.incarnation)
+        assert worker is not None
+        ticket = live.assignment.ticket
+        worker.send(Assign(live.work, effect.incarnation, effect.mode, effect.reason, ticket))
+
+    def _send_receive(self, live: LiveRequest, effect: SendReceive) -> list[Effect]:
+        source, target = effect.prefill_incarnation, effect.decode_incarnation
+        prefill, decode = self._links.get(source), self._links.get(target)
+        assert decode is not None
+        if prefill is None:
+            return live.machine.lose_link(source)
+        address, ticket = prefill.hello.transfer_address, live.assignment.ticket
+        decode.send(Receive(live.work, target, source, address, ticket))
+        return []
+
+    def _send_cancel(self, live: LiveRequest, effect: SendCancel) -> None:
+        worker = self._links.get(effect.incarnation)
+        if worker is not None:
+            worker.send(Cancel(Attempt(live.rid, effect.epoch), effect.reason))
+
+    def _requeue(self, live: LiveRequest, effect: Requeue) -> None:
+        logger.info("request %s: epoch %d after %s", live.rid, effect.epoch, effect.cause)
+        self._journal.retried(live, effect.cause)
+        live.begin_epoch(effect.cause, effect.prefer_incarnation)
+        if effect.num_failures:
+            self._placer.note_failure(live, effect.blamed)
+            self._retries.start(live, effect.num_failures)
+        else:
+            self.place_again(live)
+
+    def _deliver(self, live: LiveRequest, effect: Deliver) -> None:
+        live.generation.put(Delta(effect.token_ids, effect.logprobs))
+
+    def _write_finish(self, live: LiveRequest, effect: WriteFinish) -> list[Effect]:
+        """Step 9: outcome and usage are written once, before the client's last chunk."""
+        self._line.leave(live.rid)
+        self._journal.finishing(live, effect)
+        outcome = Outcome(
+            state=_STATES[effect.outcome],
+            code=effect.code,
+            num_output_tokens=effect.num_tokens,
+            num_cached_tokens=live.receipt.cached_tokens,
+            num_attempts=max(len(live.receipt.attempts), 1),
+        )
+        is_last = self._records.leave(live.request, outcome, partial(self._finished, live.rid))
+        return [] if is_last else live.machine.finish_answered()
+
+    def _end(self, live: LiveRequest, effect: End) -> None:
+        self._line.leave(live.rid)
+        del self._live[live.rid]
+        self._returns.note_end(idle=not self._live)
+        if effect.failure is not None:
+            logger.warning("request %s failed: %s", live.rid, effect.failure.code)
+            live.generation.fail(error_of(effect.failure, live.request.grammar_param))
+        else:
+            if effect.last is not None:
+                last = effect.last
+                live.generation.put(Delta(last.token_ids, last.logprobs, effect.finish_reason))
+            live.generation.end()
+        live.ended.set()
+        self._journal.ended(live, effect)
+
+    def _end_broken(self, live: LiveRequest) -> None:
+        """By its state machine, or without it."""
+        machine, failure = live.machine, Failure("internal_error", "internal error")
+        try:
+            ending = machine.abandon(failure) if machine.active else machine.finish_answered()
+            self.execute(live, ending)
+        except Exception:
+            logger.exception("request %s ends without a CANCEL", live.rid)
+            if live.rid in self._live:
+                num_tokens = live.generation.num_yielded_tokens
+                outcome = Outcome(RequestState.FAILED, failure.code, num_tokens, 0)
+                self._records.leave(live.request, outcome, lambda: None)
+                self._end(live, End("failed", failure=failure))
+
+    # Records in Redis
+
+    @property
+    def store_refuses_writes(self) -> bool:
+        """Redis did, at the last ADMIT."""
+        return self._records.store == "refuses writes"
+
+    async def close_record(self, rid: str) -> None:
+        """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
+        await self._records.close(rid)
+
+    def progress(self) -> dict[str, int]:
+        """Output tokens so far, by HTTP request."""
+        return self._records.progress(
+            {live.rid: len(live.machine.token_ids) for live in self.all()}
+        )
+
+    def admit_all_again(self) -> None:
+        """Redis lost its data: write what lives once more."""
+        self._records.admit_again()
+
+    def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
+        with self.isolated(live):
+            if answer is Admission.ADMITTED:
+                live.note_admitted()
+                self.execute(live, live.machine.admitted())
+            else:
+                failure = refusal(answer, self._returns.per_end_s())
+                self.execute(live, live.machine.refused(failure, maybe_recorded=answer is None))
+
+    def _finished(self, rid: str) -> None:
+        """By id: a FINISH that is repeated while Redis is away holds no prompt."""
+        if (live := self._live.get(rid)) is not None:
+            self.execute(live, live.machine.finish_answered())

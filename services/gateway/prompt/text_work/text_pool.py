@@ -1,0 +1,88 @@
+"""Runs the reading of request bodies off the event loop.
+
+Small bodies in a thread; large ones in processes that can be killed, because no thread can be
+stopped while it tokenizes. Cancel a `read` when its client has left or its time is up.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from services.gateway.prompt.grammar_check import GrammarCheck
+from services.gateway.prompt.ignored_fields import IgnoredFields
+from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader
+from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.text_work.text_line import TextLine
+from services.gateway.prompt.text_work.text_worker import Answer, Job, Kind, Setup, read_body
+from services.gateway.text.tokenizer import TextTokenizer
+
+THREAD_BODY_BYTES = 16 * 1024
+"""largest body that is read in a thread"""
+NUM_THREADS = 2
+TIME_LIMIT_S = 10.0
+"""a body that takes longer is refused and its process killed; start of the process included"""
+
+
+class TextPool:
+    """Text work of one gateway."""
+
+    def __init__(
+        self,
+        directory: Path,
+        model: ServedModel,
+        *,
+        hash_root: bytes,
+        block_size: int,
+        workers_limit: Callable[[], int | None] = lambda: None,
+        time_limit_s: float = TIME_LIMIT_S,
+    ) -> None:
+        """Loads the tokenizer; ModelError if the checkpoint's text files are unusable.
+
+        `workers_limit`: the longest sequence that the workers hold now, if any is known."""
+        self._model = model
+        self._workers_limit = workers_limit
+        self._reader = PromptReader.load(directory, model, hash_root, block_size)
+        setup = Setup(str(directory), model, hash_root, block_size)
+        self._line = TextLine(setup, time_limit_s)
+        self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
+        self.ignored_fields = IgnoredFields()
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
+
+    async def start(self) -> None:
+        """Start the processes ahead; without it the first large body starts them."""
+        await self._line.start()
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._reader.tokenizer
+
+    @property
+    def can_chat(self) -> bool:
+        return self._reader.can_chat
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence, prompt and answer, that can be served now: the model's, or less
+        where a worker's KV pool is smaller than that."""
+        return min(self._model.max_model_len, self._workers_limit() or self._model.max_model_len)
+
+    async def read(self, kind: Kind, body: bytes) -> Answer:
+        """What the body asks for; RequestError if it is wrong, or has a grammar nothing matches,
+        OverloadedError if too many wait before it."""
+        answer = await self._read(Job(kind, body, self.max_model_len))
+        self.ignored_fields.count(answer.ignored)
+        if isinstance(answer, PreparedRequest):
+            await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
+        return answer
+
+    async def _read(self, job: Job) -> Answer:
+        if len(job.body) > THREAD_BODY_BYTES:
+            return await self._line.read(job)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, read_body, self._reader, job)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._line.close()
+        await self._grammars.close()

@@ -1,0 +1,36 @@
+"""What the HTTP layer asks of those who own the requests."""
+
+from typing import Any, Protocol
+
+from services.gateway.owner.generation import GenerateRequest, Generation
+
+
+class OwnerDoor(Protocol):
+    """Accepts requests and knows how they fare."""
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Own the request from now on; OverloadedError if there is no room."""
+
+    async def close_record(self, rid: str) -> None:
+        """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
+
+    def ready(self) -> bool:
+        """Whether a request would be served now."""
+
+    def trouble(self) -> str:
+        """Why not, and which registered workers are not in use; nothing when all is well."""
+
+    def store_state(self) -> str:
+        """How Redis is: ok, refuses writes, away."""
+
+    def other_pools(self) -> tuple[str, ...]:
+        """Pools of the model that have workers and are not served here."""
+
+    def status(self) -> dict[str, Any]:
+        """The `status --json` object."""
+
+    def receipt(self, rid: str) -> dict[str, Any] | None:
+        """What is known of one of the last requests, or of a group."""
+
+    async def final_receipt(self, rid: str) -> dict[str, Any] | None:
+        """The same of one that has ended; may wait a moment for its last stages."""

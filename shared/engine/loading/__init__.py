@@ -1,0 +1,1 @@
+"""From settings to a model that is ready to run: device, weights, the KV pool's size."""

@@ -1,0 +1,118 @@
+"""How many KV blocks a worker has. Imports no torch: `baton up` asks before anything starts.
+
+    --kv-blocks      that many
+    on a CPU         what --kv-memory-mib holds
+    on a GPU         what the model leaves free there (`MemoryProfile`)
+    several ranks    the least of theirs: a block id means the same on each
+
+A GPU's memory:
+
+    total x utilization = others + weights + activations + graphs + KV pool
+
+`others` is what is in use besides torch's tensors: the driver's context, communication, other
+processes. Activations are measured: the largest step the settings allow is run once.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shared.engine.scheduling.block_pool import MIN_BLOCKS
+from shared.errors import SettingsError
+from shared.kv.layout import KVLayout
+from shared.settings.groups import KVSettings
+
+logger = logging.getLogger(__name__)
+
+GRAPH_SHARE = 0.005
+"""of the GPU's memory, for captured graphs: measured 0.3 GB for 40 of them on an H200"""
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Bytes on one GPU."""
+
+    total_bytes: int
+    utilization: float
+    others_bytes: int
+    weights_bytes: int
+    activations_bytes: int
+
+    @property
+    def graphs_bytes(self) -> int:
+        return int(GRAPH_SHARE * self.total_bytes)
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for the KV pool; may be negative."""
+        used = self.others_bytes + self.weights_bytes + self.activations_bytes + self.graphs_bytes
+        return int(self.total_bytes * self.utilization) - used
+
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.weights_bytes,
+            "activations": self.activations_bytes,
+            "graphs": self.graphs_bytes,
+            "others": self.others_bytes,
+            "KV": self.kv_bytes,
+        }
+        listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+        limit = self.total_bytes * self.utilization / GIB
+        return f"{limit:.1f} of {self.total_bytes / GIB:.1f} GiB may be used: {listed}"
+
+
+def count_blocks(
+    kv: KVSettings,
+    layout: KVLayout,
+    least: Callable[[int], int],
+    profile: Callable[[], MemoryProfile] | None = None,
+) -> int:
+    """Blocks of this rank's pool; every rank of a model calls it. SettingsError, which says what
+    would help, if too few fit.
+
+    `least`: the least of what all ranks pass to it. `profile` measures this rank's GPU, with only
+    the weights on it; None on a CPU.
+    """
+    if kv.blocks:
+        return least(kv.blocks)
+    if profile is None:
+        return least(blocks_in_host_memory(kv.memory_mib, layout.block_bytes))
+    measured = profile()
+    num_blocks = blocks_on_gpu(measured, layout.block_bytes)
+    logger.info("memory in GiB: %s, %d KV blocks", measured, num_blocks)
+    return least(num_blocks)
+
+
+def blocks_in_host_memory(memory_mib: int, block_bytes: int) -> int:
+    """SettingsError if too few fit."""
+    num_blocks = memory_mib * MIB // block_bytes
+    if num_blocks < MIN_BLOCKS:
+        raise SettingsError(
+            f"--kv-memory-mib leaves room for {num_blocks} KV blocks of {block_bytes} bytes, "
+            f"needs {MIN_BLOCKS}"
+        )
+    return num_blocks
+
+
+def blocks_on_gpu(profile: MemoryProfile, block_bytes: int) -> int:
+    """SettingsError if too few fit."""
+    num_blocks = profile.kv_bytes // block_bytes
+    if num_blocks < MIN_BLOCKS:
+        raise SettingsError(
+            f"the model leaves no room for {MIN_BLOCKS} KV blocks of {block_bytes} bytes. GiB: "
+            f"{profile}. A higher --gpu-memory-utilization, a lower --max-num-batched-tokens or "
+            "--max-num-seqs, or more GPUs (--tp) make room"
+        )
+    return num_blocks
+
+
+def check_gpus_suffice(*, kv_blocks: int, tp: int, num_workers: int, num_gpus: int) -> None:
+    """SettingsError if workers would share a GPU of which each takes all that fits. `num_gpus`: 0
+    where workers run on a CPU."""
+    if 0 < num_gpus < num_workers and tp == 1 and not kv_blocks:
+        raise SettingsError(
+            f"{num_workers} workers on {num_gpus} GPUs, and each would take nearly all of one: "
+            "fewer workers, --topology agg, or --kv-blocks, which are the blocks of each"
+        )

@@ -1,0 +1,75 @@
+"""Builds one rank of a model: all of it where there is only one."""
+
+import logging
+
+import torch
+
+from shared.engine.layers.attention import TiledAttention
+from shared.engine.layers.kv_cache import TORCH_DTYPES
+from shared.engine.layers.matrices import row_invariant
+from shared.engine.layers.model import Model
+from shared.engine.layers.operations import TorchOperations
+from shared.engine.layers.shard import Shard
+from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.devices import set_threads
+from shared.engine.loading.pool_size import count_blocks
+from shared.engine.loading.runner_parts import RunnerParts, create_pool, load_model, longest
+from shared.engine.parallel.ranks import Ranks
+from shared.engine.running.model_runner import ModelRunner
+from shared.engine.sampling.sampler import Sampler
+from shared.kv.layout import KVLayout
+from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
+from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+
+logger = logging.getLogger(__name__)
+
+
+def build_rank(
+    compute: ComputeSettings,
+    kv: KVSettings,
+    engine: EngineSettings,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    ranks: Ranks,
+    weights: type[WeightReader] = WeightReader,
+) -> RunnerParts:
+    """Every rank of a model calls this, and all get pools of one size.
+
+    SettingsError if the model does not fit, ModelError if its weights are not as config.json says.
+    """
+    set_threads(engine.threads, device)
+    dtype = resolve_dtype(compute.dtype, checkpoint.config, device.type)
+    shard = Shard(checkpoint.config, ranks.rank, ranks.size)
+    layout = kv_layout(checkpoint, dtype, kv.block_size, compute.max_model_len, ranks.size)
+    length = max_model_len(checkpoint.config, compute.max_model_len)
+    with weights(checkpoint, TORCH_DTYPES[dtype], device, shard) as reader:
+        if device.type == "cpu":
+            return _build_cpu_rank(kv, length, reader, layout, ranks)
+        # A CPU engine must not pay for triton's import.
+        from shared.engine.loading.device_rank import build_device_rank  # noqa: PLC0415
+
+        return build_device_rank(kv, engine, length, reader, layout, ranks)
+
+
+def _build_cpu_rank(
+    kv: KVSettings, length: int, reader: WeightReader, layout: KVLayout, ranks: Ranks
+) -> RunnerParts:
+    """`length`: tokens of the longest sequence."""
+    model = load_model(reader.shard.config, reader, length, TorchOperations(), ranks)
+    check_arithmetic(model)
+    num_blocks = count_blocks(kv, layout, ranks.least)
+    kv_pool, memory, staging = create_pool(layout, num_blocks, reader.device)
+    runner = ModelRunner(model, kv_pool, TiledAttention())
+    return RunnerParts(runner, Sampler(), memory, staging, longest(length, layout, num_blocks))
+
+
+def check_arithmetic(model: Model) -> bool:
+    """Whether this machine's BLAS keeps the promise of exact answers; logs a warning if not."""
+    shapes = {linear.weight.shape: linear for linear in model.linears}
+    exact = all(map(row_invariant, shapes.values()))
+    if not exact:
+        logger.warning(
+            "matrix products on this machine depend on their number of rows: "
+            "an answer's last bits may depend on what shares its batch"
+        )
+    return exact

@@ -1,0 +1,81 @@
+"""What one rank is built from, on whatever device: its model, its KV pool, and both together."""
+
+import importlib
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from shared.engine.handover.staging import HostStaging
+from shared.engine.layers.kv_cache import device_pool, pool_of
+from shared.engine.layers.model import Model
+from shared.engine.layers.operations import Operations
+from shared.engine.layers.weights import WeightReader
+from shared.engine.parallel.model import ParallelModel
+from shared.engine.parallel.operations import ParallelOperations
+from shared.engine.parallel.ranks import Ranks, SingleRank
+from shared.engine.running.model_runner import Runner
+from shared.engine.sampling.sampled_tokens import TokenSampler
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.model.config import ARCHITECTURES, ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunnerParts:
+    """A runner, and what belongs to the device it runs on."""
+
+    runner: Runner
+    sampler: TokenSampler
+    memory: KVMemory
+    staging: HostStaging | None
+    max_model_len: int
+    """tokens of the longest sequence that the model and the pool allow"""
+
+
+def load_model(
+    config: ModelConfig,
+    reader: WeightReader,
+    length: int,
+    operations: Operations,
+    ranks: Ranks | None = None,
+) -> Model:
+    """The model with its weights, for sequences of up to `length` tokens. `ranks`: where `config`
+    and the reader's weights are only a part of it."""
+    family = importlib.import_module(ARCHITECTURES[config.architecture].module)
+    ranks = ranks or SingleRank()
+    if ranks.size > 1:
+        operations = ParallelOperations(operations, ranks)
+    model: Model = family.Model(config, reader, length, operations)
+    reader.check_all_read()
+    return ParallelModel(model, ranks) if ranks.size > 1 else model
+
+
+def create_pool(
+    layout: KVLayout, num_blocks: int, device: torch.device
+) -> tuple[torch.Tensor, KVMemory, HostStaging | None]:
+    """The pool tensor, the memory the io process maps, and what carries blocks between them.
+
+    On a CPU they are the same bytes and there is nothing to carry; the pages are touched now, so a
+    shortage of memory shows at start-up and usage stays constant afterwards.
+    """
+    memory = KVMemory.create(layout, num_blocks)
+    if device.type == "cpu":
+        return pool_of(memory).zero_(), memory, None
+    kv_pool = device_pool(layout, num_blocks, device)
+    return kv_pool, memory, HostStaging(memory, kv_pool)
+
+
+def longest(length: int, layout: KVLayout, num_blocks: int) -> int:
+    """Tokens of the longest sequence; logs a warning where the pool is what limits it."""
+    limit = min(length, num_blocks * layout.block_size)
+    if limit < length:
+        logger.warning(
+            "longest sequence: %d tokens (limited by the KV pool of %d blocks; the model's is %d)",
+            limit,
+            num_blocks,
+            length,
+        )
+    return limit

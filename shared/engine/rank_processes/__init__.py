@@ -1,0 +1,1 @@
+"""One process per rank: rank 0 starts the others and tells them what to run."""

@@ -1,0 +1,50 @@
+"""One step's plan from rank 0 to the others: the host form of its batch, over a socket pair.
+
+A message is six i32 in the machine's order, the batch's shape and its number of int32, and then
+those numbers. Both ends are processes of one machine and of one release.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.engine.scheduling.batch import BatchShape, HostBatch, packed_length
+from shared.errors import ProtocolError
+
+_HEADER = struct.Struct("=6i")
+MAX_NUMBERS = 2**28
+
+
+def send_plan(sockets: Sequence[socket.socket], batch: HostBatch) -> None:
+    """To every follower. OSError if one has ended."""
+    head = _HEADER.pack(*batch.shape, batch.packed.shape[0])
+    body = np.ascontiguousarray(batch.packed).data
+    for sock in sockets:
+        num_sent = sock.sendmsg((head, body))
+        if num_sent < len(head):
+            sock.sendall(head[num_sent:])
+            num_sent = len(head)
+        if num_sent < len(head) + body.nbytes:
+            sock.sendall(body.cast("B")[num_sent - len(head) :])
+
+
+def receive_plan(sock: socket.socket) -> HostBatch:
+    """The next plan; waits for it. EOFError once rank 0 has closed its end or is gone."""
+    *counts, length = _HEADER.unpack(_receive(sock, _HEADER.size))
+    shape = BatchShape(*counts)
+    if min(shape) < 0 or not 0 <= length <= MAX_NUMBERS or packed_length(shape) != length:
+        raise ProtocolError(f"a plan of {length} numbers says its shape is {tuple(shape)}")
+    return HostBatch(shape, np.frombuffer(_receive(sock, 4 * length), dtype=np.int32))
+
+
+def _receive(sock: socket.socket, length: int) -> bytearray:
+    buffer = bytearray(length)
+    view = memoryview(buffer)
+    while view.nbytes:
+        num_received = sock.recv_into(view)
+        if not num_received:
+            raise EOFError("rank 0 closed the channel")
+        view = view[num_received:]
+    return buffer

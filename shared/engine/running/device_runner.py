@@ -1,0 +1,119 @@
+"""Runs the model on a GPU: whole decode steps as captured graphs, everything else kernel by kernel.
+
+The host never waits here. It puts a step together, starts it and goes on to the next, while the
+ids of sampled tokens stay on the device.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.attention.decode_plan import DecodePlan
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.layers.kv_cache import copy_blocks
+from shared.engine.layers.model import Model
+from shared.engine.layers.paged_attention import PagedAttention
+from shared.engine.running.decode_graphs import DecodeGraphs
+from shared.engine.running.empty_steps import decode_step
+from shared.engine.running.step_inputs import StepInputs
+from shared.engine.scheduling.batch import HostBatch
+
+
+class DeviceRunner:
+    """One model and its KV pool on one GPU; see shared.engine.running.model_runner.Runner."""
+
+    runs_ahead = True
+
+    def __init__(
+        self,
+        model: Model,
+        kv_pool: torch.Tensor,
+        attention: PagedAttention,
+        inputs: StepInputs,
+        graphs: DecodeGraphs,
+        *,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: decode steps too run kernel by kernel, padded all the same."""
+        self._model = model
+        self.kv_pool = kv_pool
+        self._attention = attention
+        self._inputs = inputs
+        self.graphs = graphs
+        self._eager = eager
+        self._steps: dict[int, DecodeStep] = {}
+        self._logits = torch.empty(0)
+
+    @torch.inference_mode()
+    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        """Step 7 on a GPU, and step 5's prompts: see Runner. Logits are of the model's type, and
+        valid until the next call."""
+        return self._run(batch, previous, eager=self._eager)
+
+    @torch.inference_mode()
+    def run_eagerly(self, batch: HostBatch) -> torch.Tensor:
+        """The same kernel by kernel; no graph is captured."""
+        return self._run(batch, None, eager=True)
+
+    def rehearsal(self) -> HostBatch | None:
+        """See Runner: a decode step of the largest size that has no graph yet."""
+        missing = () if self._eager else self.graphs.missing
+        return decode_step(missing[-1]) if missing else None
+
+    def _run(self, batch: HostBatch, previous: torch.Tensor | None, *, eager: bool) -> torch.Tensor:
+        shape = batch.shape
+        decodes = shape.num_tokens == shape.num_sequences == shape.num_logits_rows
+        if decodes and not shape.num_copies:
+            return self._decode(batch, previous, eager=eager)
+        tensors = self._inputs.upload(batch, previous)
+        if shape.num_copies:
+            copy_blocks(self.kv_pool, tensors.copies)
+        self._attention.begin(tensors, self.kv_pool)
+        hidden = self._model.forward(tensors, self.kv_pool, self._attention)
+        if not shape.num_logits_rows:
+            return hidden[:0]
+        return self._model.logits(hidden.index_select(0, tensors.logits_rows))
+
+    def _decode(
+        self, batch: HostBatch, previous: torch.Tensor | None, *, eager: bool
+    ) -> torch.Tensor:
+        num_rows = batch.shape.num_tokens
+        size = self.graphs.size_for(num_rows)
+        self._inputs.upload(batch, previous, size)
+        if size not in self._steps:
+            self._steps[size] = self._decode_step(size)
+        step = self._steps[size]
+        if eager:
+            step()
+        else:
+            self.graphs.run(size, step)
+        return step.logits[:num_rows]
+
+    def _decode_step(self, size: int) -> "DecodeStep":
+        if not self._logits.numel():
+            self._logits = self.kv_pool.new_empty(
+                self._inputs.max_sequences, self._model.vocab_size
+            )
+        tensors = self._inputs.decode_batch(size)
+        plans = self._attention.allocate(tensors.context_lens, self.kv_pool)
+        return DecodeStep(
+            self._model, self.kv_pool, self._attention, tensors, plans, self._logits[:size]
+        )
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """A step in which a fixed number of sequences decode, at fixed addresses."""
+
+    model: Model
+    kv_pool: torch.Tensor
+    attention: PagedAttention
+    tensors: BatchTensors
+    plans: dict[int, DecodePlan]
+    logits: torch.Tensor
+    """[num_rows, vocab_size], written by every call"""
+
+    def __call__(self) -> None:
+        self.attention.begin(self.tensors, self.kv_pool, self.plans)
+        hidden = self.model.forward(self.tensors, self.kv_pool, self.attention)
+        self.model.logits(hidden, self.logits)

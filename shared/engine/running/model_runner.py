@@ -1,0 +1,94 @@
+"""Runs the model over one batch: K and V into the pool, logits of the wanted rows out.
+
+Nothing is read back from the device, and no tensor of a batch is looked at on the host.
+"""
+
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from shared.engine.layers import matrices as layers
+from shared.engine.layers.attention import Attention
+from shared.engine.layers.batch_tensors import BatchTensors
+from shared.engine.layers.kv_cache import copy_blocks
+from shared.engine.layers.model import Model
+from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
+
+
+class Runner(Protocol):
+    """The model behind an engine."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """A call of `run` returns before the device is done, so that the host may put the next
+        step together meanwhile."""
+
+    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        """Do the batch's block copies, write K and V of its T tokens into the pool, and return the
+        logits of its logits_rows, [R, vocab_size]. `previous`: i64, the tokens that the step
+        before sampled, for a batch that awaits them."""
+
+    def rehearsal(self) -> HostBatch | None:
+        """A step nobody asked for: run it while there is nothing else to do, and a later one will
+        not have to wait for what is made once. It writes nowhere. None: nothing is left to make."""
+
+
+class ModelRunner:
+    """One model and its KV pool on the CPU, bit for bit the same whatever shares a batch."""
+
+    runs_ahead = False
+
+    def __init__(self, model: Model, kv_pool: torch.Tensor, attention: Attention) -> None:
+        self._model = model
+        self._kv_pool = kv_pool
+        self._attention = attention
+
+    @torch.inference_mode()
+    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        """See Runner; logits are f32."""
+        tensors = padded(to_tensors(batch, previous), layers.MIN_ROWS)
+        copy_blocks(self._kv_pool, tensors.copies)
+        hidden = self._model.forward(tensors, self._kv_pool, self._attention)
+        logits = self._model.logits(hidden.index_select(0, tensors.logits_rows))
+        return logits[: batch.shape.num_logits_rows].float()
+
+    def rehearsal(self) -> HostBatch | None:
+        return None
+
+
+def to_tensors(batch: HostBatch, previous: torch.Tensor | None = None) -> BatchTensors:
+    """The tensors of a step on the CPU. `previous`: i64, the tokens the step before sampled."""
+    input_ids = torch.from_numpy(batch.input_ids).long()
+    if batch.awaits_tokens:
+        assert previous is not None
+        ahead = previous.index_select(0, (-1 - input_ids).clamp_(min=0))
+        input_ids = torch.where(input_ids < 0, ahead, input_ids)
+    return BatchTensors(
+        input_ids=input_ids,
+        positions=torch.from_numpy(batch.positions).long(),
+        slot_mapping=torch.from_numpy(batch.slot_mapping).long(),
+        context_lens=torch.from_numpy(batch.context_lens),
+        block_tables=torch.from_numpy(batch.block_tables),
+        logits_rows=torch.from_numpy(batch.logits_rows).long(),
+        copies=torch.from_numpy(batch.copies).long(),
+        query_lens=tuple(batch.query_lens.tolist()),
+        context_lens_host=tuple(batch.context_lens.tolist()),
+    )
+
+
+def padded(batch: BatchTensors, min_rows: int) -> BatchTensors:
+    """At least `min_rows` rows and logits rows; the added ones belong to no sequence, are stored
+    nowhere and repeat token 0 (see shared.engine.layers.matrices for why they exist)."""
+    missing = max(0, min_rows - batch.input_ids.shape[0])
+    missing_logits = max(0, min_rows - batch.logits_rows.shape[0])
+    if batch.logits_rows.shape[0] == 0:
+        missing_logits = 0
+    return replace(
+        batch,
+        input_ids=F.pad(batch.input_ids, (0, missing)),
+        positions=F.pad(batch.positions, (0, missing)),
+        slot_mapping=F.pad(batch.slot_mapping, (0, missing), value=SKIP_SLOT),
+        logits_rows=F.pad(batch.logits_rows, (0, missing_logits)),
+    )

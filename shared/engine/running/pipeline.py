@@ -1,0 +1,108 @@
+"""Starts steps and hands each back once it is to be booked: where the runner runs ahead, one is
+always in flight.
+
+A turn starts one step and hands back the one before it, so that a device never waits for the host.
+Step n + 1 is thus decided before the tokens of step n are known: their ids go from step to step on
+the device, and a sequence that step n ended has been computed once more for nothing. A grammar must
+see each token first, so while one runs a turn hands back the very step it started.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Run
+from dataclasses import dataclass
+
+import torch
+
+from shared.engine.running.model_runner import Runner
+from shared.engine.sampling.sample_row import SampleRow
+from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
+from shared.engine.scheduling.batch import ScheduledSequence, pack_batch
+from shared.engine.scheduling.grammars import allowed_tokens
+from shared.engine.scheduling.scheduler import ScheduledBatch
+from shared.engine.scheduling.sequence import Sequence, SequenceState
+
+
+@dataclass(frozen=True)
+class StartedStep:
+    """A step that was started and not booked yet."""
+
+    items: Run[ScheduledSequence]
+    tokens: SampledTokens
+    rows: dict[Sequence, int]
+    """which of the tokens is whose"""
+    mark: torch.cuda.Event | None
+    """when its K and V are in the pool, where somebody reads them from there"""
+
+
+class StepPipeline:
+    """At most one step in flight between two turns."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        sampler: TokenSampler,
+        block_size: int,
+        mark: Callable[[], torch.cuda.Event | None],
+    ) -> None:
+        """`mark`: called after each start; see StartedStep."""
+        self._runner = runner
+        self._sampler = sampler
+        self._block_size = block_size
+        self._mark = mark
+        self._in_flight: StartedStep | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """A step was started that has not been handed back."""
+        return self._in_flight is not None
+
+    def turn(self, scheduled: ScheduledBatch) -> list[StartedStep]:
+        """Start this step if it computes anything; the steps to book now, oldest first."""
+        started = self._start(scheduled) if scheduled.items else None
+        done = self.drain()
+        self._in_flight = started
+        if not self._runner.runs_ahead or _needs_its_tokens(scheduled.items):
+            done += self.drain()
+        return done
+
+    def drain(self) -> list[StartedStep]:
+        """The step in flight, if there is one; then there is none."""
+        step, self._in_flight = self._in_flight, None
+        return [] if step is None else [step]
+
+    def _start(self, scheduled: ScheduledBatch) -> StartedStep:
+        """Run the model and sample."""
+        items, before = scheduled.items, self._in_flight
+        rows_ahead = before.rows if before else None
+        batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
+        logits = self._runner.run(batch, before.tokens.device_ids if before else None)
+        tokens = self._sampler.sample(logits, _sample_rows(items))
+        rows: dict[Sequence, int] = {}
+        for sequence, _, num_tokens, samples, _ in items:
+            sequence.num_in_flight_tokens += num_tokens
+            if samples:
+                rows[sequence] = len(rows)
+                sequence.num_awaited_tokens += 1
+                if sequence.spec.mode != "prefill":
+                    sequence.state = SequenceState.DECODE
+        return StartedStep(items, tokens, rows, self._mark())
+
+
+def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:
+    return [
+        SampleRow(
+            sequence.work.sampling,
+            sequence.num_tokens_ahead,
+            sequence.num_tokens_ahead - sequence.work.num_prompt_tokens,
+            sequence.bias,
+            sequence.counts,
+            allowed_tokens(sequence),
+        )
+        for sequence, _, _, samples, _ in items
+        if samples
+    ]
+
+
+def _needs_its_tokens(items: Run[ScheduledSequence]) -> bool:
+    """The next step cannot be decided before these tokens are known."""
+    return any(item.sequence.grammar is not None for item in items)

@@ -1,0 +1,1 @@
+"""Sequences: which of them run next, and which KV blocks they hold."""

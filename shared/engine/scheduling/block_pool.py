@@ -1,0 +1,205 @@
+"""The holders of each KV block: references, the prefix cache and its eviction. Moves no bytes.
+
+A block is
+    free    no content
+    cached  full, carries a hash, nobody refers to it: content until it is needed elsewhere
+    held    somebody refers to it, for whatever reason (running, reserved, leased)
+and free + cached + held == total at every moment.
+
+Only full blocks carry a hash and only hashed blocks are shared. A hash is registered under the
+block of its parent hash, so the index is a forest; whoever refers to a block refers to all its
+ancestors. Hence a cached block has no held descendant, everything cached can be evicted leaf
+by leaf, and a prefix in the index never has a hole.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from shared.engine.scheduling.eviction import EvictionOrder
+from shared.errors import OutOfBlocksError
+
+NO_PARENT = -1
+MIN_BLOCKS = 2
+"""of a pool that an engine can run with"""
+
+
+class Generations(Protocol):
+    """An integer per block: shared memory in a worker, a list in a test."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, block: int, /) -> int: ...
+
+    def __setitem__(self, block: int, generation: int, /) -> None: ...
+
+
+class BlockPool:
+    """`num_blocks` block ids. Every operation is O(1) or O(log n) per block.
+
+    `generations[b]` goes up when b is allocated for writing, before anything writes (R6).
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        generations: Generations,
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
+        if num_blocks < 1 or len(generations) < num_blocks:
+            raise ValueError(f"{num_blocks} blocks with {len(generations)} generations")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.generations = generations
+        self.prefix_cache = prefix_cache
+        self.num_cached = 0
+        self.num_held = 0
+        self.free_ids = list(range(num_blocks - 1, -1, -1))
+        """stack of blocks without content"""
+        self.ref_counts = [0] * num_blocks
+        self.hashes: list[bytes | None] = [None] * num_blocks
+        self.parents = [NO_PARENT] * num_blocks
+        """block of the parent hash, meaningful while hashed"""
+        self.num_children = [0] * num_blocks
+        """hashed blocks whose parent this is"""
+        self.depths = [0] * num_blocks
+        """blocks from the root to this one, both counted; 0 while not hashed"""
+        self.by_hash: dict[bytes, int] = {}
+        self.evictable = EvictionOrder(num_blocks)
+        """cached blocks without children, least recently released first"""
+        self.written = [generations[block] for block in range(num_blocks)]
+        """generation each block must have: nobody else bumps it and no bump is forgotten"""
+        self._stored: dict[bytes, int] = {}
+        self._removed: dict[bytes, None] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self.free_ids)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that allocate() can give: the free and, evicting, all the cached."""
+        return len(self.free_ids) + self.num_cached
+
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
+        """Blocks of the longest known prefix of a hash chain. Takes no reference."""
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = self.by_hash.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def num_available_beside(self, block_ids: Iterable[int]) -> int:
+        """What num_available would be with these blocks referred to."""
+        return self.num_available - sum(self.ref_counts[block] == 0 for block in block_ids)
+
+    def acquire(self, block_ids: Iterable[int]) -> None:
+        """One more reference to each of these cached or held blocks."""
+        for block in block_ids:
+            if self.ref_counts[block] == 0:
+                assert self.hashes[block] is not None, f"block {block} is free"
+                self.evictable.discard(block)
+                self.num_cached -= 1
+                self.num_held += 1
+            self.ref_counts[block] += 1
+
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Blocks to write, one reference each; OutOfBlocksError leaves the pool as it was."""
+        if num_blocks > self.num_available:
+            raise OutOfBlocksError(f"{num_blocks} blocks wanted, {self.num_available} available")
+        return [self._allocate_one() for _ in range(num_blocks)]
+
+    def free(self, block_ids: Sequence[int]) -> None:
+        """Give back one reference to each block of a table, last block first.
+
+        The last reference turns a hashed block into a cached one and any other into a free one.
+        """
+        for block in reversed(block_ids):
+            assert self.ref_counts[block] > 0, f"block {block} freed twice"
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block]:
+                continue
+            self.num_held -= 1
+            if self.hashes[block] is None:
+                self.free_ids.append(block)
+            else:
+                self.num_cached += 1
+                self.evictable.touch(block)
+                if self.num_children[block] == 0:
+                    self.evictable.add(block)
+
+    def register(self, block: int, block_hash: bytes, parent: int) -> int:
+        """Enter a full, held block into the prefix cache under `parent` (a block, or NO_PARENT).
+
+        Returns the block to use from now on: where the content is known already, the reference
+        moves to the known block and this one is given back. The caller refers to `parent`.
+        """
+        if not self.prefix_cache or self.hashes[block] == block_hash:
+            return block
+        assert self.hashes[block] is None, f"block {block} already has a content"
+        known = self.by_hash.get(block_hash)
+        if known is not None:
+            self.acquire((known,))
+            self.free((block,))
+            return known
+        self.hashes[block] = block_hash
+        self.by_hash[block_hash] = block
+        self.parents[block] = parent
+        self.depths[block] = 1
+        if parent != NO_PARENT:
+            self.num_children[parent] += 1
+            self.depths[block] += self.depths[parent]
+        self._note_stored(block_hash, self.depths[block])
+        return block
+
+    def drain_events(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
+        """(stored with depth, removed) since the last call: the net change, so disjoint."""
+        events = list(self._stored.items()), list(self._removed)
+        self._stored, self._removed = {}, {}
+        return events
+
+    def cached_prefixes(self) -> list[tuple[bytes, int]]:
+        """All hashes in the prefix cache with their depths: a snapshot for readers that missed
+        events."""
+        return [(block_hash, self.depths[block]) for block_hash, block in self.by_hash.items()]
+
+    def _allocate_one(self) -> int:
+        if not self.free_ids:
+            self._evict(self.evictable.pop())
+        block = self.free_ids.pop()
+        self.written[block] += 1
+        self.generations[block] += 1
+        self.ref_counts[block] = 1
+        self.num_held += 1
+        return block
+
+    def _evict(self, block: int) -> None:
+        block_hash = self.hashes[block]
+        assert block_hash is not None and self.ref_counts[block] == 0
+        parent = self.parents[block]
+        if parent != NO_PARENT:
+            self.num_children[parent] -= 1
+            if self.num_children[parent] == 0 and self.ref_counts[parent] == 0:
+                self.evictable.add(parent)
+        del self.by_hash[block_hash]
+        self.hashes[block] = None
+        self.parents[block] = NO_PARENT
+        self.depths[block] = 0
+        self.num_cached -= 1
+        self.free_ids.append(block)
+        self._note_removed(block_hash)
+
+    def _note_stored(self, block_hash: bytes, depth: int) -> None:
+        if block_hash in self._removed:
+            del self._removed[block_hash]
+        else:
+            self._stored[block_hash] = depth
+
+    def _note_removed(self, block_hash: bytes) -> None:
+        if block_hash in self._stored:
+            del self._stored[block_hash]
+        else:
+            self._removed[block_hash] = None

@@ -1,0 +1,247 @@
+"""Which tokens the next step computes. Pure decisions: no tensor, no clock, no I/O.
+
+Decoding sequences go first, one token each; what is left of the token budget goes to prompts in
+order of arrival, in chunks that end on block boundaries except the last (R15). One queue, by
+arrival, feeds both kinds of admission (a prompt to compute here, a reservation for KV that
+arrives): its head gets all blocks of its known tokens at once or everybody waits (R17), so
+nobody starves and no two sequences wait for each other's half.
+
+A decoding sequence that finds no block takes one from the youngest: mode full goes back to the
+queue and is computed again, mode decode is handed back. A sequence that was preempted
+MAX_PREEMPTIONS times is next admitted only with every block it can ever need, and then keeps
+them; so preemptions are bounded and each admitted sequence ends. Mode prefill is never
+preempted.
+
+A step may be decided while the one before it still runs. What that one computes counts as
+computed, the tokens it samples as known; a sequence whose last token is among them waits. Where
+`lacks_blocks`, the step in flight must be booked first: nobody is preempted while it runs.
+"""
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+
+from shared.engine.scheduling.batch import BlockCopy, ScheduledSequence
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.block_table import drop_blocks, take_blocks
+from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
+from shared.errors import SettingsError
+from shared.kv.layout import num_blocks_for
+
+MAX_PREEMPTIONS = 3
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """The decisions of one step."""
+
+    budget: int
+    """tokens this step may still take"""
+    items: list[ScheduledSequence] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    started: list[Sequence] = field(default_factory=list)
+    """admitted for the first time, to be computed here"""
+    reserved: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    handed_back: list[Sequence] = field(default_factory=list)
+
+    @property
+    def changes_next(self) -> bool:
+        """Another step may find more to do than this one did."""
+        return bool(self.items or self.preempted or self.handed_back)
+
+
+class Scheduler:
+    """Owns the queue and the running sequences of one engine."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> None:
+        least = max_num_seqs - 1 + pool.block_size
+        if max_num_batched_tokens < least:
+            raise SettingsError(
+                f"max_num_batched_tokens {max_num_batched_tokens} is below {least}: "
+                f"{max_num_seqs - 1} decoding sequences and one block of a prompt"
+            )
+        self.pool = pool
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        """by arrival: prompts being computed and decoding sequences"""
+        self.reserved: list[Sequence] = []
+        """hold their blocks, their KV is on its way"""
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue the youngest sequence."""
+        self.waiting.append(sequence)
+
+    def adopt(self, sequence: Sequence) -> None:
+        """The KV of a reserved sequence arrived: it decodes from the next step on."""
+        self.reserved.remove(sequence)
+        insort(self.running, sequence, key=_arrival)
+
+    def park(self, sequence: Sequence) -> None:
+        """Stop running a sequence; its blocks stay."""
+        self.running.remove(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence in any state and give back its blocks."""
+        for queue in (self.waiting, self.running, self.reserved):
+            if sequence in queue:
+                queue.remove(sequence)
+        drop_blocks(self.pool, sequence)
+        sequence.state = SequenceState.FINISHED
+
+    @property
+    def lacks_blocks(self) -> bool:
+        """The next step would have to take a block from a sequence that has it."""
+        if self.pool.num_available >= len(self.running):
+            return False  # a sequence wants one block at most
+        decoding = (SequenceState.DECODE, SequenceState.VERIFIED)
+        wanted = sum(
+            sequence.state in decoding
+            and not sequence.ends_in_flight(self.max_model_len)
+            and self._is_full(sequence)
+            for sequence in self.running
+        )
+        return wanted > self.pool.num_available
+
+    def schedule(self) -> ScheduledBatch:
+        """Decide one step and take the blocks for it."""
+        batch = ScheduledBatch(self.max_num_batched_tokens)
+        self._schedule_decodes(batch)
+        self._schedule_chunks(batch)
+        self._admit(batch)
+        return batch
+
+    def release_sources(self, batch: ScheduledBatch) -> None:
+        """The step runs: its copies are its first work, so whatever else is started may write to
+        their sources."""
+        for copy in batch.copies:
+            self.pool.free((copy.src,))
+
+    def _schedule_decodes(self, batch: ScheduledBatch) -> None:
+        for sequence in tuple(self.running):
+            if sequence.state is SequenceState.VERIFIED:
+                sequence.state = SequenceState.DECODE
+            if sequence.state is not SequenceState.DECODE:
+                continue
+            if sequence.ends_in_flight(self.max_model_len) or not self._grow(sequence, batch):
+                continue
+            start = sequence.num_scheduled_tokens
+            batch.items.append(ScheduledSequence(sequence, start, 1, True, False))
+            batch.budget -= 1
+
+    def _grow(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
+        """Make room for the next token; False if the sequence itself had to give way."""
+        if not self._is_full(sequence):
+            return True
+        while not self.pool.num_available:
+            victim = self._youngest_preemptible()
+            self._preempt(victim, batch)
+            if victim is sequence:
+                return False
+        sequence.block_table.extend(self.pool.allocate(1))
+        return True
+
+    def _is_full(self, sequence: Sequence) -> bool:
+        """Its next token needs a block more."""
+        return sequence.num_scheduled_tokens // self.pool.block_size >= len(sequence.block_table)
+
+    def _youngest_preemptible(self) -> Sequence:
+        """Never one already scheduled in this step: those are older than whoever asks."""
+        return next(
+            sequence
+            for sequence in reversed(self.running)
+            if not sequence.pinned and sequence.spec.mode != "prefill"
+        )
+
+    def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
+        if sequence.spec.mode == "decode":
+            self.remove(sequence)
+            batch.handed_back.append(sequence)
+            return
+        self.running.remove(sequence)
+        drop_blocks(self.pool, sequence)
+        sequence.state = SequenceState.WAITING
+        sequence.num_preemptions += 1
+        self.waiting.appendleft(sequence)
+        batch.preempted.append(sequence)
+
+    def _schedule_chunks(self, batch: ScheduledBatch) -> None:
+        for sequence in self.running:
+            if sequence.state is SequenceState.WRITING:
+                self._schedule_chunk(sequence, batch)
+
+    def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
+        start = sequence.num_scheduled_tokens
+        num_tokens = len(sequence.token_ids) - start
+        samples = num_tokens <= batch.budget
+        if not samples:
+            num_tokens = batch.budget - (start + batch.budget) % self.pool.block_size
+        if num_tokens > 0:
+            batch.items.append(ScheduledSequence(sequence, start, num_tokens, samples, True))
+            batch.budget -= num_tokens
+
+    def _admit(self, batch: ScheduledBatch) -> None:
+        """Admit from the head of the queue while blocks, places and budget last."""
+        while self.waiting and len(self.running) + len(self.reserved) < self.max_num_seqs:
+            sequence = self.waiting[0]
+            reserves = sequence.spec.mode == "decode"
+            if not reserves and batch.budget < self.pool.block_size:
+                return
+            if not self._take_blocks(sequence, batch):
+                return
+            self.waiting.popleft()
+            if reserves:
+                sequence.state = SequenceState.RESERVED
+                self.reserved.append(sequence)
+                batch.reserved.append(sequence)
+            else:
+                sequence.state = SequenceState.WRITING
+                insort(self.running, sequence, key=_arrival)
+                self._schedule_chunk(sequence, batch)
+
+    def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
+        block_size = self.pool.block_size
+        num_tokens = len(sequence.token_ids)
+        pinned = sequence.num_preemptions >= MAX_PREEMPTIONS
+        num_blocks = (
+            max_blocks(sequence.spec, self.max_model_len, block_size)
+            if pinned
+            else num_blocks_for(num_tokens, block_size)
+        )
+        taken = take_blocks(self.pool, sequence, num_blocks, self._num_spare_blocks())
+        if taken is None:
+            return False
+        sequence.pinned = pinned
+        sequence.num_prefill_tokens = num_tokens
+        sequence.num_cached_tokens = taken.num_cached_blocks * block_size
+        if sequence.spec.mode == "decode":
+            return True
+        sequence.num_cached_tokens = min(sequence.num_cached_tokens, num_tokens - 1)
+        sequence.num_computed_tokens = sequence.num_cached_tokens
+        if taken.copy:
+            batch.copies.append(taken.copy)
+        if sequence.num_preemptions == 0:
+            batch.started.append(sequence)
+        return True
+
+    def _num_spare_blocks(self) -> int:
+        """One block of growth for each sequence that will want one, so that admitting a
+        sequence does not preempt another at once."""
+        growing = sum(
+            not sequence.pinned and sequence.spec.mode != "prefill" for sequence in self.running
+        )
+        return growing + len(self.reserved)
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.arrival

@@ -1,0 +1,1 @@
+"""Every setting of Baton, once: in groups, so that a function takes the group it needs."""

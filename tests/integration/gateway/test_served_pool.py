@@ -1,0 +1,135 @@
+"""A gateway process that knows nothing of its workers but what they register, and a worker that
+comes back at its former port."""
+
+import asyncio
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.state.keys import Keys
+from shared.state.redis_client import RedisClient
+from shared.state.redis_registry import RedisWorkerRegistry
+from tests.support.pairs.worker_process import ROOT, WorkerProcess, wait_for
+from tests.support.redis_server import RedisServers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
+
+NUM_STREAMS = 8
+NUM_TOKENS = 60
+MAX_STALL_S = 1.0
+JSON = {"content-type": "application/json"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+class GatewayProcess:
+    """`baton serve gateway` with its defaults."""
+
+    def __init__(self, redis_url: str, log_path: Path) -> None:
+        self.log_path = log_path
+        self.port = free_port()
+        command = [sys.executable, "-m", "services.cli", "serve", "gateway"]
+        command += ["--redis", redis_url, "--port", str(self.port)]
+        with log_path.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)  # noqa: S603
+
+    def get(self, path: str) -> tuple[int, Any] | None:
+        """Status and body; None while nobody listens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    def is_ready(self) -> bool | None:
+        answer = self.get("/ready")
+        return True if answer is not None and answer[0] == 200 else None
+
+    def worker_incs(self) -> list[str]:
+        answer = self.get("/v1/baton/status")
+        assert answer is not None
+        return [worker["incarnation"] for worker in answer[1]["workers"]]
+
+    def stream(self) -> tuple[str, int, float]:
+        """Request id, tokens and the longest gap between two chunks, in seconds."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        body = {"model": "demo", "prompt": "Once", "max_tokens": NUM_TOKENS, "stream": True}
+        body |= {"ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True}}
+        connection.request("POST", "/v1/completions", json.dumps(body), JSON)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        num_tokens, gap_s, before_s = 0, 0.0, time.monotonic()
+        for line in answer:
+            if line.startswith(b"data: {"):
+                usage = json.loads(line[6:]).get("usage")
+                num_tokens = usage["completion_tokens"] if usage else num_tokens
+            gap_s, before_s = max(gap_s, time.monotonic() - before_s), time.monotonic()
+        connection.close()
+        return answer.headers["x-request-id"], num_tokens, gap_s
+
+
+@pytest.fixture
+def gateway(redis_servers: RedisServers, tmp_path: Path) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(redis_servers.url(), tmp_path / "gateway.log")
+    yield process
+    process.process.kill()
+    process.process.wait()
+
+
+async def test_a_worker_of_another_type_is_found_and_may_come_back_at_its_port(
+    gateway: GatewayProcess, redis_servers: RedisServers, tmp_path: Path
+) -> None:
+    """The gateway would say float32 here. The dead incarnation stays listed, as it does in a
+    registry that nobody can write: each dial for it meets the new one, which must not mind."""
+    url = redis_servers.url()
+    flags: dict[str, Any] = {"redis": url, "kv_blocks": 256, "dtype": "bfloat16"}
+    flags |= {"block_size": 8, "worker_port": free_port()}
+    old = WorkerProcess(tmp_path, "decode", **flags)
+    entry = await old.entry(url)
+    await asyncio.to_thread(wait_for, gateway.is_ready, 60.0)
+    status = gateway.get("/v1/baton/status")[1]  # type: ignore[index]
+    assert status["block_size"] == 8
+    log = gateway.log_path.read_text()
+    told = f"listening on {status['url']}, probes and metrics on {status['admin_url']}\n"
+    assert log.count(told) == 1 and "uvicorn" not in log
+    old.kill()
+
+    async def stay_listed() -> None:
+        async with RedisClient(url) as client:
+            while True:
+                await RedisWorkerRegistry(client, Keys()).register(entry)
+                await asyncio.sleep(0.5)
+
+    listing = asyncio.create_task(stay_listed())
+    new = WorkerProcess(tmp_path, "decode", old.worker_id, **flags)
+    try:
+        inc = (await new.entry(url)).incarnation
+        found = await asyncio.to_thread(
+            wait_for, lambda: True if inc in gateway.worker_incs() else None, 20.0
+        )
+        assert found
+        streams = [asyncio.to_thread(gateway.stream) for _ in range(NUM_STREAMS)]
+        for rid, num_tokens, gap_s in await asyncio.gather(*streams):
+            receipt = gateway.get(f"/v1/baton/requests/{rid}")
+            assert receipt is not None
+            assert (num_tokens, len(receipt[1]["attempts"])) == (NUM_TOKENS, 1)
+            assert gap_s < MAX_STALL_S
+    finally:
+        listing.cancel()
+        new.kill()

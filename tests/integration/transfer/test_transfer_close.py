@@ -1,0 +1,50 @@
+"""Closing a tcp transport at any moment leaves no socket open: not a dialed one, not an accepted
+one whose session has not had its first turn."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.pairs.transfer_pair import ATTEMPT, RUN, TICKET, Pair
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+@contextlib.contextmanager
+def nothing_left_unclosed() -> Iterator[None]:
+    gc.collect()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
+
+
+@pytest.mark.parametrize("num_turns", range(8))
+async def test_closing_in_any_turn_after_a_reader_came_closes_its_socket(num_turns: int) -> None:
+    """Not accepted yet, accepted in this turn, session not begun, session begun."""
+    with nothing_left_unclosed():
+        async with Pair("tcp") as pair:
+            host, _, port = pair.p.transport.address.rpartition(":")
+            with socket.create_connection((host, int(port))):
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+                await pair.p.transport.close()
+
+
+async def test_closing_in_any_turn_of_a_pull_closes_its_sockets() -> None:
+    with nothing_left_unclosed():
+        for num_turns in range(60):
+            async with Pair("tcp") as pair:
+                offer = pair.p.transport.offer(ATTEMPT, TICKET)
+                offer.publish(pair.p.piece(0, 5, 6, 2, 9))
+                offer.seal(RUN)
+                pull = pair.pull(4)
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+            await asyncio.gather(pull, return_exceptions=True)

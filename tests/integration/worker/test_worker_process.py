@@ -1,0 +1,300 @@
+"""A real worker: it registers, the two processes live and die together, it drains and leaves."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shared.challenge import Challenge
+from shared.errors import PeerLostError
+from shared.protocol import VERSION, Attempt, Handback, Ping, Pong, Refuse, Start, Tokens
+from shared.state.keys import Keys
+from shared.state.redis_client import RedisClient
+from shared.state.redis_registry import RedisWorkerRegistry
+from shared.transfer.failure import raise_refusal
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Open, Seal
+from tests.support.measured import Measured
+from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.pairs.worker_process import (
+    WorkerLink,
+    WorkerProcess,
+    all_entries,
+    is_gone,
+    local_prompt,
+    maps_of,
+    rss_mib,
+    wait_for,
+)
+
+logger = logging.getLogger(__name__)
+pytestmark = pytest.mark.anyio
+TOGETHER_S = 2.0
+"""one of the two processes outlives the other at most this long"""
+Serve = Callable[..., WorkerProcess]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("model")
+    write_checkpoint(path, TINY)
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path: Path, redis_url: str, model: Path) -> Iterator[Serve]:
+    """Starts workers that end with the test."""
+    started: list[WorkerProcess] = []
+
+    def start(role: str = "decode", **flags: object) -> WorkerProcess:
+        given: dict[str, Any] = {"model": model, "redis": redis_url, "kv_blocks": 64, **flags}
+        started.append(WorkerProcess(tmp_path, role, **given))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_registers_and_answers(
+    serve: Serve, redis_url: str, role: str, measured: Measured
+) -> None:
+    worker = serve(role)
+    entry = await worker.entry(redis_url)
+    assert (entry.role, entry.host, entry.block_size) == (role, "127.0.0.1", 16)
+    assert entry.incarnation.startswith(f"{worker.worker_id}.")
+    link = await WorkerLink.dial(entry)
+    assert link.link is not None
+    address = link.link.peer.transfer_address
+    assert bool(address) == (role == "prefill")
+    pulled_at = f", decode workers pull KV from {address}\n" if address else "\n"
+    wait_for(lambda: "ready: registered" in worker.errors() or None)
+    assert f"gateways dial 127.0.0.1:{entry.port}{pulled_at}" in worker.errors()
+    link.send(Ping(7))
+    pong = await link.take(Pong)
+    assert (pong.seq, pong.load.total, pong.load.state) == (7, 64, "ready")
+    engine = worker.engine()
+    assert "libtorch" not in maps_of(worker.io.pid)
+    assert "libtorch" in maps_of(engine.pid)
+    sizes = {"io": rss_mib(worker.io.pid), "engine": rss_mib(engine.pid)}
+    logger.info("%s worker: %.0f MiB io, %.0f MiB engine", role, sizes["io"], sizes["engine"])
+    measured.at_most("memory of io", sizes["io"], 150, "MiB")
+    measured.at_most("memory of io and engine", sum(sizes.values()), 700, "MiB")
+    await link.close()
+
+
+async def test_the_io_process_ends_with_its_engine(serve: Serve, redis_url: str) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    worker.engine().kill()
+    assert worker.wait(TOGETHER_S) == 1
+    assert len(worker.error_lines()) == 1 and "Traceback" not in worker.errors()
+    async with RedisClient(redis_url) as client:
+        entries = await all_entries(RedisWorkerRegistry(client, Keys()))
+    assert entry.incarnation not in {item.incarnation for item in entries}
+    await link.closed.wait()
+
+
+async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str) -> None:
+    """The gateway gets its requests back without a strike, and a decode worker that pulls from
+    here sees a source that is lost, not an offer that was withdrawn: the death is told once, and
+    nobody else is blamed for it."""
+    worker = serve("prefill")
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    assert link.link is not None
+    prompt = replace(
+        local_prompt(entry.incarnation, "r", max_tokens=9), mode="prefill", ticket="secret"
+    )
+    link.send(prompt)
+    await link.take(Tokens)
+    host, _, port = link.link.peer.transfer_address.rpartition(":")
+    fingerprint = entry.pool.rpartition(":")[2]
+    with closing(FrameStream(socket.create_connection((host, int(port))), 20.0)) as reader:
+        await reader.introduce(Challenge("", "pull", VERSION, dials=True))
+        await reader.send(Open(Attempt("r", 0), "secret", entry.incarnation, fingerprint))
+        while not isinstance((await reader.receive())[0], Seal):
+            pass
+        worker.engine().kill()
+        assert (await link.take(Handback)).reason == "killed"
+        with pytest.raises(PeerLostError):
+            refused, _ = await reader.receive()
+            raise_refusal(refused.reason)  # type: ignore[union-attr]
+    assert worker.wait(TOGETHER_S) == 1
+
+
+async def test_the_engine_ends_with_its_io_process(serve: Serve, redis_url: str) -> None:
+    worker = serve("prefill")
+    await worker.entry(redis_url)
+    engine = worker.engine()
+    worker.io.kill()
+    wait_for(lambda: is_gone(engine), TOGETHER_S)
+
+
+async def test_sigterm_finishes_what_runs_and_refuses_what_is_new(
+    serve: Serve, redis_url: str
+) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    engine = worker.engine()
+    link = await WorkerLink.dial(entry)
+    link.send(local_prompt(entry.incarnation, "runs", max_tokens=400))
+    await link.take(Start)
+    worker.io.send_signal(signal.SIGTERM)
+    tokens: list[int] = []
+    reason, asked = None, False
+    while reason is None:
+        frame = await link.take(Tokens)
+        tokens += [token for run in frame.runs for token in run.token_ids]
+        reason = frame.runs[-1].finish_reason
+        if frame.load.state == "draining" and not asked:
+            asked = True
+            link.send(local_prompt(entry.incarnation, "late", max_tokens=1))
+            refusal = await link.take_aside(Refuse)
+            assert (refusal.attempt.rid, refusal.reason) == ("late", "draining")
+    assert asked and (reason, len(tokens)) == ("length", 400)
+    assert worker.wait(10) == 0 and is_gone(engine)
+    assert "error" not in worker.errors().lower()
+
+
+async def test_what_outlasts_the_drain_is_handed_back(serve: Serve, redis_url: str) -> None:
+    """Not a strike (R10): the gateway goes on with it elsewhere."""
+    worker = serve(drain_s=0.1)
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    link.send(local_prompt(entry.incarnation, "long", max_tokens=900))
+    await link.take(Tokens)
+    worker.io.send_signal(signal.SIGTERM)
+    returned = await link.take(Handback)
+    assert (returned.attempt.rid, returned.reason) == ("long", "draining")
+    assert worker.wait(10) == 0
+
+
+async def test_a_worker_leaves_the_registry_when_it_stops(serve: Serve, redis_url: str) -> None:
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    worker.io.terminate()
+    assert worker.wait(10) == 0
+    async with RedisClient(redis_url) as client:
+        entries = await all_entries(RedisWorkerRegistry(client, Keys()))
+    assert entry.incarnation not in {item.incarnation for item in entries}
+
+
+async def test_a_restarted_worker_is_somebody_else(serve: Serve, redis_url: str) -> None:
+    first = serve()
+    old = await first.entry(redis_url)
+    first.io.kill()
+    second = serve(worker_id=first.worker_id)
+    new = await second.entry(redis_url)
+    assert (old.worker_id, old.pool) == (new.worker_id, new.pool)
+    assert old.incarnation != new.incarnation
+    link = await WorkerLink.dial(new)
+    link.send(local_prompt(old.incarnation, "r", max_tokens=2))
+    refusal = await link.take(Refuse)
+    assert (refusal.attempt.rid, refusal.incarnation, refusal.reason) == (
+        "r",
+        new.incarnation,
+        "incarnation",
+    )
+    await link.close()
+
+
+@pytest.mark.parametrize("still_owned", [False, True])
+async def test_a_gateway_that_dials_again_keeps_only_what_it_names(
+    serve: Serve, redis_url: str, still_owned: bool
+) -> None:
+    entry = await serve().entry(redis_url)
+    first = await WorkerLink.dial(entry, "gateway.1")
+    first.send(local_prompt(entry.incarnation, "r", max_tokens=400))
+    await first.take(Start)
+    live = (Attempt("r", 0),) if still_owned else ()
+    second = await WorkerLink.dial(entry, "gateway.1", live)
+    if still_owned:
+        await first.close()
+        tokens = await second.take(Tokens)
+        assert tokens.runs[0].rid == "r"
+    held = None
+    while held is None or bool(held) != still_owned:
+        second.send(Ping(1))
+        held = (await second.take(Pong)).load.held
+    await second.close()
+    await first.close()
+
+
+async def test_who_only_knows_a_gateway_s_incarnation_gets_none_of_its_tokens(
+    serve: Serve, redis_url: str
+) -> None:
+    entry = await serve().entry(redis_url)
+    owner = await WorkerLink.dial(entry, "gateway.1", session="its secret")
+    owner.send(local_prompt(entry.incarnation, "r", max_tokens=400))
+    await owner.take(Start)
+    thief = await WorkerLink.dial(entry, "gateway.1", session="a guess")
+    async with asyncio.timeout(10):
+        await thief.closed.wait()
+    assert thief.messages.empty()
+    while (await owner.take(Tokens)).runs[0].index < 50:
+        pass
+    await owner.close()
+
+
+async def test_what_an_engine_cannot_compute_is_refused_and_the_worker_lives(
+    serve: Serve, redis_url: str
+) -> None:
+    entry = await serve().entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    good = local_prompt(entry.incarnation, "good", max_tokens=2)
+    for change in (
+        {"token_ids": (2**31, *good.work.token_ids[1:])},
+        {"num_prompt_tokens": 10**6},
+        {"sampling": replace(good.work.sampling, temperature=nan)},
+        {"sampling": replace(good.work.sampling, logit_bias=((10**6, 1.0),))},
+        {"hash_root": b""},
+    ):
+        bad = replace(good.work, attempt=Attempt("bad", 0), **change)
+        link.send(replace(good, work=bad))
+        refuse = await link.take(Refuse)
+        assert (refuse.attempt.rid, refuse.reason) == ("bad", "invalid")
+        assert next(iter(change)) in refuse.text
+    link.send(good)
+    assert (await link.take(Tokens)).runs[0].rid == "good"
+    link.send(Ping(1))
+    assert (await link.take(Pong)).counters["refusals:invalid"] == 5
+    await link.close()
+
+
+async def test_sigterm_while_the_model_loads_is_a_clean_stop(serve: Serve) -> None:
+    worker = serve()
+    engine = worker.engine()
+    worker.io.terminate()
+    assert worker.wait(10) == 0
+    assert is_gone(engine) and worker.errors() == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"model": "/nowhere/model"}, "nowhere"),
+        ({"max_num_batched_tokens": 8}, "max_num_batched_tokens"),
+        ({"redis": "embedded"}, "redis"),
+    ],
+    ids=["bad-model", "bad-engine-setting", "embedded-redis"],
+)
+async def test_what_cannot_start_says_so_in_one_line(
+    serve: Serve, flags: dict[str, object], word: str
+) -> None:
+    worker = serve(**flags)
+    assert worker.wait(30) == 2
+    [line] = worker.error_lines()
+    assert word in line and "Traceback" not in worker.errors()
+    assert not psutil.pid_exists(worker.io.pid) or is_gone(psutil.Process(worker.io.pid))

@@ -1,0 +1,221 @@
+"""A worker's standing in Redis: it comes back by itself, and it pulls waiting work."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from shared.kv.layout import KVLayout
+from shared.loops import Loops
+from shared.protocol import Message, Pull
+from shared.queue.backlog import BacklogEntry
+from shared.queue.redis_backlog import RedisBacklog
+from shared.state.embedded import EmbeddedRedis
+from shared.state.keys import Keys
+from shared.state.kv_feed import KVPublisher
+from shared.state.redis_client import RedisClient
+from shared.state.redis_kv_events import RedisKVEvents
+from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.registry import REFRESH_INTERVAL_S, WorkerEntry
+from shared.worker.backlog_puller import BacklogPuller
+from shared.worker.registration import Registration
+from shared.worker.state import WorkerState
+from tests.support.pairs.worker_pair import RecordingPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
+BACK_WITHIN_S = 1.5
+"""the refresh is every second; 0.5 s for a machine that is busy"""
+INC = "w.1"
+LAYOUT = KVLayout("m", "float32", 1, 2, 1, 2, 4)
+ENTRY = WorkerEntry(
+    worker_id="w",
+    incarnation=INC,
+    role="decode",
+    host="127.0.0.1",
+    port=1,
+    pool="pool",
+    pid=os.getpid(),
+    version="0",
+    model="m",
+    max_model_len=64,
+    block_size=16,
+)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[EmbeddedRedis]:
+    """A server that this test may kill."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(own_redis: EmbeddedRedis) -> AsyncIterator[RedisClient]:
+    async with RedisClient(own_redis.url, timeout_s=0.5) as client:
+        yield client
+
+
+async def becomes(ask: Callable[[], Awaitable[bool]], limit_s: float) -> float:
+    """Seconds until it was true."""
+    start_s = time.monotonic()
+    while not await ask():
+        assert time.monotonic() - start_s < limit_s, "it never became true"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - start_s
+
+
+class Standing:
+    """A registration with its two loops."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self.events = RedisKVEvents(client, Keys())
+        self.publisher = KVPublisher(self.events, INC, stride=1)
+        self.registry = RedisWorkerRegistry(client, Keys())
+        self.registration = Registration(self.registry, ENTRY, self.publisher)
+
+    async def __aenter__(self) -> "Standing":
+        self.loops = Loops()
+        self.registration.start(self.loops)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.loops.close()
+
+    async def is_listed(self) -> bool:
+        return [entry.incarnation for entry in await self.registry.list("pool")] == [INC]
+
+    async def holds(self, *hashes: bytes) -> bool:
+        return (await self.events.snapshot(INC)).held == frozenset(hashes)
+
+
+async def test_a_worker_is_listed_again_soon_after_redis_comes_back(
+    own_redis: EmbeddedRedis, client: RedisClient
+) -> None:
+    async with Standing(client) as standing:
+        await becomes(standing.is_listed, 1.0)
+        standing.publisher.note([(b"a" * 32, 1)], [])
+        await becomes(lambda: standing.holds(b"a" * 32), 1.0)
+        os.kill(own_redis.pid, signal.SIGKILL)
+        standing.publisher.note([(b"b" * 32, 1)], [])
+        await asyncio.sleep(0.2)  # the loss is noticed while the server is away
+        await asyncio.get_running_loop().run_in_executor(None, own_redis.restart)
+        await becomes(standing.is_listed, BACK_WITHIN_S)
+        await becomes(lambda: standing.holds(b"a" * 32, b"b" * 32), BACK_WITHIN_S)
+        assert standing.loops.trouble() == ""
+
+
+async def test_who_withdraws_is_not_listed_again(client: RedisClient) -> None:
+    async with Standing(client) as standing:
+        await becomes(standing.is_listed, 1.0)
+        await standing.registration.withdraw()
+        await standing.registration.withdraw()
+        await asyncio.sleep(REFRESH_INTERVAL_S + 0.1)  # the next refresh does nothing
+        assert not await standing.is_listed()
+
+
+async def test_withdrawing_while_redis_is_away_is_no_failure(
+    own_redis: EmbeddedRedis, client: RedisClient
+) -> None:
+    async with Standing(client) as standing:
+        await becomes(standing.is_listed, 1.0)
+        os.kill(own_redis.pid, signal.SIGKILL)
+        await standing.registration.withdraw()
+
+
+class Pulling:
+    """A puller with one gateway."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self.state = WorkerState(INC, 64, LAYOUT)
+        self.backlog = RedisBacklog(client, Keys(), "pool", 16)
+        publisher = KVPublisher(RedisKVEvents(client, Keys()), INC)
+        self.peer = RecordingPeer()
+        self.puller = BacklogPuller(self.state, self.backlog, publisher, lambda: [self.peer])
+
+    async def __aenter__(self) -> "Pulling":
+        self.loops = Loops()
+        self.puller.start(self.loops)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.loops.close()
+
+    async def wait_for(self, rid: str) -> None:
+        await self.backlog.put(BacklogEntry(rid, self.peer.incarnation, "tenant", 5))
+
+    async def has_pulled(self, *rids: str) -> bool:
+        wanted: list[Message] = [Pull(rid, INC) for rid in rids]
+        return self.peer.sent == wanted
+
+    @property
+    def num_pops(self) -> int:
+        return self.state.counters.get("backlog_pops", 0)
+
+
+async def test_redis_is_asked_only_when_a_gateway_says_that_requests_wait(
+    client: RedisClient,
+) -> None:
+    async with Pulling(client) as pulling:
+        await pulling.wait_for("a")
+        pulling.puller.note(pulling.peer, 0)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 0
+        pulling.puller.note(pulling.peer, 1)
+        await becomes(lambda: pulling.has_pulled("a"), 1.0)
+
+
+async def test_popping_ends_with_the_backlog_and_begins_with_the_next_word(
+    client: RedisClient,
+) -> None:
+    async with Pulling(client) as pulling:
+        for rid in ("a", "b"):
+            await pulling.wait_for(rid)
+        pulling.puller.note(pulling.peer, 2)
+        await becomes(lambda: pulling.has_pulled("a", "b"), 1.0)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 3
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 3
+        await pulling.wait_for("c")
+        pulling.puller.note(pulling.peer, 1)
+        await becomes(lambda: pulling.has_pulled("a", "b", "c"), 1.0)
+
+
+@pytest.mark.parametrize("draining", [False, True])
+async def test_a_full_or_draining_worker_pulls_nothing(
+    client: RedisClient, draining: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Pulling(client) as pulling:
+        await pulling.wait_for("a")
+        pulling.state.draining = draining
+        if not draining:
+            monkeypatch.setattr(pulling.state, "_room_limit_tokens", 0)
+        pulling.puller.note(pulling.peer, 1)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 0
+        pulling.state.draining = False
+        monkeypatch.undo()
+        pulling.puller.note(pulling.peer, 1)
+        await becomes(lambda: pulling.has_pulled("a"), 1.0)
+
+
+async def test_a_puller_outlives_redis(own_redis: EmbeddedRedis, client: RedisClient) -> None:
+    async with Pulling(client) as pulling:
+        os.kill(own_redis.pid, signal.SIGKILL)
+        pulling.puller.note(pulling.peer, 1)
+        await asyncio.sleep(0.1)
+        await asyncio.get_running_loop().run_in_executor(None, own_redis.restart)
+        await pulling.wait_for("a")
+        pulling.puller.note(pulling.peer, 1)
+        await becomes(lambda: pulling.has_pulled("a"), BACK_WITHIN_S)
+
+
+async def test_a_forgotten_gateway_wakes_nobody(client: RedisClient) -> None:
+    async with Pulling(client) as pulling:
+        pulling.puller.note(pulling.peer, 1)
+        pulling.puller.forget(pulling.peer)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops <= 1

@@ -1,0 +1,165 @@
+"""Transports that fail on purpose: drop, damage, hold or cut at a named point.
+
+Points are the names of frames in lower case (`watermark`, `blocks`, `seal`, `verify`,
+`release`, `renew`, ...) and `half_read`, in the middle of a payload. A plan acts on what its
+own side sends: give it to prefill's transport for `blocks`, to decode's for `verify`.
+"""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from shared.errors import CorruptPieceError, PeerLostError
+from shared.transfer.frame_stream import FrameStream, Moved
+from shared.transfer.frames import Frame, encode
+from shared.transfer.memory import MemoryTransport
+from shared.transfer.tcp import TcpTransport
+
+
+class Fault(Enum):
+    PASS = "pass"  # noqa: S105
+    DROP = "drop"
+    CORRUPT = "corrupt"
+    CLOSE = "close"
+
+
+@dataclass
+class Gate:
+    """A point where the transfer stands still until `open` is set."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class _Planned:
+    fault: Fault
+    gate: Gate | None
+    num_left: int
+
+
+class FaultPlan:
+    """What happens at which point; counts how often each point was passed."""
+
+    def __init__(self) -> None:
+        self.passed: Counter[str] = Counter()
+        self._planned: dict[str, _Planned] = {}
+
+    def add(self, point: str, fault: Fault, *, times: int = 1) -> None:
+        """The next `times` passes of `point` suffer `fault`."""
+        self._planned[point] = _Planned(fault, None, times)
+
+    def hold(self, point: str) -> Gate:
+        """The next pass of `point` waits at the returned gate."""
+        gate = Gate()
+        self._planned[point] = _Planned(Fault.PASS, gate, 1)
+        return gate
+
+    async def strike(self, point: str) -> Fault:
+        self.passed[point] += 1
+        planned = self._planned.get(point)
+        if planned is None or not planned.num_left:
+            return Fault.PASS
+        planned.num_left -= 1
+        if planned.gate is not None:
+            planned.gate.reached.set()
+            await planned.gate.open.wait()
+        return planned.fault
+
+
+class FaultyStream(FrameStream):
+    """Applies a plan to the frames it sends."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float, plan: FaultPlan) -> None:
+        super().__init__(sock, timeout_s)
+        self._plan = plan
+
+    async def send(
+        self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None
+    ) -> None:
+        fault = await self._plan.strike(type(frame).__name__.lower())
+        if fault is Fault.CLOSE:
+            cut(self._socket)
+        if fault is Fault.DROP:
+            self._num_sent += 1
+        elif payload:
+            await self._send_halves(frame, payload, fault)
+            if moved is not None:
+                moved(sum(map(len, payload)))
+        elif fault is Fault.CORRUPT:
+            await self._send_damaged(frame)
+        else:
+            await super().send(frame)
+
+    async def _send_damaged(self, frame: Frame) -> None:
+        async with self._sending:
+            damaged = bytearray(encode(frame, self._num_sent))
+            damaged[-1] ^= 1
+            self._num_sent += 1
+            await self._send_views([memoryview(damaged)])
+
+    async def _send_halves(self, frame: Frame, payload: Sequence[memoryview], fault: Fault) -> None:
+        """The payload is read from the pool in two halves, with `half_read` between them."""
+        async with self._sending:
+            views = _halves(payload)
+            if fault is Fault.CORRUPT:
+                damaged = bytearray(views[0][-1])
+                damaged[-1] ^= 1
+                views[0][-1] = memoryview(damaged)
+            payload_bytes = sum(map(len, payload))
+            head = encode(frame, self._num_sent, payload_bytes)
+            self._num_sent += 1
+            await self._send_views([memoryview(head), *views[0]])
+            if await self._plan.strike("half_read") is Fault.CLOSE:
+                cut(self._socket)
+            await self._send_views(views[1])
+
+
+class FaultyTcpTransport(TcpTransport):
+    """`tcp` with a plan for what this side sends."""
+
+    def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plan = plan
+
+    def _stream(self, sock: socket.socket) -> FrameStream:
+        return FaultyStream(sock, self._limits.progress_timeout_s, self._plan)
+
+
+class FaultyMemoryTransport(MemoryTransport):
+    """`memory` with a plan for what this side would send."""
+
+    def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plan = plan
+
+    async def reach(self, point: str) -> bool:
+        await super().reach(point)
+        fault = await self._plan.strike(point)
+        if fault is Fault.CLOSE:
+            raise PeerLostError(f"cut at {point}")
+        if fault is Fault.DROP and point in ("renew", "release"):
+            return False
+        if fault is not Fault.PASS:
+            raise CorruptPieceError(f"{fault.value} at {point}")
+        return True
+
+
+def cut(sock: socket.socket) -> None:
+    """End a connection the hard way, both directions; the socket object stays usable."""
+    sock.shutdown(socket.SHUT_RDWR)
+
+
+def _halves(payload: Sequence[memoryview]) -> tuple[list[memoryview], list[memoryview]]:
+    first: list[memoryview] = []
+    left = sum(map(len, payload)) // 2
+    for index, view in enumerate(payload):
+        if len(view) >= left:
+            return [*first, view[:left]], [view[left:], *payload[index + 1 :]]
+        first.append(view)
+        left -= len(view)
+    return first, []

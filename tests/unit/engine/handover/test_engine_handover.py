@@ -1,0 +1,140 @@
+"""What the engine does for a hand-over: pieces, sealed prefills, reservations, adoption."""
+
+import pytest
+
+from shared.errors import ProtocolError
+from shared.protocol import Sampling, TokenRun
+from tests.unit.engine.fake_runner import (
+    BLOCK_SIZE,
+    FakeRunner,
+    answer_alone,
+    fake_engine,
+    make_prompt,
+    make_spec,
+    run_to_end,
+    tokens_of,
+)
+
+GREEDY = Sampling(max_tokens=6, temperature=0.0)
+
+
+def copy_pieces(
+    source: FakeRunner,
+    target: FakeRunner,
+    pieces: list[tuple[int, tuple[int, ...]]],
+    table: tuple[int, ...],
+) -> None:
+    for first, block_ids in pieces:
+        for offset, block in enumerate(block_ids):
+            target.kv[table[first + offset]] = source.kv[block]
+
+
+@pytest.mark.parametrize("length", [1, 4, 15, 16, 23])
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_handed_over_answer_equals_a_whole_one(length: int, turns: int) -> None:
+    prefill, source = fake_engine(32, role="prefill", budget=8)
+    decode, target = fake_engine(32)
+    sampling = Sampling(max_tokens=7, temperature=0.7, seed=11, logprobs=1)
+    for turn in range(turns):
+        spec = make_spec(f"p{turn}", make_prompt(length), sampling, "prefill")
+        prefill.add(spec)
+        outputs = run_to_end(prefill)
+        sealed = [run for output in outputs for _, run in output.sealed]
+        pieces = [piece for output in outputs for _, piece in output.pieces]
+        published = [block for piece in pieces for block in piece.block_ids]
+        assert published == list(prefill.sequences[spec.work.attempt].block_table)
+        for piece in pieces:
+            assert piece.generations == tuple(
+                prefill.memory.generations[block] for block in piece.block_ids
+            )
+        wanted = make_spec(f"p{turn}", make_prompt(length), sampling, "decode")
+        decode.reserve(wanted)
+        [(attempt, table, num_present)] = decode.step().reserved
+        assert num_present == (length // BLOCK_SIZE if turn else 0)
+        copy_pieces(
+            source,
+            target,
+            [(piece.first_block, piece.block_ids) for piece in pieces],
+            table,
+        )
+        assert decode.adopt(attempt, sealed[0])
+        assert not decode.adopt(attempt, sealed[0])
+        prefill.release(spec.work.attempt)
+        assert prefill.load().held == 0
+        answers = run_to_end(decode)
+        first = answers[0].tokens[0]
+        assert first.index == 0 and len(first.token_ids) == 2 and len(first.logprobs) == 2
+        assert first.token_ids[0] == sealed[0].token_ids[0]
+        assert tokens_of(answers, attempt) == answer_alone(
+            spec.work.token_ids, length, sampling, 64
+        )
+    assert decode.counters.local_prefill_tokens == {}
+    assert decode.counters.prompt_tokens_computed == 0
+    assert decode.load().held == 0
+
+
+def test_a_prefill_that_ends_at_token_one_is_not_handed_over() -> None:
+    engine, _ = fake_engine(16, role="prefill")
+    spec = make_spec("a", make_prompt(9), Sampling(max_tokens=1, temperature=0.0), "prefill")
+    engine.add(spec)
+    outputs = run_to_end(engine)
+    assert [attempt for output in outputs for attempt in output.ended] == [spec.work.attempt]
+    assert not any(output.sealed or output.finished for output in outputs)
+    assert engine.load().held == 0
+
+
+def test_a_held_prefill_keeps_its_blocks_until_release() -> None:
+    engine, _ = fake_engine(4, role="prefill", max_model_len=17)
+    first = make_spec("a", make_prompt(12), GREEDY, "prefill")
+    second = make_spec("b", make_prompt(12, 1), GREEDY, "prefill")
+    engine.add(first)
+    engine.add(second)
+    outputs = run_to_end(engine)
+    assert [attempt for output in outputs for attempt, _ in output.started] == [first.work.attempt]
+    assert not engine.has_work
+    engine.release(first.work.attempt)
+    engine.release(first.work.attempt)
+    assert [a for o in run_to_end(engine) for a, _ in o.sealed] == [second.work.attempt]
+    engine.abort(second.work.attempt)
+    assert engine.load().held == 0
+
+
+def test_reservations_wait_in_order_for_all_their_blocks() -> None:
+    engine, _ = fake_engine(6, max_model_len=24)
+    specs = [
+        make_spec(str(index), make_prompt(length, index), GREEDY, "decode")
+        for index, length in enumerate((16, 12, 2))
+    ]
+    for spec in specs:
+        engine.reserve(spec)
+    assert [attempt for attempt, _, _ in engine.step().reserved] == [specs[0].work.attempt]
+    assert not engine.has_work
+    engine.abort(specs[0].work.attempt)
+    assert [attempt for attempt, _, _ in engine.step().reserved] == [
+        specs[1].work.attempt,
+        specs[2].work.attempt,
+    ]
+
+
+def test_a_decode_worker_under_pressure_hands_the_youngest_back() -> None:
+    engine, _ = fake_engine(8, max_model_len=33)
+    sampling = Sampling(max_tokens=20, temperature=0.0)
+    specs = [make_spec(name, make_prompt(8, ord(name)), sampling, "decode") for name in "ab"]
+    for spec in specs:
+        engine.reserve(spec)
+    for attempt, _, _ in engine.step().reserved:
+        assert engine.adopt(attempt, TokenRun(*attempt, 0, (1,)))
+    outputs = run_to_end(engine)
+    assert [a for output in outputs for a in output.handed_back] == [specs[1].work.attempt]
+    assert [a for output in outputs for a in output.finished] == [specs[0].work.attempt]
+    assert engine.counters.preemptions == 0 and engine.counters.handed_back == 1
+    assert engine.load().held == 0
+
+
+def test_token_one_must_continue_the_sequence() -> None:
+    engine, _ = fake_engine(8)
+    spec = make_spec("a", make_prompt(8), GREEDY, "decode")
+    engine.reserve(spec)
+    engine.step()
+    with pytest.raises(ProtocolError):
+        engine.adopt(spec.work.attempt, TokenRun("a", 0, 3, (1,)))

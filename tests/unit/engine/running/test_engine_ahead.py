@@ -1,0 +1,131 @@
+"""An engine that decides a step while the one before it runs: what it costs and what it reports."""
+
+import torch
+
+from shared.engine.handover.output import StepOutput
+from shared.engine.running.empty_steps import decode_step
+from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
+from shared.protocol import Sampling
+from tests.unit.engine.fake_runner import (
+    answer_alone,
+    fake_engine,
+    make_prompt,
+    make_spec,
+    run_to_end,
+    tokens_of,
+)
+
+PROMPT = make_prompt(9)
+GREEDY = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
+
+
+def test_a_step_is_reported_by_the_call_after_the_one_that_started_it() -> None:
+    engine, runner = fake_engine(16, runs_ahead=True)
+    engine.add(make_spec("a", PROMPT, GREEDY))
+    assert not engine.step().tokens
+    assert runner.num_tokens_fed == len(PROMPT)
+    [run] = engine.step().tokens
+    assert runner.num_tokens_fed == len(PROMPT) + 1
+    assert (run.index, len(run.token_ids)) == (0, 1)
+
+
+def test_tokens_are_those_of_an_engine_that_waits() -> None:
+    for sampling in (GREEDY, Sampling(max_tokens=6, temperature=0.8, seed=3, ignore_eos=True)):
+        engine, _ = fake_engine(32, runs_ahead=True)
+        prompts = [make_prompt(length, length) for length in (1, 4, 11, 22)]
+        specs = [make_spec(str(len(prompt)), prompt, sampling) for prompt in prompts]
+        for spec in specs:
+            engine.add(spec)
+        outputs = run_to_end(engine)
+        for spec, prompt in zip(specs, prompts, strict=True):
+            wanted = answer_alone(prompt, len(prompt), sampling, 64)
+            assert tokens_of(outputs, spec.work.attempt) == wanted
+
+
+def test_nothing_is_computed_after_a_length_that_is_known_to_end_it() -> None:
+    engine, runner = fake_engine(16, runs_ahead=True)
+    engine.add(make_spec("a", PROMPT, GREEDY))
+    run_to_end(engine)
+    assert runner.num_tokens_fed == len(PROMPT) + GREEDY.max_tokens - 1
+    assert not engine.has_work
+
+
+def test_a_stop_token_costs_one_row_and_no_more() -> None:
+    first, second, *_ = answer_alone(PROMPT, len(PROMPT), GREEDY, 64)
+    engine, runner = fake_engine(16, runs_ahead=True)
+    stopping = Sampling(max_tokens=5, temperature=0.0, stop_token_ids=(second,))
+    engine.add(make_spec("a", PROMPT, stopping))
+    outputs = run_to_end(engine)
+    assert _all_tokens(outputs) == [first, second]
+    assert runner.num_tokens_fed == len(PROMPT) + 1 + 1
+    assert engine.load().held == 0
+
+
+def test_an_abort_while_a_step_runs_takes_its_tokens_with_it() -> None:
+    engine, _ = fake_engine(16, runs_ahead=True)
+    spec = make_spec("a", PROMPT, GREEDY)
+    engine.add(spec)
+    engine.step()
+    engine.abort(spec.work.attempt)
+    engine.check_integrity()
+    assert not _all_tokens(run_to_end(engine))
+    assert engine.load().held == 0
+
+
+def test_a_preempted_sequence_keeps_the_token_that_was_on_its_way() -> None:
+    engine, _ = fake_engine(6, runs_ahead=True, max_model_len=24, max_num_seqs=2)
+    specs = [
+        make_spec(
+            name, make_prompt(7, salt), Sampling(max_tokens=12, temperature=0.0, ignore_eos=True)
+        )
+        for salt, name in enumerate("ab")
+    ]
+    for spec in specs:
+        engine.add(spec)
+    outputs = run_to_end(engine)
+    assert engine.counters.preemptions
+    for spec in specs:
+        wanted = answer_alone(spec.work.token_ids, 7, spec.work.sampling, 24)
+        assert tokens_of(outputs, spec.work.attempt) == wanted
+
+
+def _all_tokens(outputs: list[StepOutput]) -> list[int]:
+    return [token for output in outputs for run in output.tokens for token in run.token_ids]
+
+
+def test_an_idle_engine_rehearses_until_nothing_is_left_to_make() -> None:
+    engine, runner = fake_engine(16, runs_ahead=True)
+    ran: list[int] = []
+
+    def rehearsal() -> HostBatch | None:
+        return decode_step(2 - len(ran)) if len(ran) < 2 else None
+
+    def run(batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        ran.append(batch.shape.num_tokens)
+        assert (batch.slot_mapping == SKIP_SLOT).all()
+        return torch.empty(0)
+
+    runner.rehearsal, runner.run = rehearsal, run  # type: ignore[method-assign,assignment]
+    assert engine.rehearse() and engine.rehearse()
+    assert not engine.rehearse()
+    assert ran == [2, 1]
+    engine.check_integrity()
+
+
+def test_an_abort_while_a_copy_is_in_flight_leaves_the_pool_whole() -> None:
+    """The copied block's ancestors go with the table of the sequence; whoever comes next gets all
+    blocks that are said to be available."""
+    engine, _ = fake_engine(4, runs_ahead=True, max_model_len=16)
+    two = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
+    cached = make_prompt(8)  # two whole blocks
+    engine.add(make_spec("a", cached, Sampling(max_tokens=1, temperature=0.0)))
+    run_to_end(engine)
+    second = make_spec("b", cached, two)
+    engine.add(second)
+    engine.step()
+    engine.abort(second.work.attempt)
+    engine.check_integrity()
+    third = make_spec("c", make_prompt(10, salt=5), two)
+    engine.add(third)
+    wanted = answer_alone(third.work.token_ids, 10, two, 16)
+    assert tokens_of(run_to_end(engine), third.work.attempt) == wanted

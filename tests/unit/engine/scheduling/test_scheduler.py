@@ -1,0 +1,136 @@
+"""Scheduling decisions alone: order, places, budget, and which sequence gives way."""
+
+import pytest
+
+from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
+from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState
+from shared.errors import SettingsError
+from shared.protocol import Sampling
+from tests.unit.engine.fake_runner import BLOCK_SIZE, make_spec
+
+
+def make_scheduler(num_blocks: int = 16, budget: int = 16, max_num_seqs: int = 4) -> Scheduler:
+    return Scheduler(
+        BlockPool(num_blocks, BLOCK_SIZE, [0] * num_blocks),
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        max_model_len=64,
+    )
+
+
+def add(scheduler: Scheduler, arrival: int, length: int, mode: Mode = "full") -> Sequence:
+    tokens = tuple(arrival * 100 + index for index in range(length))
+    spec = make_spec(str(arrival), tokens, Sampling(max_tokens=30), mode)
+    sequence = Sequence(spec, arrival)
+    scheduler.add(sequence)
+    return sequence
+
+
+def run(scheduler: Scheduler) -> ScheduledBatch:
+    """Schedule, and pretend the step ran and sampled."""
+    batch = scheduler.schedule()
+    for item in batch.items:
+        item.sequence.num_computed_tokens += item.num_tokens
+        if item.samples:
+            item.sequence.token_ids.append(1)
+            item.sequence.state = SequenceState.DECODE
+    scheduler.release_sources(batch)
+    return batch
+
+
+def scheduled(batch: ScheduledBatch) -> list[tuple[int, int]]:
+    return [(item.sequence.arrival, item.num_tokens) for item in batch.items]
+
+
+def test_a_budget_too_small_for_one_block_beside_the_decodes_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="max_num_batched_tokens"):
+        make_scheduler(budget=6, max_num_seqs=4)
+    make_scheduler(budget=7, max_num_seqs=4)
+
+
+def test_prompts_share_a_step_in_order_of_arrival() -> None:
+    scheduler = make_scheduler()
+    for arrival, length in enumerate((5, 9, 9)):
+        add(scheduler, arrival, length)
+    assert scheduled(run(scheduler)) == [(0, 5), (1, 9)]
+    assert scheduled(run(scheduler)) == [(0, 1), (1, 1), (2, 9)]
+
+
+def test_a_chunk_keeps_the_last_tokens_for_a_block_border() -> None:
+    scheduler = make_scheduler(budget=14)
+    add(scheduler, 0, 5)
+    add(scheduler, 1, 20)
+    assert scheduled(run(scheduler)) == [(0, 5), (1, 8)]
+    assert scheduled(run(scheduler)) == [(0, 1), (1, 12)]
+
+
+def test_a_prefill_takes_all_its_blocks_before_its_first_chunk() -> None:
+    scheduler = make_scheduler(num_blocks=8, budget=8)
+    first = add(scheduler, 0, 24, "prefill")
+    second = add(scheduler, 1, 12, "prefill")
+    run(scheduler)
+    assert len(first.block_table) == 6
+    assert second.state is SequenceState.WAITING and not second.block_table
+
+
+def test_nobody_overtakes_the_head_of_the_queue() -> None:
+    scheduler = make_scheduler(num_blocks=8)
+    add(scheduler, 0, 16, "prefill")
+    add(scheduler, 1, 20, "decode")
+    small = add(scheduler, 2, 2, "decode")
+    run(scheduler)
+    assert small.state is SequenceState.WAITING
+
+
+def test_reserved_sequences_take_places() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    reserved = [add(scheduler, arrival, 4, "decode") for arrival in range(3)]
+    assert run(scheduler).reserved == reserved[:2]
+    scheduler.remove(reserved[0])
+    assert run(scheduler).reserved == reserved[2:]
+
+
+def fill(scheduler: Scheduler, modes: list[Mode]) -> list[Sequence]:
+    sequences = [add(scheduler, arrival, 7, mode) for arrival, mode in enumerate(modes)]
+    run(scheduler)
+    for sequence in sequences:
+        if sequence.spec.mode == "decode":
+            sequence.num_computed_tokens = 7
+            sequence.token_ids.append(1)
+            sequence.state = SequenceState.VERIFIED
+            scheduler.adopt(sequence)
+    return sequences
+
+
+def test_the_youngest_gives_way_and_starts_over_at_the_head() -> None:
+    scheduler = make_scheduler(num_blocks=7, budget=32)
+    old, young = fill(scheduler, ["full", "full"])
+    late = add(scheduler, 9, 30)
+    for _ in range(30):
+        batch = run(scheduler)
+        if batch.preempted:
+            break
+    assert batch.preempted == [young]
+    assert [item.sequence for item in batch.items] == [old]
+    assert list(scheduler.waiting) == [young, late]
+    assert young.num_computed_tokens == 0 and not young.block_table
+
+
+def test_a_prefill_is_never_preempted_for_a_decode() -> None:
+    scheduler = make_scheduler(num_blocks=7, budget=8)
+    decode = add(scheduler, 0, 8)
+    run(scheduler)
+    prefill = add(scheduler, 1, 12, "prefill")
+    preempted = []
+    for _ in range(12):
+        batch = scheduler.schedule()
+        for item in batch.items:
+            if item.sequence is decode:
+                item.sequence.num_computed_tokens += 1
+                item.sequence.token_ids.append(1)
+        preempted += batch.preempted
+        if preempted:
+            break
+    assert preempted == [decode]
+    assert prefill.state is SequenceState.WRITING
