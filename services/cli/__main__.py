@@ -16,8 +16,6 @@ from typing import NoReturn
 
 from shared.errors import BatonError, SettingsError
 from shared.release import release
-from shared.settings.load import load_settings
-from shared.settings.setting import environment_name
 
 COMMANDS = {
     "up": "start Redis, a gateway and workers on this machine",
@@ -116,7 +114,11 @@ def _fail(error: Exception, code: int, argv: Sequence[str]) -> int:
 
 
 def _debug(argv: Sequence[str]) -> bool:
-    """The setting `debug`, read by itself: what failed may be any other flag or variable."""
+    """The setting `debug`, read by itself: what failed may be any other flag or variable. Imports
+    the settings only here, because a start that fails in nothing needs none of them."""
+    from shared.settings.load import load_settings  # noqa: PLC0415
+    from shared.settings.setting import environment_name  # noqa: PLC0415
+
     flag = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     flag.add_argument("--debug", nargs="?", const="true")
     name = environment_name("debug")

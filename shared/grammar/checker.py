@@ -7,14 +7,16 @@ kills this process over a grammar that takes too long, and an allocation beyond 
 
 import resource
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shared.child.asker import Asker
 from shared.codec import Codec
 from shared.errors import GrammarError, MissingError
-from shared.grammar.compile import compile_grammar
 from shared.grammar.matcher import GrammarVocabulary
+from shared.grammar.places import raise_at_place
 from shared.grammar.schemas import check_depth, check_schema, schemas_in
+from shared.grammar.source import Schema, json_schema
 
 MEMORY_BYTES = 512 * 2**20
 """address space a grammar may take beyond the vocabulary"""
@@ -47,11 +49,17 @@ CHECK_CODEC = Codec((CheckSetup, Trial, Verdict))
 
 
 def check_grammar(vocabulary: GrammarVocabulary, grammar: str) -> None:
-    """GrammarError unless an engine with this vocabulary can follow it to an end."""
+    """GrammarError unless an engine with this vocabulary can follow it to an end; it names the
+    place in a schema if it can."""
     check_depth(grammar)
     for schema in schemas_in(grammar):
         check_schema(schema)
-    compile_grammar(vocabulary, grammar)
+    try:
+        vocabulary.compile(grammar)
+    except GrammarError as error:
+        for schema in schemas_in(grammar):
+            raise_at_place(schema, partial(_compile_schema, vocabulary))
+        raise error
 
 
 def serve(asker: Asker) -> None:
@@ -80,6 +88,10 @@ def _problem(vocabulary: GrammarVocabulary, grammar: str) -> str:
     except (MemoryError, RecursionError):
         return "it needs too much memory"
     return ""
+
+
+def _compile_schema(vocabulary: GrammarVocabulary, schema: Schema) -> None:
+    vocabulary.compile(json_schema(schema))
 
 
 def _limit_memory() -> None:

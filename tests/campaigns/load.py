@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
-from urllib.request import urlopen
 
+from services.cli.gateway_client import GatewayClient
 from tests.e2e.sse_load import LoadedStream, stream_completion
 
 WHOLE_BYTES = 2**22
@@ -93,6 +93,7 @@ class Load:
 
     def __init__(self, url: str, model: str) -> None:
         self._url = url
+        self._gateway = GatewayClient(url)
         self._model = model
         self.asked: list[Asked] = []
 
@@ -106,13 +107,8 @@ class Load:
                 break
             await asyncio.sleep(asked.last.retry_after_s)
         if asked.last.complete and len(asked.attempts) > 1:
-            asked.body = await asyncio.to_thread(self._whole_receipt, asked.last.receipt["id"])
+            asked.body = await asyncio.to_thread(self._gateway.receipt, asked.last.receipt["id"])
         return asked
-
-    def _whole_receipt(self, rid: str) -> dict[str, Any]:
-        with urlopen(f"{self._url}/v1/baton/requests/{rid}", timeout=60) as answer:  # noqa: S310
-            body: dict[str, Any] = json.load(answer)
-            return body
 
     async def poisson(self, asks: Iterator[Ask], per_s: float, seconds: float, seed: int) -> None:
         """An open loop: nobody waits for anybody. Ends when the last answer has."""

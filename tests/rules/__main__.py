@@ -18,7 +18,6 @@ RULES = (
     words.check,
     phrases.check,
     loops.check,
-    settings_budget.check,
     read_settings.check,
     sent_words.check,
 )
@@ -28,6 +27,7 @@ def main() -> int:
     files = list(sources())
     problems = [problem for check in RULES for problem in check(files)]
     problems += phrases.check(phrases.texts())
+    problems += settings_budget.check_all()
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     return 1 if problems else 0

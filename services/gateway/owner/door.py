@@ -1,7 +1,7 @@
 """The door to the HTTP layer: requests come in, and what operators and probes ask is answered."""
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.identity import GatewayIdentity
@@ -12,7 +12,6 @@ from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.placement.router import missing_workers
 from services.gateway.owner.records.journal import Journal
-from services.gateway.owner.records.open_records import StoreState
 from services.gateway.owner.requests import LINE_FULL, Requests
 from shared.clock import Clock
 from shared.errors import OverloadedError
@@ -25,6 +24,9 @@ MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 SHUTTING_DOWN = "this gateway is shutting down"
 FULL = "this gateway has as many requests as it may"
+
+StoreState = Literal["ok", "refuses writes", "away"]
+"""how Redis is"""
 
 
 class Door:

@@ -287,7 +287,7 @@ class Requests:
     @property
     def store_refuses_writes(self) -> bool:
         """Redis did, at the last ADMIT."""
-        return self._records.store == "refuses writes"
+        return self._records.refuses_writes
 
     async def close_record(self, rid: str) -> None:
         """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""

@@ -218,8 +218,8 @@ def test_no_service_has_an_endless_loop_of_its_own() -> None:
 
 @pytest.mark.parametrize(("number", "text"), [(3, "raise it where"), (1, "lower it")])
 def test_the_number_of_settings_is_a_decision(number: int, text: str) -> None:
-    assert settings_budget.check((), 2, {"settings": 2}) == []
-    (problem,) = settings_budget.check((), number, {"settings": 2})
+    assert settings_budget.check(2, 2) == []
+    (problem,) = settings_budget.check(number, 2)
     assert text in problem.text
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal
 
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
@@ -17,12 +16,6 @@ from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.records.record_writer import FINISH_WAIT_S, RecordWriter
 from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
 
-StoreState = Literal["ok", "refuses writes", "away"]
-"""what the last ADMIT found"""
-_STORES: Mapping[Admission | None, StoreState] = {
-    Admission.REFUSES_WRITES: "refuses writes",
-    None: "away",
-}
 _WORST_FIRST = (RequestState.FAILED, RequestState.CANCELLED, RequestState.DONE)
 _NEVER_SUBMITTED = Outcome(RequestState.CANCELLED, "", 0, 0, 0)
 
@@ -96,7 +89,8 @@ class OpenRecords:
     def __init__(
         self, writer: RecordWriter, identity: GatewayIdentity, counters: DispatchCounters
     ) -> None:
-        self.store: StoreState = "ok"
+        self.refuses_writes = False
+        """Redis did, at the last ADMIT"""
         self._writer = writer
         self._identity = identity
         self._counters = counters
@@ -172,7 +166,7 @@ class OpenRecords:
         return record
 
     def _answered(self, record: OpenRecord, answer: Admission | None) -> None:
-        self.store = _STORES.get(answer, "ok")
+        self.refuses_writes = answer is Admission.REFUSES_WRITES
         if answer is not Admission.ADMITTED:
             self._counters.admissions_refused["away" if answer is None else answer.value] += 1
         record.answered, record.admission = True, answer

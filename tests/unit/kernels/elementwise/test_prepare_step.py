@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kernels.elementwise import reference_step
+from kernels.elementwise import reference
 from kernels.elementwise.prepare_step import TILE, prepare_step
 
 WIDTH = 40
@@ -58,7 +58,7 @@ def _run(
 def test_it_unpacks_as_the_reference(case: Case, ahead: bool) -> None:
     previous = torch.arange(1000, 1060) if ahead else None
     ours = _run(prepare_step, case, previous, ahead=ahead)
-    wanted = _run(reference_step.prepare_step, case, previous, ahead=ahead)
+    wanted = _run(reference.prepare_step, case, previous, ahead=ahead)
     for index, (mine, theirs) in enumerate(zip(ours, wanted, strict=True)):
         assert torch.equal(mine, theirs), index
     assert (ours[0] >= 1000).any() == ahead
@@ -67,7 +67,7 @@ def test_it_unpacks_as_the_reference(case: Case, ahead: bool) -> None:
 def test_a_wrong_token_of_the_step_before_is_found() -> None:
     previous = torch.arange(1000, 1060)
     ours = _run(prepare_step, CASES[1], previous, ahead=True)
-    wanted = _run(reference_step.prepare_step, CASES[1], previous + 1, ahead=True)
+    wanted = _run(reference.prepare_step, CASES[1], previous + 1, ahead=True)
     assert not torch.equal(ours[0], wanted[0])
 
 

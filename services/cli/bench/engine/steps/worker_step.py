@@ -39,7 +39,7 @@ ESTIMATE_S = 2.0
 
 @dataclass(frozen=True)
 class WorkerStepCell:
-    """Sequences that all decode, for the number of steps given."""
+    """A number of steps in which every sequence decodes one token."""
 
     name: str = "worker-step-256"
     num_sequences: int = 256
