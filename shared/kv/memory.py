@@ -7,6 +7,7 @@ lock; safety needs no clock and no lock across processes).
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import weakref
@@ -40,8 +41,7 @@ class KVMemory:
         self.num_blocks = num_blocks
         self.fd = fd
         weakref.finalize(self, os.close, fd)
-        table = -(-num_blocks * 8 // _PAGE) * _PAGE
-        self._table_bytes = table
+        self._table_bytes = table = table_bytes(num_blocks)
         self._map = mmap.mmap(fd, table + num_blocks * layout.block_bytes)
         view = memoryview(self._map)
         self.generations = view[: num_blocks * 8].cast("Q")
@@ -49,11 +49,17 @@ class KVMemory:
 
     @classmethod
     def create(cls, layout: KVLayout, num_blocks: int) -> "KVMemory":
-        """A new pool, zero-filled; pages take memory only once written."""
-        fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC)
-        table = -(-num_blocks * 8 // _PAGE) * _PAGE
-        os.ftruncate(fd, table + num_blocks * layout.block_bytes)
+        """A new pool, zero-filled; pages take memory only once written. Its size is final, so
+        that whoever maps it can rely on it."""
+        fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, table_bytes(num_blocks) + num_blocks * layout.block_bytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         return cls(layout, num_blocks, fd)
+
+    def read_only(self) -> int:
+        """A new descriptor of the pool that nothing can be written through."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def block(self, block_id: int) -> memoryview:
         """Writable bytes of one block."""
@@ -81,3 +87,8 @@ class KVMemory:
             # A sandbox's kernel may not know how: then only the memory stays occupied.
             with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_REMOVE, first, end - first)
+
+
+def table_bytes(num_blocks: int) -> int:
+    """Where the blocks begin: after the generations, on a page of their own."""
+    return -(-num_blocks * 8 // _PAGE) * _PAGE

@@ -7,7 +7,7 @@
 
 Frames of one direction are numbered from 0, so one that is lost, doubled or out of turn is
 seen. A CRC-32 finds every single-bit error and every burst of up to 32 bits; payload is guarded
-by one 64-bit digest per block (`shared.transfer.digest`), announced before the bytes are asked for.
+by one 64-bit digest per block (`shared.kv.digest`), announced before the bytes are asked for.
 
     decode -> prefill: Open, Read, Verify, Release, Renew
     prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused

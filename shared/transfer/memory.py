@@ -9,11 +9,12 @@ import contextlib
 
 from shared.clock import Clock, SystemClock
 from shared.errors import KVTransferError, PeerLostError
+from shared.kv.digest import BlockDigests
 from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import Attempt
 from shared.tasks import Tasks
-from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
 from shared.transfer.ledger import BlockRange, PullLedger

@@ -23,7 +23,7 @@ from shared.clock import Clock
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.digest import DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open, Refusal
 from shared.transfer.lease import LeaseHeap
 from shared.transfer.ledger import Tag

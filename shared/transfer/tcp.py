@@ -19,7 +19,7 @@ from shared.loops import Loops
 from shared.protocol import VERSION, Attempt
 from shared.repeats import Repeats
 from shared.tasks import Tasks
-from shared.transfer.digest import DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
 from shared.transfer.tcp_pull import TcpPull

@@ -22,7 +22,7 @@ from shared.errors import KVTransferError, PeerLostError, ProtocolError
 from shared.protocol import TokenRun
 from shared.tasks import settled
 from shared.transfer.blocks import block_views
-from shared.transfer.digest import DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (

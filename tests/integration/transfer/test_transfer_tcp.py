@@ -17,10 +17,11 @@ import pytest
 import uvloop
 
 from shared.errors import CorruptPieceError, KVTransferError, PeerLostError
+from shared.kv.digest import BlockDigests
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.kv.digest import BlockDigests
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 
 MASK = 2**64 - 1
 

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from shared.clock import ManualClock
+from shared.kv.digest import BlockDigests
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open
 from shared.transfer.ledger import Tag
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from shared.clock import ManualClock
+from shared.kv.digest import BlockDigests
 from shared.kv.memory import KVMemory
-from shared.transfer.digest import BlockDigests, DigestThreads
+from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.offers import OfferTable
 

@@ -12,10 +12,8 @@ always seen; damage to several words, or words that changed places, escapes with
 A guard against damage, not against forgery.
 """
 
-import asyncio
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -84,24 +82,6 @@ class _Scratch(NamedTuple):
     def of_shape(self, shape: tuple[int, ...]) -> tuple[Words, Words]:
         size = math.prod(shape)
         return self.mixed[:size].reshape(shape), self.shifted[:size].reshape(shape)
-
-
-class DigestThreads:
-    """Digests blocks off the event loop; numpy releases the interpreter lock while it works."""
-
-    def __init__(self, memory: KVMemory) -> None:
-        self.memory = memory
-        self._digests = BlockDigests(memory)
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
-
-    def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
-        """Done when the thread is; cancelling the future does not stop a thread that runs, so
-        shield it and wait for it before its blocks are given away."""
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, self._digests.of, block_ids)
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _mix(x: Words, shifted: Words) -> Words:

@@ -1,0 +1,64 @@
+"""The pool of another worker of this host, mapped read-only from a descriptor it passed.
+
+A descriptor is taken only if its file cannot shrink: a page that is gone would kill the reader.
+"""
+
+import fcntl
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.kv.layout import KVLayout
+from shared.kv.memory import table_bytes
+
+
+class PeerTable:
+    """The generations of another worker's blocks, for a check after the last copy (R13)."""
+
+    def __init__(self, num_blocks: int, fd: int) -> None:
+        """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it
+        cannot be mapped."""
+        self._map = _mapped(fd, table_bytes(num_blocks))
+        self._view = memoryview(self._map)[: num_blocks * 8]
+        self.generations = self._view.cast("Q")
+
+    def close(self) -> None:
+        self.generations.release()
+        self._view.release()
+        self._map.close()
+
+
+class PeerBlocks:
+    """The bytes of another worker's blocks."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
+        """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it
+        cannot be mapped."""
+        self.num_blocks = num_blocks
+        table = table_bytes(num_blocks)
+        self._map = _mapped(fd, table + num_blocks * layout.block_bytes)
+        flat: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.rows: NDArray[np.uint8] = flat[table:].reshape(num_blocks, layout.block_bytes)
+        """[num_blocks, block bytes]; nobody keeps a slice of it"""
+
+    def forget_pages(self) -> None:
+        """What was read no longer counts as memory of this process."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        del self.rows
+        self._map.close()
+
+
+def _mapped(fd: int, num_bytes: int) -> mmap.mmap:
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if not seals & fcntl.F_SEAL_SHRINK:
+            raise ValueError("the pool could shrink while it is read")
+        if os.fstat(fd).st_size < num_bytes:
+            raise ValueError("the pool is smaller than its owner says")
+        return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    finally:
+        os.close(fd)

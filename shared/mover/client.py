@@ -1,0 +1,150 @@
+"""The io process's end of the data socket: asks the mover and awaits its answers."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from itertools import count
+
+from shared.errors import CorruptPieceError, PeerLostError
+from shared.mover.messages import (
+    CODEC,
+    MAX_BLOCKS,
+    MAX_PACKET_BYTES,
+    Digest,
+    Done,
+    Fetch,
+    Map,
+    Question,
+    Unmap,
+    pack_ids,
+    unpack_digests,
+)
+from shared.protocol import Attempt
+from shared.tasks import settled
+
+
+class MoverClient:
+    """All calls on the event loop. PeerLostError once the engine process is gone.
+
+    A call that is cancelled returns only once the mover has done what it was asked: from then on
+    nothing touches the blocks any more (R18)."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Takes over io's end of the socket pair that the engine process was started with."""
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        self._sending = asyncio.Lock()
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Done]] = {}
+        self._lost = False
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._receive)
+
+    async def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
+        """Map another worker's pool. The descriptors stay the caller's. PeerLostError if it
+        cannot be mapped."""
+        done = await self._ask(Map(next(self._numbers), source, num_blocks), descriptors)
+        if done.problem:
+            raise PeerLostError(done.problem)
+
+    async def unmap(self, source: str) -> None:
+        """Returns once nothing of that pool is mapped."""
+        await self._ask(Unmap(next(self._numbers), source))
+
+    async def fetch(
+        self, attempt: Attempt, source: str, source_blocks: Sequence[int], blocks: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Copy blocks of a mapped pool into `blocks`; the digests of what lies there now.
+        CorruptPieceError if it could not be done."""
+        digests: list[int] = []
+        for start in range(0, len(blocks), MAX_BLOCKS):
+            some = slice(start, start + MAX_BLOCKS)
+            done = await self._ask(
+                Fetch(
+                    next(self._numbers),
+                    attempt,
+                    source,
+                    pack_ids(source_blocks[some]),
+                    pack_ids(blocks[some]),
+                )
+            )
+            digests += _digests(done)
+        return tuple(digests)
+
+    async def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        """Of blocks of our own pool."""
+        digests: list[int] = []
+        for start in range(0, len(blocks), MAX_BLOCKS):
+            packed = pack_ids(blocks[start : start + MAX_BLOCKS])
+            digests += _digests(await self._ask(Digest(next(self._numbers), packed)))
+        return tuple(digests)
+
+    def close(self) -> None:
+        """Safe to call twice. The mover ends, and unmaps everything."""
+        self._lose()
+
+    async def _ask(self, question: Question, descriptors: Sequence[int] = ()) -> Done:
+        answered: asyncio.Future[Done] = self._loop.create_future()
+        async with self._sending:
+            await self._send(question, descriptors)
+            self._asked[question.number] = answered
+        try:
+            return await asyncio.shield(answered)
+        except asyncio.CancelledError:
+            await settled([answered])
+            raise
+
+    async def _send(self, question: Question, descriptors: Sequence[int]) -> None:
+        packet = CODEC.encode(question)
+        while not self._lost:
+            try:
+                socket.send_fds(self._socket, [packet], descriptors)
+            except BlockingIOError:
+                await self._writable()
+            except OSError:
+                self._lose()
+            else:
+                return
+        raise PeerLostError("the engine process is gone")
+
+    async def _writable(self) -> None:
+        ready = asyncio.Event()
+        self._loop.add_writer(self._socket, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_writer(self._socket)
+
+    def _receive(self) -> None:
+        try:
+            packet = self._socket.recv(MAX_PACKET_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lose()
+            return
+        done: Done = CODEC.decode(packet)
+        self._asked.pop(done.number).set_result(done)
+
+    def _lose(self) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        asked, self._asked = self._asked, {}
+        for answered in asked.values():
+            answered.set_exception(PeerLostError("the engine process is gone"))
+
+
+def _digests(done: Done) -> tuple[int, ...]:
+    if done.problem:
+        raise CorruptPieceError(done.problem)
+    return unpack_digests(done.digests)
+
+
+def data_socket_pair() -> tuple[socket.socket, socket.socket]:
+    """io's end and the mover's."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,88 @@
+"""What a worker's io process asks of the mover, one message a packet.
+
+    io -> mover   Map, Unmap, Fetch, Digest; Map brings the descriptors of the source's pool
+    mover -> io   Done, in the order of the questions
+
+Block ids travel as packed little-endian u32, digests as packed u64.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.codec import Codec
+from shared.protocol import Attempt
+
+MAX_BLOCKS = 4096
+"""blocks one message names, so that a packet always fits into a socket's buffer"""
+MAX_PACKET_BYTES = 64 * 2**10
+MAX_DESCRIPTORS = 4
+
+
+@dataclass(frozen=True)
+class Map:
+    """Map the pool of another worker, read-only, until Unmap."""
+
+    number: int
+    source: str
+    """incarnation of its owner"""
+    num_blocks: int
+
+
+@dataclass(frozen=True)
+class Unmap:
+    """Nothing is fetched from there any more. A source that is not mapped is no error."""
+
+    number: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Copy blocks of a mapped pool into reserved blocks of our own."""
+
+    number: int
+    attempt: Attempt
+    """whose blocks are filled: the steps that may still write them come first"""
+    source: str
+    source_blocks: bytes
+    blocks: bytes
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Digests of blocks of our own pool, as they lie there."""
+
+    number: int
+    blocks: bytes
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer to the question of that number."""
+
+    number: int
+    digests: bytes = b""
+    """Fetch and Digest: of each block, in order; what was fetched is digested where it lies now"""
+    problem: str = ""
+    """why it could not be done; what was to be filled holds garbage"""
+
+
+Question = Map | Unmap | Fetch | Digest
+CODEC = Codec((Map, Unmap, Fetch, Digest, Done))
+
+
+def pack_ids(block_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(block_ids)}I", *block_ids)
+
+
+def unpack_ids(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
+
+
+def pack_digests(digests: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(digests)}Q", *digests)
+
+
+def unpack_digests(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // 8}Q", packed)

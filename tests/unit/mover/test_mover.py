@@ -1,0 +1,219 @@
+"""The mover behind its socket: what it copies, what it refuses, and how it ends."""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import CorruptPieceError, PeerLostError
+from shared.kv.digest import BlockDigests
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.kv.peer_memory import PeerTable
+from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.host_copies import HostCopies
+from shared.mover.messages import MAX_BLOCKS
+from shared.mover.mover import Mover, no_mark
+from shared.mover.runs import joined
+from shared.protocol import Attempt
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+LAYOUT = KVLayout("m", "float32", 2, 2, 1, 8, 4)
+ATTEMPT = Attempt("r", 0)
+
+
+def pool(num_blocks: int, seed: int | None = None) -> KVMemory:
+    memory = KVMemory.create(LAYOUT, num_blocks)
+    if seed is not None:
+        numbers = random.Random(seed)  # noqa: S311
+        for block in range(num_blocks):
+            memory.block(block)[:] = numbers.randbytes(LAYOUT.block_bytes)
+    return memory
+
+
+@asynccontextmanager
+async def moving(
+    memory: KVMemory, copies: HostCopies | None = None, **options: Any
+) -> AsyncIterator[MoverClient]:
+    ours, theirs = data_socket_pair()
+    mover = Mover(theirs, copies or HostCopies(memory), **options)
+    mover.start()
+    client = MoverClient(ours)
+    try:
+        yield client
+    finally:
+        client.close()
+        await asyncio.to_thread(mover.join, 5)
+
+
+async def map_pool(client: MoverClient, source: str, memory: KVMemory) -> None:
+    fd = memory.read_only()
+    await client.map(source, memory.num_blocks, [fd])
+    os.close(fd)
+
+
+def num_mapped() -> int:
+    return Path("/proc/self/maps").read_text(encoding="ascii").count("baton-kv")
+
+
+async def test_blocks_arrive_and_are_digested_where_they_lie() -> None:
+    source, ours = pool(9, seed=1), pool(7)
+    async with moving(ours) as client:
+        await map_pool(client, "p.1", source)
+        digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4, 0), (1, 2, 3, 6))
+        for theirs, here in zip((8, 3, 4, 0), (1, 2, 3, 6), strict=True):
+            assert ours.block(here) == source.block(theirs)
+        assert digests == BlockDigests(source).of((8, 3, 4, 0))
+        assert await client.digests((6, 1)) == (digests[3], digests[0])
+        assert bytes(ours.block(0)) == bytes(LAYOUT.block_bytes)
+
+
+async def test_more_blocks_than_a_packet_names() -> None:
+    number = 2 * MAX_BLOCKS + 3
+    source, ours = pool(number, seed=2), pool(number)
+    ids = list(range(number))
+    random.Random(3).shuffle(ids)  # noqa: S311
+    async with moving(ours) as client:
+        await map_pool(client, "p.1", source)
+        assert await client.fetch(ATTEMPT, "p.1", ids, ids) == await client.digests(ids)
+    assert ours.blocks == source.blocks
+
+
+async def test_what_it_refuses_costs_the_question_only(tmp_path: Path) -> None:
+    source, ours = pool(4, seed=4), pool(4)
+    unsealed = os.open(tmp_path / "pool", os.O_CREAT | os.O_RDWR)
+    os.ftruncate(unsealed, 2**20)
+    async with moving(ours) as client:
+        with pytest.raises(CorruptPieceError, match="not mapped"):
+            await client.fetch(ATTEMPT, "p.1", (0,), (0,))
+        with pytest.raises(PeerLostError, match="cannot be mapped"):
+            await client.map("p.1", 4, [unsealed])
+        fd = source.read_only()
+        with pytest.raises(PeerLostError, match="smaller than its owner says"):
+            await client.map("p.1", 4096, [fd])
+        os.close(fd)
+        await map_pool(client, "p.1", source)
+        with pytest.raises(CorruptPieceError, match="a block that its pool does not have"):
+            await client.fetch(ATTEMPT, "p.1", (4,), (0,))
+        await client.fetch(ATTEMPT, "p.1", (3,), (0,))
+        assert ours.block(0) == source.block(3)
+    os.close(unsealed)
+
+
+async def test_nothing_stays_mapped() -> None:
+    """Not after Unmap, not after a second Map, not after the end."""
+    source, ours = pool(4, seed=5), pool(4)
+    before = num_mapped()
+    async with moving(ours) as client:
+        for _ in range(3):
+            await map_pool(client, "p.1", source)
+            await map_pool(client, "p.2", source)
+        assert num_mapped() == before + 2
+        await client.unmap("p.1")
+        await client.unmap("p.1")
+        assert num_mapped() == before + 1
+    assert num_mapped() == before
+
+
+async def test_a_cancelled_fetch_returns_once_nothing_is_copied_any_more() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow(HostCopies):
+        def fetch(self, *arguments: Any) -> tuple[int, ...]:
+            began.set()
+            assert go_on.wait(10)
+            return super().fetch(*arguments)
+
+    source, ours = pool(4, seed=6), pool(4)
+    async with moving(ours, Slow(ours)) as client:
+        await map_pool(client, "p.1", source)
+        fetching = asyncio.create_task(client.fetch(ATTEMPT, "p.1", (1,), (1,)))
+        await asyncio.to_thread(began.wait, 10)
+        fetching.cancel()
+        done, _ = await asyncio.wait({fetching}, timeout=0.05)
+        assert not done
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        assert ours.block(1) == source.block(1)
+
+
+async def test_a_mark_reaches_the_copy() -> None:
+    marks: list[Any] = []
+
+    class Noting(HostCopies):
+        def fetch(
+            self, source: str, source_blocks: Sequence[int], blocks: Sequence[int], after: Any
+        ) -> tuple[int, ...]:
+            marks.append(after)
+            return super().fetch(source, source_blocks, blocks, after)
+
+    source, ours = pool(4, seed=7), pool(4)
+    async with moving(ours, Noting(ours), mark_of=lambda attempt: attempt.rid) as client:
+        await map_pool(client, "p.1", source)
+        await client.fetch(ATTEMPT, "p.1", (0,), (0,))
+    assert marks == ["r"]
+
+
+async def test_whoever_asks_a_mover_that_is_gone_is_told() -> None:
+    memory = pool(2)
+    ours, theirs = data_socket_pair()
+    client = MoverClient(ours)
+    asking = asyncio.create_task(client.digests((0,)))
+    await asyncio.sleep(0.01)
+    theirs.close()
+    with pytest.raises(PeerLostError):
+        await asking
+    with pytest.raises(PeerLostError):
+        await client.fetch(ATTEMPT, "p.1", (0,), (0,))
+    client.close()
+    del memory
+
+
+async def test_what_no_question_explains_ends_the_process() -> None:
+    failed = threading.Event()
+
+    class Broken(HostCopies):
+        def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
+            raise RuntimeError("an illegal address")
+
+    memory = pool(2)
+    copies = Broken(memory)
+    async with moving(memory, copies, mark_of=no_mark, on_failure=failed.set) as client:
+        with pytest.raises(PeerLostError):
+            await client.digests((0,))
+    assert failed.is_set()
+
+
+def test_a_table_shows_what_its_owner_writes_and_takes_no_writes() -> None:
+    memory = pool(3)
+    table = PeerTable(3, memory.read_only())
+    memory.generations[2] += 5
+    assert list(table.generations) == [0, 0, 5]
+    with pytest.raises(TypeError):
+        table.generations[0] = 1
+    table.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
+def test_joined_runs_copy_each_pair_once_in_order(pairs: list[tuple[int, int]]) -> None:
+    runs = list(joined([source for source, _ in pairs], [block for _, block in pairs]))
+    assert [
+        (run.source_block + offset, run.block + offset)
+        for run in runs
+        for offset in range(run.num_blocks)
+    ] == pairs
+    for left, right in pairwise(runs):
+        assert (
+            left.source_block + left.num_blocks != right.source_block
+            or left.block + left.num_blocks != right.block
+        )
