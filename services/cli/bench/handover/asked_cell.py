@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,9 +39,8 @@ class AskedCell:
 
     async def ask(self, prompt: bytes, num_input: int, num_output: int) -> RequestSample:
         """One whole answer to a prompt in JSON; BatonError when it fails."""
-        loop = asyncio.get_running_loop()
         planned = PlannedRequest(0, 0.0, num_input, num_output, prompt)
-        sample = await self._client.send(planned, loop.time())
+        sample = await self._client.send(planned, time.monotonic())
         if not sample.ok:
             raise BatonError(f"a request failed: {sample.error}: {sample.error_text}")
         return sample

@@ -16,6 +16,7 @@ MAX_LATENESS_MS = 10.0
 GOAL_SHARE, GOAL_MS = 0.01, 1.0
 """time added to token 2: this share of the prefill time, and this long"""
 GOAL_GAP_RATIO = 1.3
+MIN_CACHED_SHARE = 0.9
 MIN_TOKENS = 4
 """of an answer whose first gap is compared with the median of its later ones"""
 
@@ -99,11 +100,19 @@ def _rates(pd: CellRun) -> Iterator[Finding]:
             _median_of(rates),
             "GB/s",
             n=rates.n,
+            invalid="" if all(map(_was_cached, moved)) else "prompts were not in prefill's cache",
             note=(
                 f"over {transport}, first read to verified; the prompt is in prefill's cache, and "
                 "the step that computes its last token is within that time"
             ),
         )
+
+
+def _was_cached(answer: Answer) -> bool:
+    """Nearly all of the prompt, so that its KV moved at once."""
+    cached = number(answer.receipt.get("cached_tokens")) or 0.0
+    whole = number(answer.receipt.get("prompt_tokens")) or 0.0
+    return cached >= MIN_CACHED_SHARE * whole
 
 
 def _gb_per_s(receipt: Any) -> float | None:

@@ -41,7 +41,8 @@ def test_times_are_better_when_less_and_rates_when_more() -> None:
     assert ttft.better == "ours"
     assert figures["token gap p50, ms"].better == "equal"
     assert figures["goodput, requests/s"].theirs == 0.0
-    assert figures["goodput, requests/s"].ratio is None  # nothing divides by nothing
+    assert figures["goodput, requests/s"].ratio is None  # nothing is divided by zero
+    assert figures["goodput, requests/s"].better == "ours"
     fewer = Comparison(summary_of("ours", 0.2, num=50), summary_of("theirs", 0.2))
     assert figures_of(fewer)["requests/s"].better == "theirs"
     assert figures_of(fewer)["TTFT p99, ms"].ratio is None  # fifty have no p99

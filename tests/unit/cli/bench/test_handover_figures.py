@@ -32,6 +32,7 @@ STAGES: Sequence[Mapping[str, Any]] = (
 )
 RECEIPT: Mapping[str, Any] = {
     "prompt_tokens": 1024,
+    "cached_tokens": 1023,
     "received_ns": 1000 * MS,
     "first_token_ns": 1092 * MS,
     "bytes": 11_000_000,
@@ -107,6 +108,15 @@ def test_requests_that_were_not_handed_over_are_no_hand_overs() -> None:
     assert found["time added to token 2, 1024 tokens, p50"].n == 2
     with pytest.raises(BatonError, match="no request was handed over"):
         figures(answers(local, local), answers(AGG, AGG))
+
+
+def test_a_rate_of_prompts_that_were_not_cached_is_invalid() -> None:
+    """Prefill computed meanwhile: that was no transfer at once."""
+    cold = answer(0.1, 0.112, 0.116, 0.12, 0.124, receipt={**RECEIPT, "cached_tokens": 0})
+    pair = {1024: answers(PD, PD)}
+    run = CellRun(pair, pair, {1024: answers(PD, cold)})
+    found = find_figures(run, CellRun({1024: answers(AGG, AGG)}))
+    assert [one.part for one in found if one.invalid] == ["rate"]
 
 
 def test_tokens_that_came_together_are_not_timed() -> None:

@@ -8,7 +8,7 @@ from services.cli.bench.measure.quantiles import Distribution, quantile_name
 from services.cli.bench.serve.report.summary import RunSummary
 
 EQUAL_WITHIN = 0.005
-"""of 1: such a ratio is shown as 1.00"""
+"""of theirs: such a ratio is shown as 1.00"""
 MS = 1e3
 TIME_QUANTILES = (0.5, 0.99)
 GAP_QUANTILES = (0.5, 0.99, 0.999)
@@ -31,19 +31,18 @@ class ComparedFigure:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over theirs; None where it would say nothing."""
+        """Ours over theirs; None where it would say nothing, or divide by zero."""
         if not self.comparable or self.ours is None or not self.theirs:
             return None
         return self.ours / self.theirs
 
     @property
     def better(self) -> Verdict | None:
-        ratio = self.ratio
-        if ratio is None:
+        if not self.comparable or self.ours is None or self.theirs is None:
             return None
-        if abs(ratio - 1.0) < EQUAL_WITHIN:
+        if abs(self.ours - self.theirs) <= EQUAL_WITHIN * self.theirs:
             return "equal"
-        return "ours" if (ratio > 1.0) == self.more_is_better else "theirs"
+        return "ours" if (self.ours > self.theirs) == self.more_is_better else "theirs"
 
     def record(self) -> dict[str, Any]:
         ratio = self.ratio

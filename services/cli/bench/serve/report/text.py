@@ -31,9 +31,13 @@ def render_comparison(comparison: Comparison) -> str:
     """Both endpoints' figures of one load point, side by side."""
     header = ("", "ours", "theirs", "ours / theirs", "better")
     rows = [header, *(_comparison_row(figure) for figure in comparison.figures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        name.ljust(_LABEL_WIDTH) + f"{ours:>12}{theirs:>12}{ratio:>16}  {better}".rstrip()
-        for name, ours, theirs, ratio, better in rows
+        "  ".join(
+            cell.rjust(width) if 0 < at < 4 else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
     ]
     notes = [f"note: {note}" for note in comparison.notes]
     return "\n".join([f"ours against theirs, {comparison.label}", *lines, *notes]) + "\n"
