@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from shared.engine.engine import Engine
+from shared.engine.handover.hand_overs import HandOvers
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
 from shared.engine.loading.rank import build_rank
@@ -29,13 +30,18 @@ def build_engine(
     role: Literal["prefill", "decode"],
     checkpoint: Checkpoint,
     weights: type[WeightReader] = WeightReader,
+    shared_pool: bool = False,
 ) -> Engine:
-    """An engine ready to step. SettingsError, ModelError or MissingError say why not."""
+    """An engine ready to step. SettingsError, ModelError or MissingError say why not.
+
+    `shared_pool`: other workers of this host are to map its pool; not where several GPUs share a
+    model, which cannot hand KV over.
+    """
     device = resolve_device(compute.device)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         engine = replace(engine, eager=True)
     if compute.tp == 1:
-        parts = build_rank(compute, kv, engine, checkpoint, device, SingleRank(), weights)
+        parts = build_rank(compute, kv, engine, checkpoint, SingleRank(), weights, shared_pool)
     elif role == "prefill":
         raise SettingsError(
             f"--tp {compute.tp}: several GPUs cannot hand KV over to another worker; "
@@ -43,10 +49,11 @@ def build_engine(
         )
     else:
         parts = lead(compute, kv, engine, checkpoint, device, weights)
+    memory = parts.pool.memory
     pool = BlockPool(
-        parts.memory.num_blocks,
+        memory.num_blocks,
         kv.block_size,
-        parts.memory.generations,
+        memory.generations,
         prefix_cache=engine.prefix_cache,
     )
     scheduler = Scheduler(
@@ -59,9 +66,9 @@ def build_engine(
         parts.runner,
         scheduler,
         parts.sampler,
-        parts.memory,
+        memory,
         role,
-        parts.staging,
+        HandOvers(pool, parts.pool.staging, parts.pool.shared),
         load_grammars(checkpoint),
     )
 
