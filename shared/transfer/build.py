@@ -1,12 +1,11 @@
 """The transport a worker's settings name."""
 
-from typing import Any
-
 from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.settings.groups import Settings
 from shared.transfer.folder import transfer_folder
+from shared.transfer.mapped import BlockMover, MappedTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, TransferLimits
 
@@ -32,7 +31,7 @@ def build_transport(
     incarnation: str,
     memory: KVMemory,
     pool: int | None,
-    mover: Any,
+    mover: BlockMover,
     clock: Clock,
 ) -> KVTransport:
     """Ready to pull into `memory`, or into the GPU's pool whose descriptor is `pool`, and to serve
@@ -41,8 +40,6 @@ def build_transport(
     handover, network = settings.handover, settings.network
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
     if handover.transport == "mapped":
-        from shared.transfer.mapped import MappedTransport
-
         return MappedTransport(
             memory,
             incarnation,
