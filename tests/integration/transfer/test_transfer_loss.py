@@ -1,6 +1,6 @@
 """The promise of KVTransport under loss: leases, restarts, cut connections, cancelling, closing.
 
-Runs on `memory` and on `tcp` over real sockets, like test_transfer_contract.py.
+Runs on `memory`, and on `tcp` and `mapped` over real sockets, like test_transfer_contract.py.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from tests.support.pairs.transfer_pair import (
     RUN,
     TICKET,
     Pair,
-    Side,
     content,
     until,
 )
@@ -157,7 +156,7 @@ async def test_a_restarted_source_refuses_the_old_incarnation(pair: Pair) -> Non
         await pull
     with pytest.raises(PeerLostError):
         await pair.pull(2)
-    restarted = Side(pair.kind, "p.2", pair.network, pair.limits)
+    restarted = pair.side("p.2")
     await restarted.transport.start()
     again = restarted.transport.offer(ATTEMPT, TICKET)
     again.publish(restarted.piece(0, 1))
