@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Literal
 
 from shared.engine.engine import Engine
-from shared.engine.handover.hand_overs import HandOvers
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
 from shared.engine.loading.rank import build_rank
@@ -68,7 +67,7 @@ def build_engine(
         parts.sampler,
         memory,
         role,
-        HandOvers(pool, parts.pool.staging, parts.pool.shared),
+        parts.pool.hand_overs(pool),
         load_grammars(checkpoint),
     )
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, Stream, process_family, running
-from tests.e2e.pools import holders, own_pool
+from tests.support.kv_pools import holders, own_pool
 from tests.support.measured import Measured
 
 NUM_STREAMS = 24

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.engine.handover.hand_overs import HandOvers
 from shared.engine.handover.shared_pool import SharedPool
 from shared.engine.handover.staging import HostStaging
 from shared.engine.layers.kv_cache import device_pool, pool_of
+from shared.engine.scheduling.block_pool import BlockPool
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 
@@ -22,6 +24,10 @@ class KVPool:
     """carries blocks between `tensor` and `memory`"""
     shared: SharedPool | None = None
     """owns `tensor`: other workers of this host map it"""
+
+    def hand_overs(self, blocks: BlockPool) -> HandOvers:
+        """Of an engine that schedules these blocks."""
+        return HandOvers(blocks, self.staging, self.shared)
 
 
 def create_pool(
