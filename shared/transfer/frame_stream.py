@@ -141,7 +141,7 @@ class FrameStream:
                     return
 
     async def receive_descriptors(self, most: int) -> list[int]:
-        """What the peer passed, the caller's from now on; at most so many."""
+        """What the peer passed, the caller's from now on; `most` are taken."""
         while True:
             try:
                 byte, descriptors, _, _ = socket.recv_fds(

@@ -101,7 +101,7 @@ class MappedTransport:
         self._listener.setblocking(False)
         self._listener.bind(str(path))
         self._path = path
-        path.chmod(0o666)  # whoever may enter the folder; `_objection` looks at who it is
+        path.chmod(0o666)  # for whoever may enter the folder; `_objection` decides
         self._listener.listen(MAX_SESSIONS)
         self.loops.start("kv_accept", partial(self._readers.accept, self._listener))
         self._table.start(self.loops)

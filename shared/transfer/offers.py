@@ -4,7 +4,7 @@
     WRITING -> ENDED                                   remembered for one lease, so that a late
     any     -> WITHDRAWN                               reader learns it
 
-Publications are digested beside the event loop, one after another, so SEAL and END stay behind
+Publications are digested outside the event loop, one after another, so SEAL and END stay behind
 the pieces that came before them and the loop never waits. WRITING has no lease (R16).
 
 The digest of a block is kept with its generation, so that a prefix offered again is not read

@@ -1,6 +1,7 @@
 """A prefill and a decode transport of any kind, joined, with pools whose content is known."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 from collections.abc import Callable
@@ -159,3 +160,17 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+def num_pools() -> int:
+    """Mappings of KV pools in this process, and descriptors of them."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("baton-kv")
+    return maps + num_pool_descriptors()
+
+
+def num_pool_descriptors() -> int:
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself is gone
+            found += "baton-kv" in str(entry.readlink())
+    return found
