@@ -6,8 +6,9 @@ import select
 import sys
 from pathlib import Path
 
-from services.cli.cluster.run_file import RunRecord, live_records, runtime_folder, terminate
+from services.cli.cluster.run_file import RunRecord, live_records, terminate
 from shared.errors import BatonError, NoGatewayError, SettingsError
+from shared.runtime_folder import runtime_folder
 
 PATIENCE_S = 30.0
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.cli.cluster.run_file import live_records, runtime_folder
+from services.cli.cluster.run_file import live_records
 from services.cli.event_reader import DONE, EventReader
 from shared.errors import BatonError, NoGatewayError, SettingsError
+from shared.runtime_folder import runtime_folder
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "BATON_URL"

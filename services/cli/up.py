@@ -38,18 +38,21 @@ SETTINGS = (
     "device",
     "tp",
     "threads",
+    "transport",
 )
 """the settings `up` has flags for: what the model and the machine ask for. Every other one is read
 from the environment, so that the help stays short. `--threads` defaults to
-max(1, cores // workers) here: torch's own default makes workers fight for cores"""
+max(1, cores // workers) here: torch's own default makes workers fight for cores; `--transport` to
+mapped with topology pd: all workers are on one host"""
 
+DEFAULTS = {"threads": "max(1, cores // workers)", "transport": "mapped with topology pd"}
 
 EPILOG = "every other setting is read from its variable; `baton serve --help-all` lists them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    help_all = add_settings(parser, SETTINGS, {"threads": "max(1, cores // workers)"})
+    help_all = add_settings(parser, SETTINGS, DEFAULTS)
     parser.add_argument(
         "--topology",
         choices=("pd", "agg"),

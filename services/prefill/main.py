@@ -13,13 +13,7 @@ def run(settings: Settings) -> int:
 
 
 def build_service(parts: Parts) -> PrefillService:
-    settings = parts.settings
     transport = build_transport(
-        settings.handover,
-        settings.network,
-        settings.worker.transfer_port,
-        parts.memory,
-        parts.incarnation,
-        parts.clock,
+        parts.settings, parts.incarnation, parts.memory, parts.pool, parts.mover, parts.clock
     )
     return PrefillService(parts.state, parts.outbox, parts.engine, transport, parts.clock)

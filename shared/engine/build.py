@@ -29,13 +29,18 @@ def build_engine(
     role: Literal["prefill", "decode"],
     checkpoint: Checkpoint,
     weights: type[WeightReader] = WeightReader,
+    shared_pool: bool = False,
 ) -> Engine:
-    """An engine ready to step. SettingsError, ModelError or MissingError say why not."""
+    """An engine ready to step. SettingsError, ModelError or MissingError say why not.
+
+    `shared_pool`: other workers of this host are to map its pool; not where several GPUs share a
+    model, which cannot hand KV over.
+    """
     device = resolve_device(compute.device)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         engine = replace(engine, eager=True)
     if compute.tp == 1:
-        parts = build_rank(compute, kv, engine, checkpoint, device, SingleRank(), weights)
+        parts = build_rank(compute, kv, engine, checkpoint, SingleRank(), weights, shared_pool)
     elif role == "prefill":
         raise SettingsError(
             f"--tp {compute.tp}: several GPUs cannot hand KV over to another worker; "
@@ -43,10 +48,11 @@ def build_engine(
         )
     else:
         parts = lead(compute, kv, engine, checkpoint, device, weights)
+    memory = parts.pool.memory
     pool = BlockPool(
-        parts.memory.num_blocks,
+        memory.num_blocks,
         kv.block_size,
-        parts.memory.generations,
+        memory.generations,
         prefix_cache=engine.prefix_cache,
     )
     scheduler = Scheduler(
@@ -59,9 +65,9 @@ def build_engine(
         parts.runner,
         scheduler,
         parts.sampler,
-        parts.memory,
+        memory,
         role,
-        parts.staging,
+        parts.pool.hand_overs(pool),
         load_grammars(checkpoint),
     )
 

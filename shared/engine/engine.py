@@ -25,7 +25,6 @@ import torch
 from shared.engine.counters import EngineCounters
 from shared.engine.handover.hand_overs import HandOvers
 from shared.engine.handover.output import StepOutput
-from shared.engine.handover.staging import HostStaging
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
 from shared.engine.running.trial import prefill_token_s
@@ -56,15 +55,15 @@ class Engine:
         sampler: TokenSampler,
         memory: KVMemory,
         role: Literal["prefill", "decode"],
-        staging: HostStaging | None = None,
+        hand_overs: HandOvers | None = None,
         grammars: Grammars | None = None,
     ) -> None:
-        """`staging`: where the runner's pool is not `memory` itself. Without `grammars` a
-        sequence that has one fails."""
+        """`hand_overs`: default: for a pool that is `memory` itself. Without `grammars` a sequence
+        that has one fails."""
         self.memory = memory
         self.role = role
         self.grammars = grammars or Grammars(None)
-        self.hand_overs = HandOvers(scheduler.pool, staging)
+        self.hand_overs = hand_overs or HandOvers(scheduler.pool)
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
@@ -279,6 +278,7 @@ class Engine:
             counters.prefix_hit_tokens += sequence.num_cached_tokens
             output.started.append((sequence.attempt, sequence.num_cached_tokens))
         for sequence in scheduled.reserved:
+            self.hand_overs.reserve(sequence.attempt)
             num_present = sequence.num_cached_tokens // self._pool.block_size
             output.reserved.append((sequence.attempt, tuple(sequence.block_table), num_present))
         for sequence in scheduled.handed_back:

@@ -210,7 +210,14 @@ class LimitSettings(Group, heading="Requests"):
 class HandoverSettings(Group, heading="Hand-over"):
     """How KV goes from a prefill worker to a decode worker."""
 
-    transport: str = setting("tcp", "how KV blocks travel", choices=("tcp",))
+    transport: str = setting(
+        "tcp",
+        "how KV blocks travel; mapped: workers of one host read each other's memory",
+        choices=("tcp", "mapped"),
+    )
+    transfer_dir: str = setting(
+        "", "folder where mapped workers of one host meet; empty: this user's own"
+    )
     lease_s: float = setting(30.0, "sealed blocks wait this long for their reader, s", low=0.05)
     max_pulls: int = setting(2, "pulls a decode worker runs at once", low=1, high=64)
 

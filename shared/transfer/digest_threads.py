@@ -13,14 +13,14 @@ class DigestThreads:
 
     def __init__(self, memory: KVMemory) -> None:
         self.memory = memory
-        self._digests = BlockDigests(memory)
+        self._blocks = BlockDigests(memory)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
 
-    def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
+    def digests(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
         """Done when the thread is; cancelling the future does not stop a thread that runs, so
         shield it and wait for it before its blocks are given away."""
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, self._digests.of, block_ids)
+        return loop.run_in_executor(self._executor, self._blocks.of, block_ids)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Frames over one non-blocking TCP socket, payload copied once: from and to the KV blocks.
+"""Frames over one non-blocking stream socket, payload copied once: from and to the KV blocks.
 
 Plain socket calls and the event loop's readiness events, no stream buffers: nothing is held in
 user space beyond the frame being read. Works on asyncio's loops and on uvloop's. A peer that
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
-from shared.errors import CorruptPieceError, PeerLostError
+from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
 from shared.sockets import keep_responsive
 from shared.transfer.frames import (
     MAX_HEADER_BYTES,
@@ -127,8 +127,59 @@ class FrameStream:
                 while True:
                     await self.receive_into([memoryview(scrap)])
 
+    async def pass_descriptors(self, descriptors: Sequence[int]) -> None:
+        """Over a unix socket, after a frame that says so. They stay the caller's."""
+        async with self._sending:
+            while True:
+                try:
+                    socket.send_fds(self._socket, [b"\0"], descriptors)
+                except (BlockingIOError, InterruptedError):
+                    await self._until_ready(self._loop.add_writer, self._loop.remove_writer)
+                except OSError as error:
+                    raise PeerLostError(f"the peer is gone: {error.strerror}") from None
+                else:
+                    return
+
+    async def receive_descriptors(self, most: int) -> list[int]:
+        """What the peer passed, the caller's from now on; `most` are taken."""
+        while True:
+            try:
+                byte, descriptors, _, _ = socket.recv_fds(
+                    self._socket, 1, most, socket.MSG_CMSG_CLOEXEC
+                )
+            except (BlockingIOError, InterruptedError):
+                await self._until_ready(self._loop.add_reader, self._loop.remove_reader)
+            except OSError as error:
+                raise PeerLostError(f"the peer is gone: {error.strerror}") from None
+            else:
+                if not byte:
+                    raise PeerLostError("the peer closed the connection")
+                return descriptors
+
+    async def until_closed(self) -> None:
+        """Returns once the peer has closed or is gone, however long that takes. ProtocolError if
+        it says anything more."""
+        while True:
+            try:
+                said = self._socket.recv(1)
+            except (BlockingIOError, InterruptedError):
+                await self._until_ready(
+                    self._loop.add_reader, self._loop.remove_reader, limited=False
+                )
+                continue
+            except OSError:
+                return
+            if said:
+                raise ProtocolError("the peer has no more to say on this connection")
+            return
+
     def close(self) -> None:
         self._socket.close()
+
+    def close_after(self, task: "asyncio.Task[Any]") -> None:
+        """The task owns the stream. A `finally` inside it would not do: a task that is cancelled
+        before its first turn never enters it."""
+        task.add_done_callback(lambda _: self.close())
 
     async def _send_views(self, views: list[memoryview], moved: Moved | None = None) -> None:
         left = [view for view in reversed(views) if len(view)]
@@ -154,12 +205,16 @@ class FrameStream:
         return 0
 
     async def _until_ready(
-        self, add: Callable[..., Any], remove: Callable[[socket.socket], Any]
+        self,
+        add: Callable[..., Any],
+        remove: Callable[[socket.socket], Any],
+        *,
+        limited: bool = True,
     ) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         add(self._socket, _wake, ready)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s if limited else None):
                 await ready
         except TimeoutError:
             raise PeerLostError(f"the peer made no progress for {self._timeout_s:g} s") from None

@@ -10,7 +10,7 @@ seen. A CRC-32 finds every single-bit error and every burst of up to 32 bits; pa
 by one 64-bit digest per block (`shared.kv.digest`), announced before the bytes are asked for.
 
     decode -> prefill: Open, Read, Verify, Release, Renew
-    prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused
+    prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused, Pool
 
 Per-block columns travel as packed little-endian integers, so that a frame's length depends on
 the number of blocks and not on their ids.
@@ -18,6 +18,7 @@ the number of blocks and not on their ids.
 Version history
     1  first version
     2  OPEN carries an attempt as one field
+    3  OPEN says what the connection is for; POOL
 """
 
 import struct
@@ -30,8 +31,9 @@ from typing import Literal
 from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.ledger import Tag
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
 """20 bytes per block in a Seal: 800,000 blocks in one sequence"""
@@ -41,6 +43,9 @@ MAX_OPEN_BYTES = 4096
 Refusal = Literal[
     "fingerprint", "incarnation", "unknown", "withdrawn", "expired", "released", "damaged", "closed"
 ]
+Purpose = Literal["pull", "keep", "map"]
+"""pull: read the attempt's blocks; keep: only its lease, the blocks to read into are not there
+yet; map: be shown the pool that they lie in"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,7 @@ class Open:
     ticket: str
     source_incarnation: str
     fingerprint: str
-    keeps: bool = False
-    """only keeps the lease: the blocks to read into are not there yet"""
+    purpose: Purpose = "pull"
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,14 @@ class Refused:
     reason: Refusal
 
 
+@dataclass(frozen=True)
+class Pool:
+    """The pool that all blocks lie in. One byte with its descriptors follows; from then on neither
+    end says anything, and the mapping stands as long as the connection."""
+
+    num_blocks: int
+
+
 Frame = (
     Open
     | Opened
@@ -155,6 +167,7 @@ Frame = (
     | Renew
     | Renewed
     | Refused
+    | Pool
 )
 
 CODEC = Codec(typing.get_args(Frame))
@@ -219,3 +232,13 @@ def unpack_words(packed: bytes, num_blocks: int) -> tuple[int, ...]:
     if len(packed) != num_blocks * 8:
         raise ProtocolError(f"expected {num_blocks} words of 8 bytes")
     return struct.unpack(f"<{num_blocks}Q", packed)
+
+
+def pack_tags(tags: Sequence[Tag]) -> tuple[bytes, bytes]:
+    """Columns of block ids and generations."""
+    return pack_ids([tag.block_id for tag in tags]), pack_words([tag.generation for tag in tags])
+
+
+def unpack_tags(block_ids: bytes, generations: bytes) -> list[Tag]:
+    ids = unpack_ids(block_ids)
+    return list(map(Tag, ids, unpack_words(generations, len(ids))))

@@ -143,6 +143,10 @@ class PullLedger:
         """Published tags of the blocks that are read, for VERIFY."""
         return [slot.tag for slot in self._slots[self.num_present_blocks :] if slot.tag]
 
+    def tags_of(self, blocks: BlockRange) -> list[Tag]:
+        """Tags that are published for these blocks now; `next_read` gave the range."""
+        return [slot.tag for slot in self._range(blocks) if slot.tag]
+
     @property
     def num_read_blocks(self) -> int:
         """Distinct blocks that were received at least once."""

@@ -4,8 +4,8 @@
     WRITING -> ENDED                                   remembered for one lease, so that a late
     any     -> WITHDRAWN                               reader learns it
 
-Publications are digested in threads, one after another, so SEAL and END stay behind the pieces
-that came before them and the event loop never waits. WRITING has no lease (R16).
+Publications are digested outside the event loop, one after another, so SEAL and END stay behind
+the pieces that came before them and the loop never waits. WRITING has no lease (R16).
 
 The digest of a block is kept with its generation, so that a prefix offered again is not read
 again. It is kept at SEAL only: until then prefill's engine held every block of the attempt, so
@@ -15,21 +15,28 @@ the bytes were whole when they were read.
 import asyncio
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from shared.clock import Clock
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open, Refusal
 from shared.transfer.lease import LeaseHeap
 from shared.transfer.ledger import Tag
 from shared.transfer.transport import OnRelease
 
 logger = logging.getLogger(__name__)
+
+
+class Digester(Protocol):
+    """Digests blocks of the pool that is offered, wherever its bytes lie."""
+
+    def digests(self, blocks: Sequence[int]) -> Awaitable[tuple[int, ...]]:
+        """Of each block, in order, as it lies there."""
 
 
 class OfferState(Enum):
@@ -139,13 +146,13 @@ class OfferTable:
         memory: KVMemory,
         lease_s: float,
         clock: Clock,
-        digests: DigestThreads,
+        digester: Digester,
     ) -> None:
         self._memory = memory
         self._lease_s = lease_s
         self.on_release: OnRelease = lambda attempt: None
         self._clock = clock
-        self._digests = digests
+        self._digester = digester
         self._known: dict[int, tuple[int, int]] = {}
         """block id -> generation and digest of its bytes"""
         self._offers: dict[Attempt, LiveOffer] = {}
@@ -264,7 +271,7 @@ class OfferTable:
         digests = {tag: digest for tag, digest in known if digest is not None}
         new = [tag for tag in tags if tag not in digests]
         if new:
-            found = await self._digests.of([tag.block_id for tag in new])
+            found = await self._digester.digests([tag.block_id for tag in new])
             digests.update(zip(new, found, strict=True))
         if offer.state is OfferState.WRITING:
             offer.add(Publication(piece.first_block, tags, tuple(digests[tag] for tag in tags)))

@@ -114,7 +114,7 @@ def _wrong_names(message: Assign | Receive) -> str:
     if isinstance(message, Receive):
         names += [message.prefill_incarnation, message.source]
         if not _is_address(message.source):
-            return "source: not host:port"
+            return "source: neither host:port nor the path of a socket"
     if max(map(len, names)) > MAX_NAME_CHARS:
         return (
             f"incarnation, ticket, prefill_incarnation or source: over {MAX_NAME_CHARS} characters"
@@ -123,5 +123,7 @@ def _wrong_names(message: Assign | Receive) -> str:
 
 
 def _is_address(text: str) -> bool:
+    if text.startswith("/"):
+        return "\0" not in text
     host, _, port = text.rpartition(":")
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 2**16 - 1

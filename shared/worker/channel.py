@@ -2,7 +2,8 @@
 
 io -> engine: commands, applied between steps. engine -> io: READY once, then one report per
 step that changed anything. Token ids cross here, KV bytes never do: both processes map the
-same KVMemory, whose file descriptor precedes the first frame.
+same KVMemory, whose file descriptor precedes the first frame, with that of a GPU's pool if other
+workers are to map one.
 """
 
 import os
@@ -161,9 +162,10 @@ class EngineChannel:
         """Let a `receive` that waits, or the next one, return with nothing. From any thread."""
         os.eventfd_write(self._woken, 1)
 
-    def pass_memory(self, fd: int) -> None:
-        """Give the io process the file descriptor of the host-visible KV memory."""
-        socket.send_fds(self._socket, [_HERE_IS_MEMORY], [fd])
+    def pass_memory(self, fd: int, pool: int | None = None) -> None:
+        """Give the io process the file descriptors of the host-visible KV memory and of the GPU's
+        pool that other workers map. They stay the caller's."""
+        socket.send_fds(self._socket, [_HERE_IS_MEMORY], [fd] if pool is None else [fd, pool])
 
     def pass_failure(self, text: str) -> None:
         """Instead of the memory: why there is none."""
@@ -204,15 +206,15 @@ class EngineChannel:
         return commands
 
 
-def receive_memory(sock: socket.socket) -> int:
-    """io's end of `pass_memory`; blocks until the engine has loaded its model.
+def receive_memory(sock: socket.socket) -> tuple[int, int | None]:
+    """io's end of `pass_memory`: (memory, pool); blocks until the engine has loaded its model.
 
     BatonError with the engine's own words when it failed instead.
     """
-    flag, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    flag, fds, _, _ = socket.recv_fds(sock, 1, 2)
     if flag == _FAILED:
         with sock.makefile("rb") as words:
             raise BatonError(words.read().decode())
     if flag != _HERE_IS_MEMORY or not fds:
         raise BatonError("the engine process ended before it was ready; its log says why")
-    return fds[0]
+    return fds[0], fds[1] if len(fds) > 1 else None

@@ -13,6 +13,7 @@ from shared.device_type import device_type
 from shared.errors import BatonError
 from shared.kv.memory import KVMemory
 from shared.link.connection import Connection
+from shared.mover.client import MoverClient, data_socket_pair
 from shared.settings.groups import Settings
 from shared.settings.load import to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
@@ -52,15 +53,21 @@ class EngineClient:
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._num_events = 0
         self.memory: KVMemory | None = None
+        self.mover: MoverClient | None = None
+        """copies and digests blocks in the engine process; runs from `start` to `stop`"""
+        self.pool: int | None = None
+        """descriptor of the engine's pool, where other workers map a GPU's; closed by `stop`"""
 
     async def start(self) -> Ready:
         """Returns once the model is loaded. EngineExitError with the engine's own exit code."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = self._spawn(theirs)
+        asks, answers = data_socket_pair()
+        with theirs, answers:
+            self._process = self._spawn(theirs, answers)
+        self.mover = MoverClient(asks)
         try:
-            fd = await loop.run_in_executor(None, receive_memory, ours)
+            fd, self.pool = await loop.run_in_executor(None, receive_memory, ours)
             ours.setblocking(False)
             _, self._connection = await loop.create_unix_connection(
                 lambda: Connection(self._receive, self._lose, codec=CHANNEL_CODEC), sock=ours
@@ -116,6 +123,11 @@ class EngineClient:
 
     async def stop(self) -> None:
         """Close the channel and end the engine, whatever it does."""
+        if self.mover is not None:
+            self.mover.close()
+        if self.pool is not None:
+            os.close(self.pool)
+            self.pool = None
         if self._connection is not None:
             self._connection.abort()
         if self._process is not None:
@@ -127,7 +139,7 @@ class EngineClient:
                 self._process.kill()
                 await self.wait()
 
-    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    def _spawn(self, channel: socket.socket, answers: socket.socket) -> subprocess.Popen[bytes]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }
@@ -135,9 +147,10 @@ class EngineClient:
         threads = str(self._settings.engine.threads)
         environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         command = [sys.executable, "-m", "shared.worker.engine_process"]
+        descriptors = [channel.fileno(), answers.fileno()]
         return subprocess.Popen(  # noqa: S603
-            [*command, str(theirs.fileno()), self._role, str(os.getpid())],
-            pass_fds=[theirs.fileno()],
+            [*command, *map(str, descriptors), self._role, str(os.getpid())],
+            pass_fds=descriptors,
             env=environment,
             process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one
         )

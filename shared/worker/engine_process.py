@@ -1,9 +1,12 @@
-"""The engine process of a worker: the step loop and nothing else. No sockets but the channel.
+"""The engine process of a worker: the step loop, and a thread that copies blocks.
 
-    loop:  apply the commands that arrived  ->  step  ->  report
+    loop:   apply the commands that arrived  ->  step  ->  report
+    mover:  copy and digest what the io process asks for, whatever the loop does
 
-Started by `EngineClient` with one end of the channel as an inherited file descriptor; settings
-come through the environment. Ends when the channel closes, so it never outlives its io process.
+Started by `EngineClient` with one end of the channel and one of the mover's data socket as
+inherited file descriptors; settings come through the environment. Ends when the channel closes, so
+it never outlives its io process. The mover runs with every transport: one that asks it nothing
+leaves it asleep, and all workers are built alike.
 """
 
 import gc
@@ -12,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
@@ -22,8 +26,12 @@ from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
+from shared.mover.copies import Copies
+from shared.mover.host_copies import HostCopies
+from shared.mover.mover import Mover
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.process import die_with_parent
+from shared.settings.groups import Settings
 from shared.settings.load import load_settings
 from shared.worker.channel import (
     Abort,
@@ -145,24 +153,16 @@ class EngineLoop:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`engine_process FD ROLE PARENT_PID`: exit status."""
-    fd, role, parent_pid = int(arguments[0]), arguments[1], int(arguments[2])
+    """`engine_process CHANNEL_FD DATA_FD ROLE PARENT_PID`: exit status."""
+    channel_fd, data_fd, role, parent_pid = arguments
     assert role in ("prefill", "decode")
-    die_with_parent(parent_pid)
-    channel = EngineChannel(socket.socket(fileno=fd))
+    die_with_parent(int(parent_pid))
+    channel = EngineChannel(socket.socket(fileno=int(channel_fd)))
     try:
         settings = load_settings()
-        drawn = settings.model.random_weights
-        checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
-        built = build_engine(
-            *settings.of_engine,
-            "prefill" if role == "prefill" else "decode",
-            checkpoint,
-            RandomWeights if drawn else WeightReader,
-        )
-        planted = settings.telemetry.fault_delay
-        engine = DelayedEngine(built, planted) if planted else built
+        engine, vocab_size = _load(settings, "prefill" if role == "prefill" else "decode")
         token_s = engine.try_out()
+        copies = _copies(engine)
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code
@@ -170,14 +170,15 @@ def main(arguments: Sequence[str]) -> int:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
     engine.grammars.on_ready = engine.hand_overs.on_ready = channel.wake
-    channel.pass_memory(engine.memory.fd)
+    Mover(socket.socket(fileno=int(data_fd)), copies, engine.hand_overs.mark_of).start()
+    _pass_memory(engine, channel)
     channel.send(
         Ready(
             pid=os.getpid(),
             layout=engine.memory.layout,
             num_blocks=engine.memory.num_blocks,
             max_model_len=engine.max_model_len,
-            vocab_size=checkpoint.config.vocab_size,
+            vocab_size=vocab_size,
             load=engine.load(),
             step_tokens=engine.step_tokens,
             prefill_token_s=token_s,
@@ -195,6 +196,47 @@ def main(arguments: Sequence[str]) -> int:
         engine.grammars.close()
         engine.hand_overs.close()
     return 0
+
+
+def _load(
+    settings: Settings, role: Literal["prefill", "decode"]
+) -> tuple[Engine | DelayedEngine, int]:
+    """The engine and the size of its vocabulary."""
+    drawn = settings.model.random_weights
+    checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
+    engine = build_engine(
+        *settings.of_engine,
+        role,
+        checkpoint,
+        RandomWeights if drawn else WeightReader,
+        settings.handover.transport == "mapped",
+    )
+    planted = settings.telemetry.fault_delay
+    return DelayedEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
+
+
+def _copies(engine: Engine | DelayedEngine) -> Copies:
+    """What copies blocks where this engine's pool lies; without a pool that others map, where the
+    transport does."""
+    shared_pool = engine.hand_overs.shared
+    if shared_pool is None:
+        return HostCopies(engine.memory)
+    # A CPU engine must not pay for triton's import.
+    from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
+
+    return DeviceCopies(shared_pool.tensor)
+
+
+def _pass_memory(engine: Engine | DelayedEngine, channel: EngineChannel) -> None:
+    shared_pool = engine.hand_overs.shared
+    if shared_pool is None:
+        channel.pass_memory(engine.memory.fd)
+        return
+    descriptor = shared_pool.descriptor()
+    try:
+        channel.pass_memory(engine.memory.fd, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

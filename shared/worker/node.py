@@ -11,6 +11,7 @@ from shared.kv.layout import pool_name
 from shared.kv.memory import KVMemory
 from shared.link.server import LinkServer, Peer
 from shared.loops import Loops
+from shared.mover.client import MoverClient
 from shared.protocol import Assign, Hello, Message, Ping, Receive
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings.groups import Settings
@@ -52,6 +53,9 @@ class Parts:
     outbox: Outbox
     engine: EngineSender
     memory: KVMemory
+    pool: int | None
+    """descriptor of the engine's pool, where other workers map a GPU's"""
+    mover: MoverClient
     clock: Clock
 
 
@@ -66,7 +70,7 @@ class Node:
         ready: Ready,
         build_service: Callable[[Parts], Service],
     ) -> None:
-        assert engine.memory is not None, "this role needs a host-visible KV pool"
+        assert engine.memory is not None and engine.mover is not None, "the engine is started"
         self._network, self._worker = settings.network, settings.worker
         self._identity = identity
         self._ready = ready
@@ -99,9 +103,18 @@ class Node:
         )
         self._outbox = Outbox(self._state, self._sink)
         clock = SystemClock()
-        memory = engine.memory
         self._service = build_service(
-            Parts(settings, identity.incarnation, self._state, self._outbox, engine, memory, clock)
+            Parts(
+                settings,
+                identity.incarnation,
+                self._state,
+                self._outbox,
+                engine,
+                engine.memory,
+                engine.pool,
+                engine.mover,
+                clock,
+            )
         )
         self._inbox = Inbox(self._state, self._outbox, self._service, clock)
         self._registration: Registration | None = None

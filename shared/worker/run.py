@@ -19,6 +19,7 @@ from shared.event_loop import run_main
 from shared.model.checkpoint import load_checkpoint
 from shared.settings.groups import NetworkSettings, Settings
 from shared.telemetry.logs import configure_logs
+from shared.transfer.build import check_transport
 from shared.worker.channel import Ready
 from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.identity import Identity, WorkerRole
@@ -34,6 +35,7 @@ def run_worker(
     """Serve until SIGTERM; returns 0. EngineExitError when the engine ends by itself or hangs."""
     if settings.cell.embedded_redis:
         raise SettingsError("--redis: a worker needs the URL of a running Redis")
+    check_transport(settings)
     model, network = settings.model, settings.network
     checkpoint = load_checkpoint(model.name, random_weights=model.random_weights)
     configure_logs(settings.telemetry.log_level)

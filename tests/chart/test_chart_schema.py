@@ -88,6 +88,8 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
             "stopping takes up to 11 s",
         ),
         (put("prefill.gpu.count", 1), "prefill and decode would use other KV types"),
+        (put("settings.transport", "mapped"), "pods have no folder in common"),
+        (put("prefill", {"settings": {"transport": "mapped"}}), "pods have no folder in common"),
     ],
 )
 def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason: str) -> None:

@@ -177,7 +177,7 @@ def test_a_receipt_accounts_for_the_time_a_client_waited(
         for place in receipt["choices"] if n > 1 else [receipt]:
             assert place["workers"].keys() == {"prefill", "decode"}
             assert place["route"].startswith("prefill ")
-        assert receipt["transport"] == "tcp"
+        assert receipt["transport"] == "mapped"
         assert receipt["blocks"] >= 13
         if missed_ms[-1] <= allowed_ms:
             break

@@ -52,6 +52,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     with free_port() as port:
         proxy = PickyProxy(f"127.0.0.1:{port}")
         environment = {
+            "BATON_TRANSPORT": "tcp",
             "BATON_TRANSFER_PORT": str(port),
             "BATON_TRANSFER_ADVERTISE": thread.run(proxy.start()),
         }

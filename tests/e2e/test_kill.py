@@ -4,6 +4,7 @@ each role killed under 24 streams and nobody notices, and all of it killed with 
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +12,14 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, Stream, process_family, running
+from tests.support.kv_pools import holders, own_pool
+from tests.support.measured import Measured
 
 NUM_STREAMS = 24
 NUM_TOKENS = 48
 GONE_S = 5.0
+POOL_GONE_S = 1.0
+"""nothing maps the pool of a dead worker any more (R19)"""
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +45,17 @@ def mixed_bodies(seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def io_process(worker: dict[str, Any]) -> int:
-    return int(worker["pid"])
+def io_process(worker: dict[str, Any]) -> tuple[int, ...]:
+    return (int(worker["pid"]),)
 
 
-def engine_process(worker: dict[str, Any]) -> int:
+def engine_process(worker: dict[str, Any]) -> tuple[int, ...]:
     (engine,) = psutil.Process(worker["pid"]).children()
-    return engine.pid
+    return (engine.pid,)
+
+
+def both_processes(worker: dict[str, Any]) -> tuple[int, ...]:
+    return io_process(worker) + engine_process(worker)
 
 
 def test_fault_free_prompts_are_computed_by_prefill_workers_only(cluster: Cluster) -> None:
@@ -76,20 +85,34 @@ def counted(cluster: Cluster) -> float:
 
 
 @pytest.mark.parametrize(
-    ("victim", "expected"), [(io_process, "link_lost"), (engine_process, "handback_killed")]
+    ("victim", "expected", "seed"),
+    [
+        (io_process, "link_lost", 1),
+        (engine_process, "handback_killed", 2),
+        (both_processes, "link_lost", 3),
+    ],
 )
 def test_kill_one_decode_and_one_prefill_worker_under_24_streams(
-    cluster: Cluster, victim: Callable[[dict[str, Any]], int], expected: str
+    cluster: Cluster,
+    victim: Callable[[dict[str, Any]], tuple[int, ...]],
+    expected: str,
+    seed: int,
+    measured: Measured,
 ) -> None:
     """An io process that outlives its engine gives back what it held; what was on its way to it
-    meanwhile loses the link."""
-    bodies = mixed_bodies(seed=1 + (victim is engine_process))
+    meanwhile loses the link. The pools of the dead are mapped by nobody soon after."""
+    bodies = mixed_bodies(seed)
     with cluster.streams(bodies) as streams:
         streams.wait_tokens(2, num_streams=NUM_STREAMS // 4)
         victims = [cluster.workers(role)[0] for role in ("decode", "prefill")]
-        for worker in victims:
-            os.kill(victim(worker), signal.SIGKILL)
-            died = {worker["incarnation"] for worker in victims}
+        died = {worker["incarnation"] for worker in victims}
+        pools = {worker["role"]: own_pool(*engine_process(worker)) for worker in victims}
+        family = [process.pid for process in process_family(cluster.supervisor.pid)]
+        assert len(holders(pools["prefill"], family)) > 2, "no other worker maps it"
+        for pid in [pid for worker in victims for pid in victim(worker)]:
+            os.kill(pid, signal.SIGKILL)
+        gone_s = pools_gone_s(set(pools.values()), family)
+        measured.at_most("a dead worker's pool is held for", gone_s, POOL_GONE_S, "s")
         cluster.wait(lambda: died.isdisjoint(incarnations(cluster)), GONE_S)
         seen = streams.wait(120)
     assert [stream for stream in seen if not stream.complete] == []
@@ -103,6 +126,15 @@ def test_kill_one_decode_and_one_prefill_worker_under_24_streams(
     assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
     assert len({stream.text for stream in seen}) > NUM_STREAMS // 2
     cluster.wait_blocks_back()
+
+
+def pools_gone_s(pools: set[int], pids: list[int]) -> float:
+    """Seconds until none of these processes holds one of the pools."""
+    start_s = time.monotonic()
+    while any(holders(pool, pids) for pool in pools):
+        assert time.monotonic() < start_s + 5 * POOL_GONE_S, [holders(p, pids) for p in pools]
+        time.sleep(0.005)
+    return time.monotonic() - start_s
 
 
 def incarnations(cluster: Cluster) -> set[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from services.cli.cluster.child import StartError
 from services.cli.cluster.local_cell import baton_command
-from services.cli.cluster.run_file import live_records, runtime_folder
+from services.cli.cluster.run_file import live_records
+from shared.runtime_folder import runtime_folder
 
 LOG_PREFIX = "log-"
 NUM_KEPT_LOGS = 3

@@ -5,8 +5,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan
 from services.cli.cluster.ports import local_url, reserve_port
 from services.cli.cluster.redis_check import check_redis
-from services.cli.cluster.run_file import remove_record, runtime_folder, write_record
+from services.cli.cluster.run_file import remove_record, write_record
 from services.cli.cluster.supervisor import Supervisor
 from shared.model.checkpoint import load_checkpoint, max_model_len
-from shared.settings.groups import ModelSettings
+from shared.runtime_folder import runtime_folder
+from shared.settings.groups import ModelSettings, Settings
 from shared.settings.load import changed
 from shared.state.embedded import EmbeddedRedis
 from shared.telemetry.logs import configure_logs
@@ -60,10 +62,13 @@ async def running(
     configure_logs("warning")
     if not settings.network.cell_secret:
         settings = changed(settings, cell_secret=secrets.token_hex(32))
-        plan = replace(plan, settings=settings)
     network, cell = settings.network, settings.cell
     folder = runtime_folder()
-    with reserve_port(network.host, network.port) as holder:
+    with (
+        _transfer_folder(settings) as settings,
+        reserve_port(network.host, network.port) as holder,
+    ):
+        plan = replace(plan, settings=settings)
         port = holder.getsockname()[1]
         url = local_url(network.host, port)
         redis = EmbeddedRedis() if cell.embedded_redis else None
@@ -88,6 +93,17 @@ async def running(
             if redis is not None:
                 redis.stop()
             remove_record(folder, record)
+
+
+@contextmanager
+def _transfer_folder(settings: Settings) -> Iterator[Settings]:
+    """The settings with a transfer folder where mapped workers need one and none is named. It is
+    this cell's alone and goes with it; one that a killed cell left is in nobody's way."""
+    if settings.handover.transport != "mapped" or settings.handover.transfer_dir:
+        yield settings
+        return
+    with tempfile.TemporaryDirectory(prefix="baton-kv-", ignore_cleanup_errors=True) as folder:
+        yield changed(settings, transfer_dir=folder)
 
 
 @asynccontextmanager

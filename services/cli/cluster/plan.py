@@ -62,7 +62,11 @@ class Plan:
         if self.topology == "pd":
             workers = f"{self.num_prefill} prefill, {workers}"
         topology = f"{self.topology} ({self.why})" if self.why else self.topology
-        return f"{topology}: {workers}; {self._threads}"
+        return f"{topology}: {workers}; {self._transport}{self._threads}"
+
+    @property
+    def _transport(self) -> str:
+        return f"KV {self.settings.handover.transport}; " if self.topology == "pd" else ""
 
     @property
     def _threads(self) -> str:
@@ -100,7 +104,8 @@ def make_plan(
 ) -> Plan:
     """The plan for settings given as flags and environment; SettingsError when impossible.
 
-    Workers that are not counted: one of each role with pd, one per GPU with agg.
+    Workers that are not counted: one of each role with pd, one per GPU with agg. All are on this
+    machine, so KV is mapped unless another transport is named.
     """
     settings = load_settings(flags, environ)
     device, tp = settings.compute.device, settings.compute.tp
@@ -130,10 +135,16 @@ def make_plan(
     check_gpus_suffice(
         kv_blocks=settings.kv.blocks, tp=tp, num_workers=num_workers, num_gpus=num_places
     )
-    if "threads" not in flags and environment_name("threads") not in environ:
+    if topology == "pd" and not _is_given("transport", flags, environ):
+        settings = changed(settings, transport="mapped")
+    if not _is_given("threads", flags, environ):
         threads = max(1, machine.num_cores // (num_workers * tp))
         settings = changed(settings, threads=threads)
     return Plan(topology, why, num_prefill, num_decode, settings, num_gpus)
+
+
+def _is_given(name: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    return name in flags or environment_name(name) in environ
 
 
 def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> tuple[Topology, str]:

@@ -26,6 +26,8 @@ CRITICAL_PATH = {
     "other": "other",
 }
 """keys of the critical path in their order, and how they read"""
+WAYS = {"mapped": " from mapped memory"}
+"""of transports whose blocks go over no wire"""
 CAPTION = "ms: how long it ran there; adds: its share of the time the client waited"
 HEAD = ("stage", "pid", "process", "start", "ms", "adds")
 NUMBERS = ("pid", "start", "ms", "adds")
@@ -146,7 +148,7 @@ def _transfer(stage: Stage, receipt: Mapping[str, Any], ink: Ink) -> str:
     size_bytes, transport = number(stage.fact("bytes")), stage.fact("transport")
     size = f"{size_bytes / 1000:.0f} kB of KV cache" if size_bytes is not None else "KV cache"
     moved = f"decode pulled {size} in {_count(stage.fact('blocks'), 'block')}"
-    way = f" over {transport}" if transport else ""
+    way = WAYS.get(transport, f" over {transport}") if transport else ""
     overlapped_ms = number(receipt.get("handover_overlapped_ms"))
     if not overlapped_ms:
         return f"{moved}{way}"

@@ -1,11 +1,12 @@
 """KV on its way between the engine's pool and the memory that transfers read and fill.
 
     prefill   blocks complete -> publish() -> copied -> reported, then the seal
-    decode    KV verified -> adopt() -> copied -> adopted()
+    decode    reserve() -> KV verified -> adopt() -> copied -> adopted()
 
 The copies run alongside the steps (shared/engine/handover/staging.py), in the order they are asked
-for. On a CPU pool and memory are one: nothing is copied, and all of it has arrived at once. A copy
-that fails ends the engine: later attempts would take its blocks for copied.
+for. A copy that fails ends the engine: later attempts would take its blocks for copied. On a CPU,
+where pool and memory are one, and where other workers map the pool, nothing is copied here, and all
+of it has arrived at once.
 """
 
 from collections import deque
@@ -17,6 +18,7 @@ import torch
 
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.pieces import next_pieces
+from shared.engine.handover.shared_pool import SharedPool
 from shared.engine.handover.staging import HostStaging
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.sequence import Sequence
@@ -35,11 +37,21 @@ class _Departure:
 
 
 class HandOvers:
-    """Called by the step loop; only `on_ready` is called from a thread."""
+    """Called by the step loop, but for `mark_of`; `on_ready` is called from a thread."""
 
-    def __init__(self, pool: BlockPool, staging: HostStaging | None) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        staging: HostStaging | None = None,
+        shared: SharedPool | None = None,
+    ) -> None:
+        """`staging`: what is handed over goes through host memory. `shared`: the pool that others
+        map instead."""
+        self.shared = shared
         self._pool = pool
         self._staging = staging
+        self._marks: dict[Attempt, torch.cuda.Event] = {}
+        """of reserved attempts: steps that were started before their blocks were taken"""
         self._departing: deque[_Departure] = deque()
         self._arriving: dict[Attempt, tuple[Sequence, list[Future[None]]]] = {}
         self.on_ready: Callable[[], None] = lambda: None
@@ -90,9 +102,24 @@ class HandOvers:
             else:
                 output.sealed.append((departure.sequence.attempt, departure.what))
 
+    def reserve(self, attempt: Attempt) -> None:
+        """The attempt has its blocks, and nobody knows them yet; called before a step is started.
+
+        A sequence that ended while the next step ran ahead gave its blocks back, and that step
+        writes them still: the steps started so far must end before the blocks are filled. No later
+        step names them until they are adopted, so it need not wait for those.
+        """
+        if self.shared is not None:
+            self._marks[attempt] = self.shared.mark()
+
+    def mark_of(self, attempt: Attempt) -> torch.cuda.Event | None:
+        """What must have ended before a reserved attempt's blocks are filled. From any thread."""
+        return self._marks.get(attempt)
+
     def adopt(self, sequence: Sequence) -> bool:
         """Bring the verified KV of a reserved sequence into the pool. True: it is there;
         False: `adopted` returns the sequence later."""
+        self._marks.pop(sequence.attempt, None)
         num_present = sequence.num_cached_tokens // self._pool.block_size
         missing = sequence.block_table[num_present:]
         if self._staging is None or not missing:
@@ -116,6 +143,7 @@ class HandOvers:
     def forget(self, sequence: Sequence) -> None:
         """The sequence is about to lose its blocks: returns once no copy touches them; outgoing
         copies finish in order, so this waits for earlier ones too."""
+        self._marks.pop(sequence.attempt, None)
         _, arriving = self._arriving.pop(sequence.attempt, (sequence, []))
         copies = [copied for copied in arriving if not copied.cancel()]
         others: deque[_Departure] = deque()

@@ -1,8 +1,9 @@
 """The KV pool as a tensor: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim].
 
 On a CPU it is a view of the bytes that the io process of the same worker also maps, so a block
-is handed over without a copy in this process. On a GPU it is device memory, and
-`shared.engine.handover.staging` carries blocks to those bytes and back.
+is handed over without a copy in this process. On a GPU it is device memory: other workers map it
+(`shared.engine.handover.shared_pool`), or blocks are carried to those bytes and back
+(`shared.engine.handover.staging`).
 """
 
 import torch

@@ -7,9 +7,10 @@ from shared.engine.layers.kernel_operations import KernelOperations
 from shared.engine.layers.kv_cache import device_pool
 from shared.engine.layers.paged_attention import PagedAttention
 from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.kv_pool import create_pool
 from shared.engine.loading.memory_trial import measure
 from shared.engine.loading.pool_size import MemoryProfile, count_blocks
-from shared.engine.loading.runner_parts import RunnerParts, create_pool, load_model, longest
+from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.decode_graphs import DecodeGraphs
@@ -32,6 +33,8 @@ def build_device_rank(
     reader: WeightReader,
     layout: KVLayout,
     ranks: Ranks,
+    *,
+    shared_pool: bool,
 ) -> RunnerParts:
     """For sequences of up to `length` tokens. SettingsError if the model does not fit; it says
     what would help."""
@@ -64,8 +67,8 @@ def build_device_rank(
         return measure(device, kv.gpu_memory_utilization, largest_step)
 
     num_blocks = count_blocks(kv, layout, ranks.least, profile)
-    kv_pool, memory, staging = create_pool(layout, num_blocks, device)
-    runner = runner_over(kv_pool)
+    pool = create_pool(layout, num_blocks, device, shared=shared_pool)
+    runner = runner_over(pool.tensor)
     sampler = DeviceSampler(config.vocab_size, device)
     warm_up(runner, sampler, max_tokens, length, layout.block_size)
-    return RunnerParts(runner, sampler, memory, staging, longest(length, layout, num_blocks))
+    return RunnerParts(runner, sampler, pool, longest(length, layout, num_blocks))

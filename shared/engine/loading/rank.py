@@ -2,8 +2,6 @@
 
 import logging
 
-import torch
-
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import TORCH_DTYPES
 from shared.engine.layers.matrices import row_invariant
@@ -11,9 +9,10 @@ from shared.engine.layers.model import Model
 from shared.engine.layers.operations import TorchOperations
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
-from shared.engine.loading.devices import set_threads
+from shared.engine.loading.devices import resolve_device, set_threads
+from shared.engine.loading.kv_pool import create_pool
 from shared.engine.loading.pool_size import count_blocks
-from shared.engine.loading.runner_parts import RunnerParts, create_pool, load_model, longest
+from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
 from shared.engine.sampling.sampler import Sampler
@@ -29,14 +28,16 @@ def build_rank(
     kv: KVSettings,
     engine: EngineSettings,
     checkpoint: Checkpoint,
-    device: torch.device,
     ranks: Ranks,
     weights: type[WeightReader] = WeightReader,
+    shared_pool: bool = False,
 ) -> RunnerParts:
-    """Every rank of a model calls this, and all get pools of one size.
+    """Every rank of a model calls this, and all get pools of one size. `shared_pool`: other
+    workers of this host are to map the pool.
 
     SettingsError if the model does not fit, ModelError if its weights are not as config.json says.
     """
+    device = resolve_device(compute.device, ranks.rank)
     set_threads(engine.threads, device)
     dtype = resolve_dtype(compute.dtype, checkpoint.config, device.type)
     shard = Shard(checkpoint.config, ranks.rank, ranks.size)
@@ -48,7 +49,7 @@ def build_rank(
         # A CPU engine must not pay for triton's import.
         from shared.engine.loading.device_rank import build_device_rank  # noqa: PLC0415
 
-        return build_device_rank(kv, engine, length, reader, layout, ranks)
+        return build_device_rank(kv, engine, length, reader, layout, ranks, shared_pool=shared_pool)
 
 
 def _build_cpu_rank(
@@ -58,9 +59,9 @@ def _build_cpu_rank(
     model = load_model(reader.shard.config, reader, length, TorchOperations(), ranks)
     check_arithmetic(model)
     num_blocks = count_blocks(kv, layout, ranks.least)
-    kv_pool, memory, staging = create_pool(layout, num_blocks, reader.device)
-    runner = ModelRunner(model, kv_pool, TiledAttention())
-    return RunnerParts(runner, Sampler(), memory, staging, longest(length, layout, num_blocks))
+    pool = create_pool(layout, num_blocks, reader.device)
+    runner = ModelRunner(model, pool.tensor, TiledAttention())
+    return RunnerParts(runner, Sampler(), pool, longest(length, layout, num_blocks))
 
 
 def check_arithmetic(model: Model) -> bool:

@@ -4,20 +4,16 @@ import importlib
 import logging
 from dataclasses import dataclass
 
-import torch
-
-from shared.engine.handover.staging import HostStaging
-from shared.engine.layers.kv_cache import device_pool, pool_of
 from shared.engine.layers.model import Model
 from shared.engine.layers.operations import Operations
 from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.kv_pool import KVPool
 from shared.engine.parallel.model import ParallelModel
 from shared.engine.parallel.operations import ParallelOperations
 from shared.engine.parallel.ranks import Ranks, SingleRank
 from shared.engine.running.model_runner import Runner
 from shared.engine.sampling.sampled_tokens import TokenSampler
 from shared.kv.layout import KVLayout
-from shared.kv.memory import KVMemory
 from shared.model.config import ARCHITECTURES, ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -29,8 +25,7 @@ class RunnerParts:
 
     runner: Runner
     sampler: TokenSampler
-    memory: KVMemory
-    staging: HostStaging | None
+    pool: KVPool
     max_model_len: int
     """tokens of the longest sequence that the model and the pool allow"""
 
@@ -51,21 +46,6 @@ def load_model(
     model: Model = family.Model(config, reader, length, operations)
     reader.check_all_read()
     return ParallelModel(model, ranks) if ranks.size > 1 else model
-
-
-def create_pool(
-    layout: KVLayout, num_blocks: int, device: torch.device
-) -> tuple[torch.Tensor, KVMemory, HostStaging | None]:
-    """The pool tensor, the memory the io process maps, and what carries blocks between them.
-
-    On a CPU they are the same bytes and there is nothing to carry; the pages are touched now, so a
-    shortage of memory shows at start-up and usage stays constant afterwards.
-    """
-    memory = KVMemory.create(layout, num_blocks)
-    if device.type == "cpu":
-        return pool_of(memory).zero_(), memory, None
-    kv_pool = device_pool(layout, num_blocks, device)
-    return kv_pool, memory, HostStaging(memory, kv_pool)
 
 
 def longest(length: int, layout: KVLayout, num_blocks: int) -> int:

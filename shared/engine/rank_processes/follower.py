@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         checkpoint = _without_weights(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
-        parts = build_rank(*settings.of_engine, checkpoint, device, ranks, reader)
+        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader)
         gc.collect()
         gc.freeze()
         with contextlib.suppress(EOFError):

@@ -39,7 +39,7 @@ def lead(
     try:
         with followers.explained():
             ranks = join(0, size, device, followers.meeting)
-            parts = build_rank(compute, kv, engine, checkpoint, device, ranks, weights)
+            parts = build_rank(compute, kv, engine, checkpoint, ranks, weights)
     except BaseException:
         followers.close()
         raise

@@ -1,8 +1,9 @@
-"""The promise of KVTransport, kept by `memory` and by `tcp` over real sockets."""
+"""The promise of KVTransport, kept by `memory`, and by `tcp` and `mapped` over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from shared.errors import PeerLostError, StaleBlocksError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, TransferLimits
@@ -144,11 +146,15 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
     layout: KVLayout = replace(LAYOUT, dtype="float16", head_dim=16)
     assert layout.block_bytes == LAYOUT.block_bytes
     memory = KVMemory.create(layout, NUM_BLOCKS)
-    stranger: KVTransport = (
-        TcpTransport(memory, "d.2")
-        if pair.kind == "tcp"
-        else MemoryTransport(memory, "d.2", pair.network)
-    )
+    stranger: KVTransport
+    match pair.kind:
+        case "tcp":
+            stranger = TcpTransport(memory, "d.2")
+        case "mapped":
+            assert pair.d.mover is not None
+            stranger = MappedTransport(memory, "d.2", pair.d.mover, folder=Path("unused"))
+        case "memory":
+            stranger = MemoryTransport(memory, "d.2", pair.network)
     with pytest.raises(PeerLostError, match="fingerprint"):
         await stranger.pull(pair.request(1))
     await stranger.close()

@@ -1,6 +1,6 @@
 """The promise of KVTransport under loss: leases, restarts, cut connections, cancelling, closing.
 
-Runs on `memory` and on `tcp` over real sockets, like test_transfer_contract.py.
+Runs on `memory`, and on `tcp` and `mapped` over real sockets, like test_transfer_contract.py.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from tests.support.pairs.transfer_pair import (
     NUM_BLOCKS,
     RUN,
     TICKET,
+    Kind,
     Pair,
-    Side,
     content,
     until,
 )
@@ -157,7 +157,7 @@ async def test_a_restarted_source_refuses_the_old_incarnation(pair: Pair) -> Non
         await pull
     with pytest.raises(PeerLostError):
         await pair.pull(2)
-    restarted = Side(pair.kind, "p.2", pair.network, pair.limits)
+    restarted = pair.side("p.2")
     await restarted.transport.start()
     again = restarted.transport.offer(ATTEMPT, TICKET)
     again.publish(restarted.piece(0, 1))
@@ -169,7 +169,21 @@ async def test_a_restarted_source_refuses_the_old_incarnation(pair: Pair) -> Non
     await restarted.transport.close()
 
 
-@pytest.mark.parametrize("point", ["blocks", "half_read", "watermark", "seal", "verified"])
+def with_kinds(*points: str) -> list[tuple[Kind, str]]:
+    """Every kind with every point it has: who maps the source's generations asks for no verdict."""
+    return [
+        (kind, point)
+        for kind in KINDS
+        for point in points
+        if (kind, point) != ("mapped", "verified")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "point"),
+    with_kinds("blocks", "half_read", "watermark", "seal", "verified"),
+    indirect=["pair"],
+)
 async def test_a_connection_cut_anywhere_is_a_lost_peer(pair: Pair, point: str) -> None:
     pair.p.plan.add(point, Fault.CLOSE)
     offer = pair.p.transport.offer(ATTEMPT, TICKET)
@@ -180,7 +194,9 @@ async def test_a_connection_cut_anywhere_is_a_lost_peer(pair: Pair, point: str) 
 
 
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.CORRUPT])
-@pytest.mark.parametrize("point", ["watermark", "seal", "verified"])
+@pytest.mark.parametrize(
+    ("pair", "point"), with_kinds("watermark", "seal", "verified"), indirect=["pair"]
+)
 async def test_a_lost_or_damaged_frame_is_damage(pair: Pair, point: str, fault: Fault) -> None:
     pair.p.plan.add(point, fault)
     offer = pair.p.transport.offer(ATTEMPT, TICKET)
@@ -198,6 +214,10 @@ async def test_cancelling_returns_only_when_no_read_touches_the_destination(pair
     pull = pair.pull(2)
     await gate.reached.wait()
     pull.cancel()
+    if pair.kind == "mapped":
+        await asyncio.sleep(0.02)
+        assert not pull.done(), "another thread still copies"
+        gate.open.set()
     with pytest.raises(asyncio.CancelledError):
         await pull
     neighbour = [content(b, 99) for b in range(NUM_BLOCKS)]

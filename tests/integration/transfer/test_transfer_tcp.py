@@ -344,7 +344,7 @@ async def test_cancelling_waits_for_the_thread_that_digests_the_destination(
         futures.append(asyncio.get_running_loop().create_future())
         return futures[-1]
 
-    monkeypatch.setattr(DigestThreads, "of", never)
+    monkeypatch.setattr(DigestThreads, "digests", never)
     pull = pair.pull(4)
     await until(lambda: len(futures) == 2)
     for _ in range(3):

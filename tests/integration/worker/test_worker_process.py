@@ -287,8 +287,13 @@ async def test_sigterm_while_the_model_loads_is_a_clean_stop(serve: Serve) -> No
         ({"model": "/nowhere/model"}, "nowhere"),
         ({"max_num_batched_tokens": 8}, "max_num_batched_tokens"),
         ({"redis": "embedded"}, "redis"),
+        (
+            {"transport": "mapped", "transfer_dir": "/dev/null/kv"},
+            "--transfer-dir: cannot make /dev/null/kv: Not a directory",
+        ),
+        ({"transport": "mapped", "transfer_port": 9001}, "--transfer-port has no meaning with"),
     ],
-    ids=["bad-model", "bad-engine-setting", "embedded-redis"],
+    ids=["bad-model", "bad-engine-setting", "embedded-redis", "bad-folder", "mapped-port"],
 )
 async def test_what_cannot_start_says_so_in_one_line(
     serve: Serve, flags: dict[str, object], word: str

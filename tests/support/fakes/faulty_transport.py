@@ -6,16 +6,21 @@ own side sends: give it to prefill's transport for `blocks`, to decode's for `ve
 """
 
 import asyncio
+import contextlib
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from shared.errors import CorruptPieceError, PeerLostError
+from shared.transfer.blocks.copied import CopiedReads
+from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Frame, encode
+from shared.transfer.ledger import Tag
+from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport
 
@@ -128,6 +133,50 @@ class FaultyTcpTransport(TcpTransport):
 
     def _stream(self, sock: socket.socket) -> FrameStream:
         return FaultyStream(sock, self._limits.progress_timeout_s, self._plan)
+
+
+class FaultyMappedTransport(MappedTransport):
+    """`mapped` with a plan for the frames that this side sends, and for what would be one over
+    tcp: `read` before a copy and `verify` before the look at the generations at decode's side,
+    `blocks` and `half_read` in the copy at prefill's (see `faulty_copies`)."""
+
+    def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._plan = plan
+        self._streams: list[FrameStream] = []
+
+    async def strike(self, point: str) -> Fault:
+        """CLOSE ends every connection of this side."""
+        fault = await self._plan.strike(point)
+        if fault is Fault.CLOSE:
+            self.cut()
+        return fault
+
+    def cut(self) -> None:
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                cut(stream._socket)
+
+    def _stream(self, sock: socket.socket) -> FrameStream:
+        stream = FaultyStream(sock, self._limits.progress_timeout_s, self._plan)
+        self._streams = [kept for kept in self._streams if kept._socket.fileno() >= 0]
+        self._streams.append(stream)
+        return stream
+
+    def _reads(self, progress: Progress, _: FrameStream) -> CopiedReads:
+        reads = FaultyReads(progress, self._mappings, self._layout, self.traffic, self._limits)
+        reads.strike = self.strike
+        return reads
+
+
+class FaultyReads(CopiedReads):
+    """Asks a plan before the look at the generations."""
+
+    strike: Callable[[str], Awaitable[Fault]]
+
+    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+        await self.strike("verify")
+        return await super().is_fresh(tags)
 
 
 class FaultyMemoryTransport(MemoryTransport):

@@ -130,7 +130,7 @@ def _follow(
 ) -> None:
     cpu = torch.device("cpu")
     with sock, contextlib.suppress(EOFError), ranks.shelf.broken_by_errors():
-        parts = build_rank(*settings, checkpoint, cpu, ranks, weights)
+        parts = build_rank(*settings, checkpoint, ranks, weights)
         follow(parts.runner, ranks, sock, cpu)
 
 
@@ -147,6 +147,6 @@ def lead_threads(
     shelf = Shelf(compute.tp)
     followers = ThreadFollowers((compute, kv, engine), checkpoint, shelf, weights)
     ranks = ThreadRanks(0, shelf)
-    parts = build_rank(compute, kv, engine, checkpoint, device, ranks, weights)
+    parts = build_rank(compute, kv, engine, checkpoint, ranks, weights)
     runner = LeadingRunner(parts.runner, ranks, followers)  # type: ignore[arg-type]
     return replace(parts, runner=runner)

@@ -17,6 +17,7 @@ from shared.engine.engine import Engine
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.staging import HostStaging
 from shared.engine.layers.kv_cache import device_pool
+from shared.engine.loading.kv_pool import KVPool
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
@@ -45,12 +46,11 @@ def staged_pools(device: torch.device) -> Iterator[list[torch.Tensor]]:
     device is the CPU. Yields their pools; they start as NaN, as stale memory might."""
     pools: list[torch.Tensor] = []
 
-    def create_pool(
-        layout: KVLayout, num_blocks: int, _: torch.device
-    ) -> tuple[torch.Tensor, KVMemory, HostStaging]:
+    def create_pool(layout: KVLayout, num_blocks: int, _: torch.device) -> KVPool:
         memory = KVMemory.create(layout, num_blocks)
         pools.append(device_pool(layout, num_blocks, device).fill_(torch.nan))
-        return pools[-1], memory, HostStaging(memory, pools[-1], bounce_bytes=64 * 1024)
+        staging = HostStaging(memory, pools[-1], bounce_bytes=64 * 1024)
+        return KVPool(pools[-1], memory, staging)
 
     with pytest.MonkeyPatch.context() as patch:
         builder = "device_rank" if device.type == "cuda" else "rank"

@@ -1,24 +1,32 @@
-"""A prefill and a decode transport of either kind, joined, with pools whose content is known."""
+"""A prefill and a decode transport of any kind, joined, with pools whose content is known."""
 
 import asyncio
+import contextlib
 import random
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
+from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
+from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
+    FaultyMappedTransport,
     FaultyMemoryTransport,
     FaultyTcpTransport,
 )
 
-Kind = Literal["memory", "tcp"]
-KINDS: tuple[Kind, ...] = ("memory", "tcp")
+Kind = Literal["memory", "tcp", "mapped"]
+KINDS: tuple[Kind, ...] = ("memory", "tcp", "mapped")
 LAYOUT = KVLayout("m", "float32", 2, 2, 1, 8, 4)
 NUM_BLOCKS = 24
 TICKET = "ticket"
@@ -30,21 +38,47 @@ class Side:
     """One worker's pool, transport and faults."""
 
     def __init__(
-        self, kind: Kind, incarnation: str, network: MemoryNetwork, limits: TransferLimits
+        self,
+        kind: Kind,
+        incarnation: str,
+        network: MemoryNetwork,
+        limits: TransferLimits,
+        folder: Path,
+        source: "Side | None" = None,
     ) -> None:
+        """`folder`: of mapped workers. `source`: whose plan strikes when a mapped worker copies,
+        as it strikes when a tcp worker sends."""
         self.memory = KVMemory.create(LAYOUT, NUM_BLOCKS)
         self.incarnation = incarnation
         self.plan = FaultPlan()
         self.released: list[Attempt] = []
         self.changed = asyncio.Event()
         self.transport: KVTransport
+        self.mover: MoverClient | None = None
         if kind == "tcp":
             self.transport = FaultyTcpTransport(self.plan, self.memory, incarnation, limits=limits)
+        elif kind == "mapped":
+            self.mover = self._start_mover(source or self)
+            self.transport = FaultyMappedTransport(
+                self.plan, self.memory, incarnation, self.mover, folder=folder, limits=limits
+            )
         else:
             self.transport = FaultyMemoryTransport(
                 self.plan, self.memory, incarnation, network, limits=limits
             )
         self.transport.on_release = self._release
+
+    def _start_mover(self, source: "Side") -> MoverClient:
+        ours, theirs = data_socket_pair()
+        Mover(
+            theirs, FaultyCopies(self.memory, lambda: self.transport, lambda: source.transport)
+        ).start()
+        return MoverClient(ours)
+
+    async def close(self) -> None:
+        await self.transport.close()
+        if self.mover is not None:
+            self.mover.close()
 
     def _release(self, attempt: Attempt) -> None:
         self.released.append(attempt)
@@ -69,8 +103,13 @@ class Pair:
         self.kind = kind
         self.network = MemoryNetwork()
         self.limits = limits or TransferLimits(progress_timeout_s=5.0)
-        self.p = Side(kind, "p.1", self.network, self.limits)
-        self.d = Side(kind, "d.1", self.network, self.limits)
+        self._folder = tempfile.TemporaryDirectory(prefix="kv")
+        self.p = self.side("p.1")
+        self.d = self.side("d.1", self.p)
+
+    def side(self, incarnation: str, source: Side | None = None) -> Side:
+        folder = Path(self._folder.name)
+        return Side(self.kind, incarnation, self.network, self.limits, folder, source)
 
     async def __aenter__(self) -> "Pair":
         await self.p.transport.start()
@@ -78,8 +117,9 @@ class Pair:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.d.transport.close()
-        await self.p.transport.close()
+        await self.d.close()
+        await self.p.close()
+        self._folder.cleanup()
 
     def request(
         self,
@@ -103,7 +143,7 @@ class Pair:
     def num_offers(self) -> int:
         """Offers that p still remembers."""
         transport = self.p.transport
-        if isinstance(transport, TcpTransport):
+        if isinstance(transport, TcpTransport | MappedTransport):
             return len(transport._table)
         assert isinstance(transport, MemoryTransport)
         return len(transport.table)
@@ -120,3 +160,17 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+def num_pools() -> int:
+    """Mappings of KV pools in this process, and descriptors of them."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("baton-kv")
+    return maps + num_pool_descriptors()
+
+
+def num_pool_descriptors() -> int:
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself is gone
+            found += "baton-kv" in str(entry.readlink())
+    return found

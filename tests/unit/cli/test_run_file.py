@@ -13,13 +13,13 @@ from services.cli.cluster.run_file import (
     live_records,
     read_record,
     remove_record,
-    runtime_folder,
     start_ticks,
     terminate,
     write_record,
 )
 from services.cli.down import choose
 from shared.errors import BatonError, NoGatewayError, SettingsError
+from shared.runtime_folder import runtime_folder
 
 
 def test_folder_is_private(tmp_path: Path) -> None:

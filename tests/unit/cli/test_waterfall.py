@@ -1,5 +1,6 @@
 """The picture of a request's trace."""
 
+import copy
 import re
 
 import pytest
@@ -81,6 +82,16 @@ def test_bars_lie_on_one_axis_and_what_overlapped_is_light() -> None:
     assert drawn["prefill"].rstrip() == " " * 4 + "#" * 18
     assert drawn["hand-over"].rstrip() == " " * 12 + "-" * 10 + "#" * 2
     assert drawn["decode"].rstrip() == " " * 24 + "#" * 16
+
+
+@pytest.mark.parametrize(
+    ("transport", "way"), [("tcp", "over tcp"), ("mapped", "from mapped memory")]
+)
+def test_the_way_of_the_blocks_is_told(transport: str, way: str) -> None:
+    stages = copy.deepcopy(RECEIPT["stages"])
+    stages[-1]["attributes"]["baton.kv_transfer.transport"] = transport  # type: ignore[index]
+    text = render_waterfall({**RECEIPT, "stages": stages})
+    assert f"in 7 blocks {way}; 25.0 ms" in text
 
 
 def test_each_stage_is_explained_in_a_few_words() -> None:

@@ -1,27 +1,77 @@
-"""A worker's transport is the one its settings name."""
+"""A worker's transport is the one its settings name, and what it cannot follow stops the start."""
+
+import os
+from pathlib import Path
 
 import pytest
 
 from shared.clock import ManualClock
+from shared.errors import SettingsError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.settings.groups import HandoverSettings, NetworkSettings
+from shared.mover.client import MoverClient, data_socket_pair
 from shared.settings.load import EVERY_SETTING
-from shared.transfer.build import TRANSPORTS, build_transport
+from shared.transfer.build import build_transport, check_transport
+from shared.transfer.folder import transfer_folder
+from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio
 
 CHOICES = {item.name: item.choices for item in EVERY_SETTING}["transport"]
 
 
-def test_every_choice_can_be_built_and_nothing_else() -> None:
-    assert set(TRANSPORTS) == set(CHOICES)
-
-
 @pytest.mark.parametrize("name", CHOICES)
-async def test_the_transport_has_the_name_it_is_chosen_by(name: str) -> None:
+async def test_the_transport_has_the_name_it_is_chosen_by(name: str, tmp_path: Path) -> None:
     memory = KVMemory.create(KVLayout("m", "float32", 1, 2, 1, 4, 4), 2)
-    settings, network = HandoverSettings(transport=name), NetworkSettings()
-    transport = build_transport(settings, network, 0, memory, "p.1", ManualClock())
+    ours, theirs = data_socket_pair()
+    mover = MoverClient(ours)
+    settings = settings_with(transport=name, transfer_dir=str(tmp_path))
+    transport = build_transport(settings, "p.1", memory, None, mover, ManualClock())
     assert transport.name == name
     await transport.close()
+    mover.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("given", [{"transfer_port": 9001}, {"transfer_advertise": "h:1"}])
+def test_what_only_a_port_has_is_refused_where_there_is_none(
+    given: dict[str, object], tmp_path: Path
+) -> None:
+    check_transport(settings_with(**given))
+    flag = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(SettingsError, match=f"{flag} has no meaning with --transport mapped"):
+        check_transport(settings_with(transport="mapped", transfer_dir=str(tmp_path), **given))
+
+
+def test_the_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    folder = transfer_folder(str(tmp_path / "a" / "b"))
+    assert folder == tmp_path / "a" / "b"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert transfer_folder(str(folder)) == folder
+
+
+def test_without_a_name_it_is_in_the_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert transfer_folder("") == tmp_path / "baton" / "kv"
+
+
+def test_a_folder_that_cannot_be_made_is_a_setting_s_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(SettingsError, match="--transfer-dir: cannot make"):
+            transfer_folder(str(path))
+
+
+def test_a_folder_that_others_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(SettingsError, match="other users may write"):
+        transfer_folder(str(tmp_path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(SettingsError, match="belongs to another user"):
+        transfer_folder(str(tmp_path))

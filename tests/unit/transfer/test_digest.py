@@ -112,6 +112,6 @@ def test_swapped_blocks_and_zeros_are_told_apart() -> None:
 async def test_threads_digest_beside_the_loop() -> None:
     memory = pool(4096, 8)
     threads = DigestThreads(memory)
-    results = await asyncio.gather(*(threads.of([block_id]) for block_id in range(8)))
+    results = await asyncio.gather(*(threads.digests([block_id]) for block_id in range(8)))
     assert [digest for (digest,) in results] == list(BlockDigests(memory).of(range(8)))
     threads.close()

@@ -234,7 +234,7 @@ async def test_an_offer_that_cannot_be_published_ends_and_the_next_is_served(
         raise OSError("no memory for a thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.threads, "of", broken)
+        patch.setattr(bench.threads, "digests", broken)
         offer = bench.table.open(Attempt("other", 1), "s")
         offer.publish(Piece(0, (5,), (0,)))
         await bench.until(offer, OfferState.WITHDRAWN)

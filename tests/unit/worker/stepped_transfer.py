@@ -40,7 +40,7 @@ class InlineDigests(DigestThreads):
     def __init__(self, memory: KVMemory) -> None:
         self.blocks = BlockDigests(memory)
 
-    def of(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
+    def digests(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
         future = asyncio.get_running_loop().create_future()
         future.set_result(self.blocks.of(block_ids))
         return future

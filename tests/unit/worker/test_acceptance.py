@@ -40,6 +40,7 @@ def test_what_a_gateway_may_send_is_taken() -> None:
     assert ACCEPTANCE.rejection(assign(mode="local", reason="agg", ticket="")) is None
     assert ACCEPTANCE.rejection(receive()) is None
     assert ACCEPTANCE.rejection(receive(source="[::1]:65535")) is None
+    assert ACCEPTANCE.rejection(receive(source="/run/baton/kv/1.sock")) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,9 @@ def test_a_bad_field_is_refused_by_its_name(change: dict[str, Any], place: str) 
         assert place in rejection.text
 
 
-@pytest.mark.parametrize("source", ["", "host", "host:", ":1", "host:0", "host:65536", "h:x"])
+@pytest.mark.parametrize(
+    "source", ["", "host", "host:", ":1", "host:0", "host:65536", "h:x", "a/b", "/a\0"]
+)
 def test_a_source_is_an_address(source: str) -> None:
     rejection = ACCEPTANCE.rejection(receive(source=source))
     assert rejection is not None and "source" in rejection.text

@@ -79,12 +79,26 @@ def test_the_memory_is_the_same_file(ends: tuple[socket.socket, EngineChannel]) 
     ours, channel = ends
     fd = os.memfd_create("test")
     channel.pass_memory(fd)
-    received = receive_memory(ours)
+    received, pool = receive_memory(ours)
     try:
         assert received != fd and os.path.sameopenfile(received, fd)
+        assert pool is None
     finally:
         os.close(fd)
         os.close(received)
+
+
+def test_a_pool_that_others_map_comes_along(ends: tuple[socket.socket, EngineChannel]) -> None:
+    ours, channel = ends
+    given = [os.memfd_create("memory"), os.memfd_create("pool")]
+    channel.pass_memory(*given)
+    received = receive_memory(ours)
+    try:
+        for fd, copy in zip(given, received, strict=True):
+            assert copy is not None and os.path.sameopenfile(fd, copy)
+    finally:
+        for descriptor in (*given, *filter(None, received)):
+            os.close(descriptor)
 
 
 def test_a_failed_start_is_told_in_the_engines_own_words(

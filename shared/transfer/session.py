@@ -3,22 +3,20 @@
 Open      the attempt, its ticket, the layout and the incarnation are checked
 writer    every publication as it happens, then SEAL, END or a refusal; answers in order
 reader    Read, Verify, Renew until Release or the end of the connection
+
+A connection that is opened to map the pool is shown it, and stays silent from then on.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
-from functools import partial
 
 from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
-from shared.kv.memory import KVMemory
-from shared.transfer.blocks import block_views
+from shared.transfer.blocks.progress import Served
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
     MAX_OPEN_BYTES,
-    Blocks,
     End,
     Frame,
     Open,
@@ -33,12 +31,10 @@ from shared.transfer.frames import (
     Verified,
     Verify,
     Watermark,
-    pack_ids,
+    pack_tags,
     pack_words,
-    unpack_ids,
-    unpack_words,
+    unpack_tags,
 )
-from shared.transfer.ledger import Tag
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable, Publication
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
@@ -47,24 +43,22 @@ logger = logging.getLogger(__name__)
 
 MAX_UNANSWERED = 64
 """requests a reader may have open; ours keeps a handful"""
-MAX_PAYLOAD_BYTES = 256 * 2**20
-"""largest read served; our readers ask for `max_read_bytes`"""
 
 
-class TcpSession:
+class Session:
     """Serves one reader until it releases, leaves or breaks the protocol."""
 
     def __init__(
         self,
         stream: FrameStream,
-        memory: KVMemory,
+        served: Served,
         incarnation: str,
         table: OfferTable,
         traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
         self._stream = stream
-        self._memory = memory
+        self._served = served
         self._incarnation = incarnation
         self._table = table
         self._traffic = traffic
@@ -85,8 +79,12 @@ class TcpSession:
             self._stream.close()
 
     async def _serve(self) -> None:
-        offer = await self._admit()
+        opened = await self._opened()
+        offer = await self._admit(opened)
         if offer is None:
+            return
+        if opened.purpose == "map":
+            await self._served.show_pool(self._stream)
             return
         offer.watchers.add(self._changed)
         try:
@@ -97,17 +95,20 @@ class TcpSession:
         finally:
             offer.watchers.discard(self._changed)
 
-    async def _admit(self) -> LiveOffer | None:
+    async def _opened(self) -> Open:
         limit, self._stream.max_header_bytes = self._stream.max_header_bytes, MAX_OPEN_BYTES
         frame, payload_bytes = await self._stream.receive()
         self._stream.max_header_bytes = limit
         if not isinstance(frame, Open) or payload_bytes:
             raise ProtocolError("a reader's first frame is Open")
-        admitted = self._table.admit(frame, self._incarnation)
+        return frame
+
+    async def _admit(self, opened: Open) -> LiveOffer | None:
+        admitted = self._table.admit(opened, self._incarnation)
         if not isinstance(admitted, LiveOffer):
             await self._hang_up(admitted)
             return None
-        if not frame.keeps:
+        if opened.purpose == "pull":
             self._traffic.forget(admitted.attempt)
         await self._stream.send(Opened(round(self._limits.renew_every_s * 1000)))
         return admitted
@@ -153,24 +154,12 @@ class TcpSession:
     async def _answer(self, offer: LiveOffer, request: Read | Verify | Renew) -> None:
         match request:
             case Read(first_block, num_blocks):
-                await self._send_blocks(offer, first_block, num_blocks)
+                await self._served.send(self._stream, offer, first_block, num_blocks)
             case Verify(first_block, block_ids, generations):
-                ids = unpack_ids(block_ids)
-                tags = list(map(Tag, ids, unpack_words(generations, len(ids))))
+                tags = unpack_tags(block_ids, generations)
                 await self._stream.send(Verified(self._table.is_fresh(offer, first_block, tags)))
             case Renew():
                 await self._stream.send(Renewed())
-
-    async def _send_blocks(self, offer: LiveOffer, first_block: int, num_blocks: int) -> None:
-        """The bytes as they lie in the pool now. Reuse while they are sent is not noticed here:
-        VERIFY comes later."""
-        tags = offer.tags(first_block, num_blocks)
-        if tags is None or num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
-            raise ProtocolError("a reader asks for blocks that are not published")
-        block_ids, generations = _columns(tags)
-        payload = block_views(self._memory, [tag.block_id for tag in tags])
-        moved = partial(self._traffic.move, offer.attempt)
-        await self._stream.send(Blocks(first_block, block_ids, generations), payload, moved)
 
     async def _hang_up(self, reason: Refusal) -> None:
         with contextlib.suppress(PeerLostError):
@@ -179,17 +168,12 @@ class TcpSession:
 
 
 def _watermark(publication: Publication) -> Frame:
-    block_ids, generations = _columns(publication.tags)
     digests = pack_words(publication.digests)
-    return Watermark(publication.first_block, block_ids, generations, digests)
+    return Watermark(publication.first_block, *pack_tags(publication.tags), digests)
 
 
 def _last_word(offer: LiveOffer) -> Frame:
     if offer.run is None:
         return End()
     manifest = offer.manifest
-    return Seal(*_columns(manifest.tags), pack_words(manifest.digests), offer.run)
-
-
-def _columns(tags: Sequence[Tag]) -> tuple[bytes, bytes]:
-    return pack_ids([tag.block_id for tag in tags]), pack_words([tag.generation for tag in tags])
+    return Seal(*pack_tags(manifest.tags), pack_words(manifest.digests), offer.run)

@@ -1,16 +1,19 @@
-"""Two engine processes on a GPU, their host memory mapped here, blocks pulled over tcp."""
+"""Two engine processes on a GPU: blocks go over tcp through host memory, or straight from pool to
+pool where they are mapped."""
 
 import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
+from shared.clock import SystemClock
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling
 from shared.settings.groups import Settings
-from shared.transfer.tcp import TcpTransport
-from shared.transfer.transport import Offer, Pulled, PullRequest
+from shared.transfer.build import build_transport
+from shared.transfer.transport import KVTransport, Offer, Pulled, PullRequest
 from shared.worker.channel import Add, Adopt, Event, Release, Reserve, Scheduled, StepReport
 from shared.worker.engine_client import EngineClient
 from tests.support.models.built_engine import built_engine
@@ -25,6 +28,7 @@ class IoProcess:
     """What the io processes of both workers do, without gateway and Redis."""
 
     def __init__(self, settings: Settings, specs: list[SequenceSpec]) -> None:
+        self._settings = settings
         self.specs = {spec.work.attempt: spec for spec in specs}
         self.answers: dict[str, dict[int, int]] = {}
         self.pulled: list[Pulled] = []
@@ -38,10 +42,9 @@ class IoProcess:
     async def run(self) -> None:
         try:
             await asyncio.gather(self._p.start(), self._d.start())
-            assert self._p.memory is not None and self._d.memory is not None
-            self._source = TcpTransport(self._p.memory, "p.1")
+            self._source = self._transport(self._p, "p.1")
             self._source.on_release = self._release
-            self._target = TcpTransport(self._d.memory, "d.1")
+            self._target = self._transport(self._d, "d.1")
             await self._source.start()
             for attempt, spec in self.specs.items():
                 self._offers[attempt] = self._source.offer(attempt, TICKET)
@@ -52,6 +55,12 @@ class IoProcess:
             await self._source.close()
         finally:
             await asyncio.gather(self._p.stop(), self._d.stop())
+
+    def _transport(self, engine: EngineClient, incarnation: str) -> KVTransport:
+        assert engine.memory is not None and engine.mover is not None
+        return build_transport(
+            self._settings, incarnation, engine.memory, engine.pool, engine.mover, SystemClock()
+        )
 
     def _on_prefill(self, event: Event) -> None:
         if isinstance(event, Scheduled):
@@ -93,7 +102,8 @@ class IoProcess:
         self._p.send(Release(attempt))
 
 
-def test_answers_equal_those_of_one_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "mapped"])
+def test_answers_equal_those_of_one_engine(transport: str, tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("highest")
     write_checkpoint(tmp_path, TINY)
     settings = settings_with(
@@ -103,6 +113,8 @@ def test_answers_equal_those_of_one_engine(tmp_path: Path) -> None:
         kv_blocks=40,
         block_size=16,
         max_num_batched_tokens=80,
+        transport=transport,
+        transfer_dir=str(tmp_path / "kv"),
     )
     sampling = Sampling(max_tokens=9, temperature=0.0, ignore_eos=True, logprobs=0)
     specs = make_specs(PROMPTS, sampling, 16)

@@ -1,0 +1,99 @@
+"""Blocks that are copied out of the source's pool, which is mapped here.
+
+The mover copies a range and digests what lies in the destination. Nothing but the frames of the
+conversation crosses the connection. Whether blocks are fresh is seen in the mapped generations.
+"""
+
+import os
+from collections.abc import Sequence
+
+from shared.errors import ProtocolError
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.transfer.blocks.mapping import Mappings
+from shared.transfer.blocks.progress import Progress
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Frame, Pool
+from shared.transfer.ledger import BlockRange, Tag
+from shared.transfer.offers import LiveOffer
+from shared.transfer.traffic import Traffic
+from shared.transfer.transport import TransferLimits
+
+
+class CopiedReads:
+    """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        mappings: Mappings,
+        layout: KVLayout,
+        traffic: Traffic,
+        limits: TransferLimits,
+    ) -> None:
+        self._progress = progress
+        self._request = progress.request
+        self._ledger = progress.ledger
+        self._mappings = mappings
+        self._block_bytes = layout.block_bytes
+        self._traffic = traffic
+        self._max_blocks = max(1, limits.max_read_bytes // layout.block_bytes)
+
+    async def bring(self) -> None:
+        """One copy at a time; `changed` is cleared before the ledger is asked, so no want is
+        missed."""
+        while True:
+            self._progress.changed.clear()
+            while blocks := self._ledger.next_read(self._max_blocks):
+                self._traffic.activate(self._request.attempt)
+                await self._copy(blocks)
+            self._traffic.rest(self._request.attempt)
+            await self._progress.changed.wait()
+
+    async def take(self, frame: Frame, payload_bytes: int) -> None:
+        del payload_bytes
+        raise ProtocolError(f"a source that is mapped sends no {type(frame).__name__}")
+
+    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+        return (await self._mappings.of(self._request)).is_fresh(tags)
+
+    async def settle(self) -> None:
+        """Nothing to wait for: a copy that is cancelled ends before its caller goes on (R18)."""
+
+    async def _copy(self, blocks: BlockRange) -> None:
+        mapping = await self._mappings.of(self._request)
+        end = blocks.first_block + blocks.num_blocks
+        tags = self._ledger.tags_of(blocks)
+        versions = self._ledger.begin(blocks)
+        digests = await mapping.fetch(
+            self._request.attempt, tags, self._request.block_ids[blocks.first_block : end]
+        )
+        num_bytes = blocks.num_blocks * self._block_bytes
+        self._traffic.move(self._request.attempt, num_bytes)
+        self._progress.num_bytes += num_bytes
+        self._ledger.finish(blocks, versions, tags, digests)
+        self._progress.note()
+
+
+class ShownPool:
+    """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
+
+    def __init__(self, memory: KVMemory, pool: int | None) -> None:
+        """`pool`: descriptor of what a mover maps, where blocks do not lie in `memory`'s file."""
+        self._memory = memory
+        self._pool = pool
+
+    async def send(
+        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
+    ) -> None:
+        raise ProtocolError("this source sends no blocks; its pool is to be mapped")
+
+    async def show_pool(self, stream: FrameStream) -> None:
+        await stream.send(Pool(self._memory.num_blocks))
+        table = self._memory.read_only()
+        try:
+            pool = [] if self._pool is None else [self._pool]
+            await stream.pass_descriptors([table, *pool])
+        finally:
+            os.close(table)
+        await stream.until_closed()

@@ -1,0 +1,62 @@
+"""What the conversation of a pull and the bytes of it have in common."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Frame
+from shared.transfer.ledger import PullLedger, Tag
+from shared.transfer.offers import LiveOffer
+from shared.transfer.transport import PullRequest
+
+
+class Progress:
+    """How far one pull is: its ledger, and events for those that wait for it to change."""
+
+    def __init__(self, request: PullRequest) -> None:
+        self.request = request
+        self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks)
+        self.num_bytes = 0
+        """payload that arrived"""
+        self.changed = asyncio.Event()
+        """there may be more to read; cleared by whoever reads"""
+        self.idle = asyncio.Event()
+        """sealed, and the last read has ended: what is missing now stays missing"""
+
+    def note(self) -> None:
+        """The ledger has changed."""
+        self.changed.set()
+        if self.ledger.idle:
+            self.idle.set()
+
+
+class Reads(Protocol):
+    """Decode's end: how the blocks of one pull come into their destination."""
+
+    async def bring(self) -> None:
+        """Read what the ledger wants, and what it will want, until cancelled. Called when it is
+        the pull's turn."""
+
+    async def take(self, frame: Frame, payload_bytes: int) -> None:
+        """What the source answers to a read or to the question whether blocks are fresh.
+        ProtocolError if nothing like it was asked."""
+
+    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+        """R13, after the last read: these blocks of the source, the first one that is not present
+        and all that follow, were not overwritten before that read ended."""
+
+    async def settle(self) -> None:
+        """Returns once nothing touches the destination; `bring` and `take` have ended."""
+
+
+class Served(Protocol):
+    """Prefill's end: how blocks leave. ProtocolError for what is not done here."""
+
+    async def send(
+        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
+    ) -> None:
+        """Answer a Read: the bytes as they lie in the pool now."""
+
+    async def show_pool(self, stream: FrameStream) -> None:
+        """Let the reader map the pool, for as long as the connection stands."""

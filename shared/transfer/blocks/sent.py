@@ -1,0 +1,158 @@
+"""Blocks that are sent over the connection of the pull: from pool to socket to pool, no other copy.
+
+    Read       several in flight, each of at most `max_read_bytes`
+    Blocks     received straight into the destination; digested in a thread as they lie
+    Verify     the source compares the tags with its pool; it alone sees its generations
+
+A piece is asked for by itself, so the frames of a pull follow from the pieces alone and not from
+timing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from shared.errors import ProtocolError
+from shared.kv.memory import KVMemory
+from shared.tasks import settled
+from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.views import block_views
+from shared.transfer.digest_threads import DigestThreads
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import (
+    Blocks,
+    Frame,
+    Read,
+    Verified,
+    Verify,
+    pack_tags,
+    unpack_tags,
+)
+from shared.transfer.ledger import BlockRange, Tag
+from shared.transfer.offers import LiveOffer
+from shared.transfer.traffic import Traffic
+from shared.transfer.transport import TransferLimits
+
+DIGEST_BYTES = 2 * 2**20
+"""received and then digested while the next bytes arrive"""
+MAX_PAYLOAD_BYTES = 256 * 2**20
+"""largest read served; our readers ask for `max_read_bytes`"""
+
+
+class SentReads:
+    """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        stream: FrameStream,
+        digests: DigestThreads,
+        traffic: Traffic,
+        limits: TransferLimits,
+    ) -> None:
+        self._progress = progress
+        self._request = progress.request
+        self._ledger = progress.ledger
+        self._stream = stream
+        self._digests = digests
+        self._memory = digests.memory
+        self._traffic = traffic
+        self._limits = limits
+        self._in_flight: deque[BlockRange] = deque()
+        self._digesting: list[asyncio.Future[tuple[int, ...]]] = []
+        self._checks = asyncio.TaskGroup()
+        self._verdict: asyncio.Future[bool] | None = None
+        self._moved = partial(traffic.move, progress.request.attempt)
+
+    async def bring(self) -> None:
+        """Keep a few reads in flight for what is wanted."""
+        max_blocks = max(1, self._limits.max_read_bytes // self._memory.layout.block_bytes)
+        async with self._checks:
+            while True:
+                while len(self._in_flight) < self._limits.num_pipelined_reads:
+                    blocks = self._ledger.next_read(max_blocks)
+                    if blocks is None:
+                        break
+                    self._in_flight.append(blocks)
+                    self._traffic.activate(self._request.attempt)
+                    await self._stream.send(Read(*blocks))
+                self._progress.changed.clear()
+                await self._progress.changed.wait()
+
+    async def take(self, frame: Frame, payload_bytes: int) -> None:
+        if isinstance(frame, Blocks):
+            await self._receive(frame, payload_bytes)
+        elif isinstance(frame, Verified) and self._verdict is not None:
+            self._verdict.set_result(frame.fresh)
+        else:
+            raise ProtocolError(f"a source sends no {type(frame).__name__} here")
+
+    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+        self._verdict = asyncio.get_running_loop().create_future()
+        await self._stream.send(Verify(self._ledger.num_present_blocks, *pack_tags(tags)))
+        return await self._verdict
+
+    async def settle(self) -> None:
+        await settled(self._digesting)
+        self._memory.unmap_pages(self._request.block_ids)
+
+    async def _receive(self, frame: Blocks, payload_bytes: int) -> None:
+        """The answer to the oldest read."""
+        tags = unpack_tags(frame.block_ids, frame.generations)
+        if not self._in_flight or self._in_flight[0] != (frame.first_block, len(tags)):
+            raise ProtocolError("the source answers what was not asked")
+        blocks = self._in_flight.popleft()
+        if payload_bytes != blocks.num_blocks * self._memory.layout.block_bytes:
+            raise ProtocolError("a payload is not as long as its blocks")
+        self._progress.changed.set()
+        num_digested = max(1, DIGEST_BYTES // self._memory.layout.block_bytes)
+        for start in range(0, blocks.num_blocks, num_digested):
+            some = tags[start : start + num_digested]
+            await self._fill(BlockRange(blocks.first_block + start, len(some)), some)
+        if not self._in_flight:
+            self._traffic.rest(self._request.attempt)
+        self._progress.num_bytes += payload_bytes
+
+    async def _fill(self, blocks: BlockRange, tags: Sequence[Tag]) -> None:
+        """Receive blocks into their destination; a thread digests them while the next arrive."""
+        end = blocks.first_block + blocks.num_blocks
+        block_ids = self._request.block_ids[blocks.first_block : end]
+        versions = self._ledger.begin(blocks)
+        await self._stream.receive_into(block_views(self._memory, block_ids), self._moved)
+        digesting = self._digests.digests(block_ids)
+        self._digesting.append(digesting)
+        self._checks.create_task(self._check(blocks, versions, tags, digesting))
+
+    async def _check(
+        self,
+        blocks: BlockRange,
+        versions: Sequence[int],
+        tags: Sequence[Tag],
+        digesting: "asyncio.Future[tuple[int, ...]]",
+    ) -> None:
+        self._ledger.finish(blocks, versions, tags, await asyncio.shield(digesting))
+        self._digesting.remove(digesting)
+        self._progress.note()
+
+
+class SentBlocks:
+    """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
+
+    def __init__(self, memory: KVMemory, traffic: Traffic) -> None:
+        self._memory = memory
+        self._traffic = traffic
+
+    async def send(
+        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
+    ) -> None:
+        """Reuse while they are sent is not noticed here: VERIFY comes later."""
+        tags = offer.tags(first_block, num_blocks)
+        if tags is None or num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
+            raise ProtocolError("a reader asks for blocks that are not published")
+        payload = block_views(self._memory, [tag.block_id for tag in tags])
+        moved = partial(self._traffic.move, offer.attempt)
+        await stream.send(Blocks(first_block, *pack_tags(tags)), payload, moved)
+
+    async def show_pool(self, stream: FrameStream) -> None:
+        raise ProtocolError("this source sends its blocks; its pool cannot be mapped")

@@ -1,0 +1,190 @@
+"""Decode's end of one pull connection: the conversation, whichever way the blocks come.
+
+Open -> Opened     the source knows the attempt
+Watermark          its blocks are wanted from now on, while prefill computes
+Seal               tags that differ from the manifest are read again (R12)
+verify             once, when nothing is missing and the last read has ended (R13)
+Release
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from shared.clock import Clock
+from shared.errors import KVTransferError, PeerLostError, ProtocolError
+from shared.protocol import TokenRun
+from shared.transfer.blocks.progress import Progress, Reads
+from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import (
+    Blocks,
+    End,
+    Open,
+    Opened,
+    Purpose,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    Seal,
+    Verified,
+    Watermark,
+    unpack_tags,
+    unpack_words,
+)
+from shared.transfer.ledger import Tag
+from shared.transfer.traffic import Traffic
+from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+
+logger = logging.getLogger(__name__)
+
+MIN_RENEW_S = 0.01
+
+
+async def open_attempt(
+    stream: FrameStream, request: PullRequest, fingerprint: str, purpose: Purpose
+) -> float:
+    """Show the ticket; returns how often the source wants a sign of life, in seconds. The error
+    that a refusal means, ProtocolError when something else is answered."""
+    source = request.source_incarnation
+    await stream.send(Open(request.attempt, request.ticket, source, fingerprint, purpose))
+    frame, _ = await stream.receive()
+    if isinstance(frame, Refused):
+        raise_refusal(frame.reason)
+    if not isinstance(frame, Opened):
+        raise ProtocolError("the source's first frame is Opened or Refused")
+    return max(MIN_RENEW_S, frame.renew_every_ms / 1000)
+
+
+class Pull:
+    """One pull over an open connection. `slots` bounds how many pulls read at once; a pull that
+    waits for its turn keeps its lease."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        stream: FrameStream,
+        fingerprint: str,
+        slots: asyncio.Semaphore,
+        traffic: Traffic,
+        limits: TransferLimits,
+        clock: Clock,
+    ) -> None:
+        self._progress = progress
+        self._request = progress.request
+        self._ledger = progress.ledger
+        self._stream = stream
+        self._fingerprint = fingerprint
+        self._slots = slots
+        self._traffic = traffic
+        self._limits = limits
+        self._clock = clock
+        self._over = asyncio.Event()
+        self._start_ns = self._sealed_ns = clock.wall_ns()
+        self._token_1: TokenRun | None = None
+
+    async def run(self, reads: Reads) -> Pulled:
+        """The verified hand-over, released. KVTransferError of the kind that the contract names;
+        whichever way it ends, nothing touches the destination any more."""
+        try:
+            return await self._pull(reads)
+        except* (KVTransferError, ProtocolError) as group:
+            failure = pull_failure(group)
+        raise failure
+
+    async def keep(self) -> None:
+        """Renew the lease and read nothing, until cancelled or the source has no more to say."""
+        try:
+            renew_every_s = await self._open("keep")
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._renew(renew_every_s))
+                while not isinstance((await self._stream.receive())[0], Refused | End):
+                    pass
+                renewing.cancel()
+        except* (KVTransferError, ProtocolError) as errors:
+            logger.info("the lease of %s is not kept: %s", self._request.attempt, errors)
+
+    async def _pull(self, reads: Reads) -> Pulled:
+        renew_every_s = await self._open("pull")
+        try:
+            async with asyncio.TaskGroup() as group:
+                parts = [
+                    group.create_task(self._listen(reads)),
+                    group.create_task(self._bring(reads)),
+                    group.create_task(self._verify(reads)),
+                    group.create_task(self._renew(renew_every_s)),
+                ]
+                await self._over.wait()
+                for part in parts:
+                    part.cancel()
+        finally:
+            self._traffic.rest(self._request.attempt)
+            await reads.settle()
+        end_ns = self._clock.wall_ns()
+        with contextlib.suppress(PeerLostError):
+            await self._stream.send(Release())
+        return Pulled(
+            run=self._token_1,
+            num_bytes=self._progress.num_bytes,
+            num_blocks=self._ledger.num_read_blocks,
+            start_ns=self._start_ns,
+            sealed_ns=self._sealed_ns,
+            end_ns=end_ns,
+            num_reread=self._ledger.num_reread,
+        )
+
+    async def _open(self, purpose: Purpose) -> float:
+        asked_s = await open_attempt(self._stream, self._request, self._fingerprint, purpose)
+        return min(asked_s, self._limits.renew_every_s)
+
+    async def _listen(self, reads: Reads) -> None:
+        """Until the source's last word: End, or the answer to Verify."""
+        while True:
+            frame, payload_bytes = await self._stream.receive()
+            if payload_bytes and not isinstance(frame, Blocks):
+                raise ProtocolError(f"{type(frame).__name__} has no payload")
+            match frame:
+                case Watermark(first_block):
+                    self._ledger.publish(first_block, *_columns(frame))
+                    self._progress.note()
+                case Seal(run=run):
+                    self._sealed_ns = self._clock.wall_ns()
+                    self._token_1 = run
+                    self._ledger.seal(*_columns(frame))
+                    self._progress.note()
+                case End():
+                    self._over.set()
+                    return
+                case Refused(reason):
+                    raise_refusal(reason)
+                case Renewed():
+                    pass
+                case _:
+                    await reads.take(frame, payload_bytes)
+                    if isinstance(frame, Verified):
+                        return
+
+    async def _bring(self, reads: Reads) -> None:
+        """Read what is wanted, once it is this pull's turn."""
+        async with self._slots:
+            self._traffic.begin(self._request.attempt)
+            self._start_ns = self._clock.wall_ns()
+            await reads.bring()
+
+    async def _verify(self, reads: Reads) -> None:
+        """R13: once, after SEAL and after the last read has been digested. Blocks that never
+        match are asked about too: the answer tells reuse from damage."""
+        await self._progress.idle.wait()
+        check_verdict(await reads.is_fresh(self._ledger.tags()), self._ledger.complete)
+        self._over.set()
+
+    async def _renew(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await self._stream.send(Renew())
+
+
+def _columns(frame: Watermark | Seal) -> tuple[list[Tag], tuple[int, ...]]:
+    tags = unpack_tags(frame.block_ids, frame.generations)
+    return tags, unpack_words(frame.digests, len(tags))

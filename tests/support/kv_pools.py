@@ -1,0 +1,40 @@
+"""Which processes hold a worker's KV pool, as the kernel says."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+POOL_MAP = re.compile(r" (\d+) +/memfd:baton-kv ")
+POOL_LINK = "/memfd:baton-kv "
+
+
+def own_pool(pid: int) -> int:
+    """The inode of an engine process's pool: opened before those of others, and kept open."""
+    opened = _open_pools(pid)
+    return opened[min(opened)]
+
+
+def holders(pool: int, pids: Iterable[int]) -> set[int]:
+    """Those of the processes that map this pool or have it open."""
+    return {pid for pid in pids if pool in _mapped_pools(pid) | set(_open_pools(pid).values())}
+
+
+def _mapped_pools(pid: int) -> set[int]:
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # it has ended
+        return set()
+    return {int(inode) for inode in POOL_MAP.findall(maps)}
+
+
+def _open_pools(pid: int) -> dict[int, int]:
+    """descriptor -> inode"""
+    found: dict[int, int] = {}
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if str(link.readlink()).startswith(POOL_LINK):
+                found[int(link.name)] = os.stat(link).st_ino  # noqa: PTH116 -- of what it leads to
+    except OSError:
+        pass
+    return found
