@@ -6,16 +6,14 @@ and its graph pools know nothing of it. No multicast object is ever made.
 """
 
 import ctypes
-from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64
+from ctypes import byref, c_size_t, c_ubyte, c_uint, c_uint64
+
+from kernels.launching.driver import call
 
 HANDLE_BYTES = 64
 PAGE_BYTES = 2 * 2**20
 """the driver shares whole pages: an allocation of its own pages shares nothing else"""
 LAZY_ENABLE_PEER_ACCESS = 1
-
-
-class PeerMemoryError(Exception):
-    """The driver refused; the message has its words."""
 
 
 class _Handle(ctypes.Structure):
@@ -29,16 +27,15 @@ class PeerMemory:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
         self._opened: list[int] = []
         address, handle = c_uint64(), _Handle()
         whole_bytes = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
-        self._call("cuMemAlloc_v2", byref(address), c_size_t(whole_bytes))
+        call("cuMemAlloc_v2", byref(address), c_size_t(whole_bytes))
         self.address = int(address.value)
         """of the first byte, on this process's device"""
-        self._call("cuMemsetD8_v2", address, c_ubyte(0), c_size_t(whole_bytes))
-        self._call("cuCtxSynchronize")
-        self._call("cuIpcGetMemHandle", byref(handle), address)
+        call("cuMemsetD8_v2", address, c_ubyte(0), c_size_t(whole_bytes))
+        call("cuCtxSynchronize")
+        call("cuIpcGetMemHandle", byref(handle), address)
         self.handle = bytes(handle.reserved)
         """what another process opens it by"""
 
@@ -47,25 +44,15 @@ class PeerMemory:
         address = c_uint64()
         opened = _Handle.from_buffer_copy(handle)
         flags = c_uint(LAZY_ENABLE_PEER_ACCESS)
-        self._call("cuIpcOpenMemHandle_v2", byref(address), opened, flags)
+        call("cuIpcOpenMemHandle_v2", byref(address), opened, flags)
         self._opened.append(int(address.value))
         return self._opened[-1]
 
     def close(self) -> None:
         """Give everything back; no kernel may use it any more, here or elsewhere."""
         for address in self._opened:
-            self._call("cuIpcCloseMemHandle", c_uint64(address))
+            call("cuIpcCloseMemHandle", c_uint64(address))
         self._opened.clear()
         if self.address:
-            self._call("cuMemFree_v2", c_uint64(self.address))
+            call("cuMemFree_v2", c_uint64(self.address))
             self.address = 0
-
-    def _call(self, name: str, *arguments: object) -> None:
-        function = getattr(self._driver, name)
-        function.restype = c_int
-        status = function(*arguments)
-        if status:
-            text = c_char_p()
-            self._driver.cuGetErrorString(c_int(status), byref(text))
-            words = (text.value or b"unknown error").decode()
-            raise PeerMemoryError(f"{name}: {words} ({status})")

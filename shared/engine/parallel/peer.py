@@ -4,8 +4,9 @@ import logging
 
 import torch
 
+from kernels.launching.driver import DriverError
 from kernels.peer.inbox import PeerInbox, inbox_bytes
-from kernels.peer.memory import PeerMemory, PeerMemoryError
+from kernels.peer.memory import PeerMemory
 from kernels.peer.reduce import SIZES, peer_reduce
 from shared.engine.parallel.distributed import DistributedRanks
 from shared.engine.parallel.ranks import Ranks
@@ -72,7 +73,7 @@ def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, 
     try:
         memory = PeerMemory(inbox_bytes(ranks.size, max_bytes))
         handle = memory.handle
-    except (PeerMemoryError, OSError) as error:
+    except (DriverError, OSError) as error:
         logger.warning("no sums over peer pointers: %s", error)
     own = torch.tensor(list(handle), dtype=torch.uint8, device=device)
     handles = [bytes(other.tolist()) for other in ranks.exchange(own)]
@@ -83,7 +84,7 @@ def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, 
             memory.address if rank == ranks.rank else memory.open(other)
             for rank, other in enumerate(handles)
         ]
-    except PeerMemoryError as error:
+    except DriverError as error:
         logger.warning("no sums over peer pointers: %s", error)
         return None
     return PeerInbox.over(ranks.rank, addresses, max_bytes, device), memory

@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 NUM_VARIANTS = {
     "compile_decode": 105,
+    "compile_digest": 3,
     "compile_elementwise": 153,
     "compile_linear": 47,
     "compile_peer_reduce": 33,

@@ -1,0 +1,79 @@
+"""A 64-bit digest of each KV block, the same on every machine and device.
+
+    digest = sum over words w[i] of mix(w[i] ^ mix((i + 1) * GOLDEN))   mod 2**64
+
+`mix` is the finalizer of SplitMix64. Few programs, each with blocks of its own: beside them a
+decode step goes on.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launching.launch import check_same_device
+
+WORD_BYTES = 8
+TILE_WORDS = 2048
+NUM_WARPS = 8
+NUM_PROGRAMS = 8
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ (x >> 30)) * tl.full((), 0xBF58476D1CE4E5B9, tl.uint64)
+    x = (x ^ (x >> 27)) * tl.full((), 0x94D049BB133111EB, tl.uint64)
+    return x ^ (x >> 31)
+
+
+@triton.jit(do_not_specialize=["num_blocks"])
+def block_digest_kernel(
+    pool_ptr,
+    block_ptr,
+    output_ptr,
+    num_blocks,
+    NUM_WORDS: tl.constexpr,
+    TILE_WORDS: tl.constexpr,
+):
+    """Grid (programs,). Program p digests blocks p, p + programs, ... of the list."""
+    number = tl.program_id(0)
+    while number < num_blocks:
+        words_ptr = pool_ptr + tl.load(block_ptr + number) * NUM_WORDS
+        total = tl.zeros((TILE_WORDS,), tl.uint64)
+        for start in range(0, NUM_WORDS, TILE_WORDS):
+            at = start + tl.arange(0, TILE_WORDS)
+            inside = at < NUM_WORDS
+            words = tl.load(words_ptr + at, inside, other=0).to(tl.uint64, bitcast=True)
+            key = _mix((at + 1).to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64))
+            total += tl.where(inside, _mix(words ^ key), tl.zeros((), tl.uint64))
+        tl.store(output_ptr + number, tl.sum(total, 0).to(tl.int64, bitcast=True))
+        number += tl.num_programs(0)
+
+
+def block_digests(
+    pool: torch.Tensor,
+    block_ids: torch.Tensor,
+    output: torch.Tensor,
+    num_programs: int = NUM_PROGRAMS,
+) -> None:
+    """Write the digests of blocks i64[n] of the pool u8[num_blocks, block bytes] into `output`
+    i64[n], whose bits are the unsigned value. ValueError or TypeError for what does not fit."""
+    if pool.dtype != torch.uint8 or pool.dim() != 2 or not pool.is_contiguous():
+        raise TypeError(f"pool {tuple(pool.shape)} of {pool.dtype} is not u8[num_blocks, bytes]")
+    if pool.shape[1] % WORD_BYTES:
+        raise ValueError(f"a block of {pool.shape[1]} bytes is no multiple of {WORD_BYTES}")
+    if block_ids.dtype != torch.int64 or output.dtype != torch.int64:
+        raise TypeError(f"block_ids {block_ids.dtype}, output {output.dtype}: need int64")
+    if block_ids.shape != output.shape or block_ids.dim() != 1:
+        raise ValueError(f"{tuple(block_ids.shape)} blocks, {tuple(output.shape)} digests")
+    check_same_device(pool, block_ids, output)
+    if not output.shape[0]:
+        return
+    block_digest_kernel[(min(num_programs, output.shape[0]),)](
+        pool.view(torch.int64),
+        block_ids,
+        output,
+        output.shape[0],
+        NUM_WORDS=pool.shape[1] // WORD_BYTES,
+        TILE_WORDS=TILE_WORDS,
+        num_warps=NUM_WARPS,
+    )

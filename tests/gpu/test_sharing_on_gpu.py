@@ -1,0 +1,180 @@
+"""GPU memory of one process in another: mapped, copied, and given back when its owner is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.launching.driver import DriverError
+from kernels.sharing.copy_batch import copy_batch
+from kernels.sharing.shared_memory import MappedMemory, SharedMemory
+from shared.errors import CorruptPieceError, PeerLostError
+from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.device_copies import DeviceCopies
+from shared.mover.mover import Mover
+from shared.protocol import Attempt
+from tests.gpu.pool_owner import BLOCK_BYTES, NUM_BLOCKS, content
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+ROOT = Path(__file__).parents[2]
+NUM_WORDS = BLOCK_BYTES // 8
+NUM_KILLS = 20
+NUM_BYTES = NUM_BLOCKS * BLOCK_BYTES
+ATTEMPT = Attempt("r", 0)
+
+
+@contextmanager
+def owner() -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """A process with a pool, and the pool's descriptor."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "tests.gpu.pool_owner", str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+            )
+        try:
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+            yield process, descriptors[0]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def pool(num_blocks: int) -> torch.Tensor:
+    return torch.zeros(num_blocks, NUM_WORDS, dtype=torch.int64, device="cuda")
+
+
+def free_bytes() -> int:
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+def test_memory_is_zero_a_tensor_and_a_descriptor() -> None:
+    memory = SharedMemory(5 * 2**20)
+    tensor = memory.tensor((5, 2**19), torch.bfloat16)
+    assert memory.num_bytes >= 5 * 2**20
+    assert tensor.data_ptr() == memory.address
+    assert not tensor.any()
+    tensor[3] = 2.5
+    mapped = MappedMemory(descriptor := memory.descriptor(), memory.num_bytes)
+    os.close(descriptor)
+    copied = torch.empty(2**19, dtype=torch.bfloat16, device="cuda")
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    copy_batch([(copied.data_ptr(), mapped.address + 3 * 2**20, 2**20)], stream.cuda_stream)
+    stream.synchronize()
+    assert bool((copied == 2.5).all())
+    mapped.close()
+    mapped.close()
+    with pytest.raises(ValueError, match="takes"):
+        memory.tensor((2**30,), torch.bfloat16)
+
+
+def test_what_is_no_pool_or_too_small_is_refused() -> None:
+    memory = SharedMemory(2**20)
+    descriptor = memory.descriptor()
+    with pytest.raises(DriverError):
+        MappedMemory(descriptor, memory.num_bytes + 2**21)
+    os.close(descriptor)
+    reader, writer = os.pipe()
+    with pytest.raises(DriverError):
+        MappedMemory(reader, 2**20)
+    os.close(reader)
+    os.close(writer)
+    memory.close()
+
+
+async def test_a_mover_copies_out_of_another_process() -> None:
+    ours = pool(16)
+    asks, answers = data_socket_pair()
+    mover = Mover(answers, DeviceCopies(ours))
+    mover.start()
+    client = MoverClient(asks)
+    with owner() as (_, descriptor):
+        await client.map("p.1", NUM_BLOCKS, [descriptor])
+        os.close(descriptor)
+        source_blocks, blocks = (63, 5, 6, 7, 0), (1, 2, 3, 4, 15)
+        digests = await client.fetch(ATTEMPT, "p.1", source_blocks, blocks)
+        for source_block, block in zip(source_blocks, blocks, strict=True):
+            assert bool((ours[block] == content(source_block)).all())
+        assert digests == await client.digests(blocks)
+        assert len(set(digests)) == len(digests)
+        assert not ours[5].any()
+        with pytest.raises(CorruptPieceError, match="does not have"):
+            await client.fetch(ATTEMPT, "p.1", (NUM_BLOCKS,), (0,))
+        with pytest.raises(PeerLostError):
+            await client.map("p.2", 4 * NUM_BLOCKS, [asks.fileno()])
+    client.close()
+    mover.join(10)
+
+
+async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
+    """A step that writes a block late must not overwrite what was fetched into it."""
+    ours = pool(4)
+    wide = torch.randn(4096, 4096, device="cuda")
+
+    def busy() -> None:
+        for _ in range(300):
+            torch.mm(wide, wide)
+        ours[1] = 7
+
+    busy()
+    torch.cuda.synchronize()
+    marks: list[torch.cuda.Event] = []
+    asks, answers = data_socket_pair()
+    mover = Mover(answers, DeviceCopies(ours), lambda _: marks[-1])
+    mover.start()
+    client = MoverClient(asks)
+    with owner() as (_, descriptor):
+        await client.map("p.1", NUM_BLOCKS, [descriptor])
+        os.close(descriptor)
+        busy()
+        marks.append(torch.cuda.Event())
+        marks[-1].record()
+        await client.fetch(ATTEMPT, "p.1", (9,), (1,))
+        torch.cuda.synchronize()
+        assert bool((ours[1] == content(9)).all())
+    client.close()
+    mover.join(10)
+
+
+async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
+    ours = pool(NUM_BLOCKS)
+    asks, answers = data_socket_pair()
+    mover = Mover(answers, DeviceCopies(ours))
+    mover.start()
+    client = MoverClient(asks)
+    everything = tuple(range(NUM_BLOCKS))
+    before = 0
+    for kill in range(NUM_KILLS):
+        with owner() as (process, descriptor):
+            await client.map("p", NUM_BLOCKS, [descriptor])
+            os.close(descriptor)
+            await client.fetch(ATTEMPT, "p", everything, everything)
+            process.send_signal(signal.SIGKILL)
+            for _ in range(5):
+                ours.zero_()
+                torch.cuda.synchronize()
+                await client.fetch(ATTEMPT, "p", everything, everything)
+                wanted = torch.tensor([content(block) for block in everything], device="cuda")
+                assert bool((ours == wanted[:, None]).all())
+            process.wait()
+        await client.unmap("p")
+        free = free_bytes()
+        before = before or free
+        assert free >= before - NUM_BYTES // 2, f"after {kill + 1} owners"
+    client.close()
+    mover.join(10)
