@@ -181,6 +181,7 @@ def _here() -> Location:
 
 
 def _properties() -> _AllocationProperties:
+    torch.cuda.set_device(torch.cuda.current_device())  # a context, in this thread too
     capable = c_int()
     device = c_int(torch.cuda.current_device())
     call("cuDeviceGetAttribute", byref(capable), c_int(RDMA_ATTRIBUTE), device)
