@@ -20,12 +20,11 @@ from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan, Topology, make_plan
 from services.cli.gateway_client import GatewayClient
 from services.cli.terminal import terminal_width
+from services.cli.trace.finished_receipt import finished_receipt
 from services.cli.trace.waterfall import ASCII, Ink, render_waterfall
 from shared.demo_model.knowledge import DEMO_QUESTION
 
 MAX_TOKENS = 160
-RECEIPT_WAIT_S = 2.0
-RECEIPT_POLL_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +83,7 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
             sys.stdout.write(piece)
             sys.stdout.flush()
     sys.stdout.write("\n\n")
-    receipt = _receipt(client, answer.request_id)
+    receipt = finished_receipt(client, answer.request_id)
     if first_s:
         after_s = (first_s - asked_s, first_s - started_s)
         sys.stdout.write(_speed(receipt, *after_s, time.monotonic() - first_s))
@@ -104,15 +103,3 @@ def _speed(receipt: dict[str, Any], asked_s: float, started_s: float, rest_s: fl
     if num_tokens > 1 and rest_s > 0:
         text += f"; {num_tokens} tokens, {(num_tokens - 1) / rest_s:.0f} a second"
     return f"{text}\n"
-
-
-def _receipt(client: GatewayClient, request_id: str) -> dict[str, Any]:
-    """The finished request's receipt; workers report their last stage a moment later."""
-    deadline_s = time.monotonic() + RECEIPT_WAIT_S
-    while True:
-        receipt = client.receipt(request_id)
-        names = {stage.get("name") for stage in receipt.get("stages", ())}
-        complete = {"decode", "kv_held"} <= names or (names and "kv_transfer" not in names)
-        if complete or time.monotonic() > deadline_s:
-            return receipt
-        time.sleep(RECEIPT_POLL_S)

@@ -1,9 +1,11 @@
 """The load test as it is run by hand: locust without a page, against real processes."""
 
 import csv
+import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,28 +20,44 @@ LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtest" / "locustfile.py"
 NAMES = {"chat turn", "summary", "code"}
 AGREED_MS = 5.0
+NUM_WAITS = 3
+"""for a core, between locust's begin and end of a first token and the gateway's: locust's before it
+writes, the gateway's before it reads, locust's before it reads"""
 
 
-def run_locust(url: str, folder: Path) -> str:
-    """What it printed; it exits 0 only if no request failed."""
+@dataclass(frozen=True)
+class Printed:
+    """What locust said, and how it fared."""
+
+    text: str
+    wait_ms: float
+    """mean time from when it could run to when it had a core"""
+
+
+def run_locust(url: str, folder: Path) -> Printed:
+    """It exits 0 only if no request failed."""
     load = "--headless -u 10 -r 10 -t 12s -s 20 --answer-tokens 24 --document-tokens 300"
-    result = subprocess.run(  # noqa: S603
-        [LOCUST, "-f", str(LOCUSTFILE), "-H", url, *load.split(), "--csv", "load"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    printed = result.stdout + result.stderr
+    output = folder / "locust.txt"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(  # noqa: S603
+            [LOCUST, "-f", str(LOCUSTFILE), "-H", url, *load.split(), "--csv", "load"],
+            cwd=folder,
+            stdout=sink,
+            stderr=sink,
+        )
+    with process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        _, waited_ns, num_runs = Path(f"/proc/{process.pid}/schedstat").read_text().split()
+    printed = output.read_text()
     sys.stdout.write(printed)
-    assert result.returncode == 0, printed
-    return printed
+    assert process.returncode == 0, printed
+    return Printed(printed, int(waited_ns) / max(1, int(num_runs)) / 1e6)
 
 
 def test_locust_reports_what_the_gateway_measured(tmp_path: Path, measured: Measured) -> None:
     """Every kind of request has its whole time, first token and gaps in locust's CSV, and their
-    means are the gateway's within 5 ms, on a machine of the yardstick's speed."""
+    means are the gateway's within 5 ms and the waits for a core in between, on a machine of
+    the yardstick's speed."""
     with running(tmp_path, "--prefill", "1", "--decode", "1") as cluster:
         printed = run_locust(cluster.url, tmp_path)
         cluster.wait_blocks_back()
@@ -51,9 +69,12 @@ def test_locust_reports_what_the_gateway_measured(tmp_path: Path, measured: Meas
         assert rows["POST", name]["Request Count"] == rows["TTFT", name]["Request Count"]
         assert int(rows["GAP", name]["Request Count"]) > 0
         assert float(rows["GAP", name]["Average Response Time"]) > 0
-    assert "the row Aggregated mixes all three" in printed
+    assert "the row Aggregated mixes all three" in printed.text
+    slack_ms = AGREED_MS * slowness() + NUM_WAITS * printed.wait_ms
     for kind in ("TTFT", "GAP"):
-        means = re.search(rf"{kind} mean: ([\d.]+) ms here, ([\d.]+) ms at the gateway", printed)
-        assert means, printed
+        means = re.search(
+            rf"{kind} mean: ([\d.]+) ms here, ([\d.]+) ms at the gateway", printed.text
+        )
+        assert means, printed.text
         here_ms, gateway_ms = float(means[1]), float(means[2])
-        measured.near(f"{kind} mean at locust", here_ms, gateway_ms, AGREED_MS * slowness(), "ms")
+        measured.near(f"{kind} mean at locust", here_ms, gateway_ms, slack_ms, "ms")

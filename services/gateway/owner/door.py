@@ -91,7 +91,7 @@ class Door:
         """Accept nothing more; what lives has until the limit, then ends with one clean error."""
         self._draining = True
         deadline_s = self._clock.monotonic_s() + limit_s
-        while len(self._requests) and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
+        while self._has_work and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
         self._requests.abandon_all(Failure("gateway_stopping", "the gateway is shutting down", 503))
 
@@ -159,6 +159,11 @@ class Door:
             block_size=block_size,
             returned=returned,
         )
+
+    @property
+    def _has_work(self) -> bool:
+        """Something lives, or belongs to what was accepted and is still to be submitted."""
+        return len(self._requests) > 0 or self._requests.choices_to_come
 
     def _unready(self) -> str:
         if self._draining:

@@ -289,6 +289,11 @@ class Requests:
         """Redis did, at the last ADMIT."""
         return self._records.refuses_writes
 
+    @property
+    def choices_to_come(self) -> bool:
+        """A request was accepted, and some of its choices were not submitted yet."""
+        return self._records.choices_to_come
+
     async def close_record(self, rid: str) -> None:
         """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
         await self._records.close(rid)

@@ -21,8 +21,14 @@ from tests.support.yardstick import slowness
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
-NUM_REQUESTS = 300
-NUM_RUNS = 3
+NUM_RUNS = 5
+NUM_REQUESTS = 200
+"""measured in a run"""
+MIN_REQUESTS = 20
+MAX_REQUESTS = 2000
+"""sent in a run"""
+MAX_WAITED_US = 400
+"""for a core, of a request that is measured"""
 PROMPT = tuple(range(5, 205))
 MAX_P50_US = 800
 MAX_P99_US = 3000
@@ -39,7 +45,7 @@ class Cell:
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     with (
         EmbeddedRedis(server_binary(ON_PATH)) as redis,
-        mock_cell(redis.url, tmp_path_factory.mktemp("cell"), step_ms=50.0) as mock,
+        mock_cell(redis.url, tmp_path_factory.mktemp("cell"), step_ms=5.0) as mock,
     ):
         for _ in range(20):
             mock.complete(PROMPT, max_tokens=1)
@@ -47,20 +53,29 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
 
 
 def dispatch_us(cell: MockCell) -> list[float]:
-    """Sorted; body complete to START at the gateway, one request after the other."""
-    answers = [cell.complete(PROMPT, max_tokens=1) for _ in range(NUM_REQUESTS)]
-    receipts = [cell.receipt(answer) for answer in answers]
-    return sorted((receipt["started_ns"] - receipt["received_ns"]) / 1e3 for receipt in receipts)
+    """Body complete to START at the gateway, one request after the other; of those for which
+    gateway and workers had cores. Sorted."""
+    times_us: list[float] = []
+    for _ in range(MAX_REQUESTS):
+        before_us = cell.waited_us()
+        answer = cell.complete(PROMPT, max_tokens=1)
+        if cell.waited_us() - before_us <= MAX_WAITED_US:
+            receipt = cell.receipt(answer)
+            times_us.append((receipt["started_ns"] - receipt["received_ns"]) / 1e3)
+        if len(times_us) == NUM_REQUESTS:
+            break
+    return sorted(times_us)
 
 
 def test_body_read_to_first_chunk_scheduled(cell: Cell, measured: Measured) -> None:
-    """The best of up to three runs, on the speed that the machine has then: a bound on our work,
+    """The best of up to five runs, on the speed that the machine has then: a bound on our work,
     not on what else the machine does."""
     runs = []
     for _ in range(NUM_RUNS):
         times_us = dispatch_us(cell.mock)
-        slow = slowness()
-        p50, p99 = times_us[NUM_REQUESTS // 2], times_us[NUM_REQUESTS * 99 // 100]
+        number, slow = len(times_us), slowness()
+        assert number >= MIN_REQUESTS, "other processes leave no core for a single request"
+        p50, p99 = times_us[number // 2], times_us[number * 99 // 100]
         runs.append(f"p50 {p50:.0f} us, p99 {p99:.0f} us, machine slower by {slow:.2f}")
         measured.note(f"{runs[-1]}; at most {MAX_P50_US}/{MAX_P99_US} us times that")
         if p50 <= MAX_P50_US * slow and p99 <= MAX_P99_US * slow:

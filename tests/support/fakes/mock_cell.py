@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from services.cli.bench.gateway.cpu_time import cpu_time
 from services.cli.bench.gateway.mock_workers import MockSetup
 from services.cli.cluster.ports import reserve_port
 
@@ -28,9 +29,11 @@ TOKEN_ID = 400
 class MockCell:
     """One gateway and its mock workers."""
 
-    def __init__(self, url: str, gateway: "subprocess.Popen[bytes]", log: Path) -> None:
+    def __init__(self, url: str, pids: Sequence[int], log: Path) -> None:
+        """`pids`: of the gateway, then of the process of the workers."""
         self.url = url
-        self.gateway = psutil.Process(gateway.pid)
+        self.gateway = psutil.Process(pids[0])
+        self._pids = pids
         self._log = log
         address = urlsplit(url)
         self._connection = http.client.HTTPConnection(
@@ -68,6 +71,10 @@ class MockCell:
         """CPU seconds of the gateway so far."""
         times = self.gateway.cpu_times()
         return float(times.user + times.system)
+
+    def waited_us(self) -> float:
+        """For how long gateway and workers were ready to run so far, and had no core."""
+        return sum(cpu_time(pid).waited_s for pid in self._pids) * 1e6
 
     def wait_ready(self) -> None:
         deadline_s = time.monotonic() + LIMIT_S
@@ -115,7 +122,8 @@ def mock_cell(
             assert stdin is not None
             stdin.write(commands.encode())
             stdin.flush()
-            cell = MockCell(f"http://127.0.0.1:{port}", processes[0], log)
+            pids = [process.pid for process in processes]
+            cell = MockCell(f"http://127.0.0.1:{port}", pids, log)
             cell.wait_ready()
             yield cell
             cell.close()

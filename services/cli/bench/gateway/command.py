@@ -16,7 +16,6 @@ import uvloop
 
 from services.cli.bench.gateway.cell import MeasuredCell, running_cell
 from services.cli.bench.gateway.dispatch import dispatch_times, redis_trips
-from services.cli.bench.gateway.findings import Finding, render
 from services.cli.bench.gateway.stream_cost import (
     EDGE_TOKENS,
     StreamCost,
@@ -24,6 +23,7 @@ from services.cli.bench.gateway.stream_cost import (
     measure_streams,
 )
 from services.cli.bench.measure.environment import allow_many_sockets, machine_record
+from services.cli.bench.measure.findings import Finding, faults, render
 from services.cli.bench.measure.progress_line import announce, clear
 from services.cli.bench.measure.quantiles import Distribution
 from shared.errors import BatonError, SettingsError
@@ -97,15 +97,11 @@ def _judge(findings: Sequence[Finding], *, strict: bool) -> None:
     """Everything was shown: BatonError for failed streams, for INVALID figures, and with `strict`
     for missed goals."""
     failed = [one for one in findings if one.name in (ERRORS, ERRORS_OF_MANY) and one.value]
-    invalid = [one.name.strip() for one in findings if one.invalid]
-    missed = [one.name.strip() for one in findings if one.met is False and one not in failed]
-    faults = [f"{one.part}: {one.value:g} of {one.n} streams failed" for one in failed]
-    if invalid:
-        faults.append(f"INVALID, measure again on a quiet machine: {', '.join(invalid)}")
-    if missed and strict:
-        faults.append(f"missed: {', '.join(missed)}")
-    if faults:
-        raise BatonError("; ".join(faults))
+    others = [one for one in findings if one not in failed]
+    found = [f"{one.part}: {one.value:g} of {one.n} streams failed" for one in failed]
+    found += faults(others, strict=strict)
+    if found:
+        raise BatonError("; ".join(found))
 
 
 def _measurements(arguments: argparse.Namespace, parts: tuple[str, ...]) -> Iterator[list[Finding]]:

@@ -1,4 +1,4 @@
-"""What a figure depends on besides the load: versions, machine, command, endpoint."""
+"""What a figure depends on besides the load: versions, machine, command."""
 
 import os
 import platform
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from services.cli.bench.serve.endpoint import Endpoint, EndpointFacts
 from shared.release import release
 
 
@@ -25,22 +24,6 @@ def machine_record(command_line: Sequence[str]) -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "load_average": _load_average(),
         "event_loop": _event_loop(),
-    }
-
-
-def environment_record(
-    command_line: Sequence[str], endpoint: Endpoint, facts: EndpointFacts
-) -> dict[str, Any]:
-    """The machine's, and what is known of the endpoint."""
-    return machine_record(command_line) | {
-        "endpoint": {
-            "url": endpoint.url,
-            "path": endpoint.path,
-            "model": facts.model,
-            "max_model_len": facts.max_model_len,
-            "version": facts.version,
-            "status": facts.status or None,
-        }
     }
 
 

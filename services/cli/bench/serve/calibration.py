@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from services.cli.bench.serve.client.load_client import LoadClient
 from services.cli.bench.serve.prompts import PromptSource
 from services.cli.bench.serve.report.ideal_replay import QuadraticPrefill, fit_prefill
-from services.cli.bench.serve.workload import PlannedRequest, RequestTemplate
+from services.cli.bench.serve.workload import PlannedRequest
 from shared.errors import BatonError
 
 NUM_LENGTHS = 4
@@ -24,7 +24,6 @@ def calibration_lengths(inputs: Sequence[int]) -> list[int]:
 
 async def calibrate(
     client: LoadClient,
-    template: RequestTemplate,
     prompts: PromptSource,
     lengths: Sequence[int],
     say: Callable[[str], None],
@@ -35,8 +34,8 @@ async def calibrate(
         say(f"idle prefill of {length} tokens ({at + 1} of {len(lengths)})")
         times = []
         for _ in range(NUM_REPEATS):
-            wire = template.wire(prompts.cold(length), 1)
-            sample = await client.send(PlannedRequest(0, 0.0, length, 1, wire), time.monotonic())
+            planned = PlannedRequest(0, 0.0, length, 1, prompts.cold(length))
+            sample = await client.send(planned, time.monotonic())
             if not sample.ok:
                 raise BatonError(
                     f"calibration failed ({sample.error}: {sample.error_text}); give the prefill "

@@ -26,15 +26,26 @@ MIN_SAMPLE_IDS = 32
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible server."""
+    """An OpenAI-compatible server, as flags name it."""
 
     url: str
     kind: EndpointKind = "completions"
     api_key: str = field(default="", repr=False)
+    model: str | None = None
+    """None: the first that it lists"""
+    name: str = ""
+    """in tables and JSON lines; empty where there is only one"""
+    flag: str = "--url"
+    """what named it"""
 
     def __post_init__(self) -> None:
         if self.parts.scheme not in ("http", "https") or not self.parts.hostname:
-            raise SettingsError(f"--url {self.url!r}: not a URL like {DEFAULT_URL}")
+            raise SettingsError(f"{self.flag} {self.url!r}: not a URL like {DEFAULT_URL}")
+
+    @property
+    def flag_prefix(self) -> str:
+        """Of the flags that say more about it."""
+        return "--" if self.flag == "--url" else f"{self.flag}-"
 
     @property
     def parts(self) -> SplitResult:
@@ -69,12 +80,6 @@ class Endpoint:
         own = {"host": self.parts.netloc, "content-type": "application/json"}
         return own | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
-    def request(self, body: bytes) -> bytes:
-        """One POST as it goes onto the wire."""
-        lines = [f"POST {self.path} HTTP/1.1", *(f"{k}: {v}" for k, v in self.headers.items())]
-        head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
-        return head.encode() + body
-
     def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
         """Status and JSON of a small request outside the run; NoGatewayError when nothing
         answers."""
@@ -86,7 +91,7 @@ class Endpoint:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            cure = "start it, or name another with --url"
+            cure = f"start it, or name another with {self.flag}"
             raise NoGatewayError(f"nothing answers at {self.url} ({error}); {cure}") from error
         finally:
             connection.close()
@@ -118,11 +123,23 @@ class EndpointFacts:
             return ""
         return f"; it lists no model {self.model!r}, but {', '.join(self.served)}"
 
+    def record(self, endpoint: Endpoint) -> dict[str, Any]:
+        """What JSON lines say of it; holds no key."""
+        return {
+            "name": endpoint.name or None,
+            "url": endpoint.url,
+            "path": endpoint.path,
+            "model": self.model,
+            "max_model_len": self.max_model_len,
+            "version": self.version,
+            "status": self.status or None,
+        }
 
-def look_up(endpoint: Endpoint, model: str | None) -> EndpointFacts:
+
+def look_up(endpoint: Endpoint) -> EndpointFacts:
     """Asks for models, version and workers. BatonError when it lists none and none is named."""
     cards = _model_cards(endpoint)
-    card = _chosen(endpoint, cards, model)
+    card = _chosen(endpoint, cards)
     _, version = endpoint.ask("/version")
     code, status = endpoint.ask("/v1/baton/status")
     baton = status if code == 200 and "workers" in status else {}
@@ -153,19 +170,20 @@ def ordinary_ids(endpoint: Endpoint, facts: EndpointFacts) -> list[int] | None:
 def _model_cards(endpoint: Endpoint) -> list[dict[str, Any]]:
     code, answer = endpoint.ask("/v1/models")
     if code in (401, 403):
-        raise SettingsError(f"{endpoint.url} wants an API key: --api-key-env or --api-key-file")
+        env, file = (f"{endpoint.flag_prefix}api-key-{kind}" for kind in ("env", "file"))
+        raise SettingsError(f"{endpoint.url} wants an API key: {env} or {file}")
     cards = answer.get("data")
     return [one for one in cards if isinstance(one, dict)] if isinstance(cards, list) else []
 
 
-def _chosen(
-    endpoint: Endpoint, cards: Sequence[dict[str, Any]], model: str | None
-) -> dict[str, Any]:
-    if model is None:
+def _chosen(endpoint: Endpoint, cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if endpoint.model is None:
         if not cards:
-            raise BatonError(f"{endpoint.url}/v1/models lists no model; name one with --model")
+            cure = f"name one with {endpoint.flag_prefix}model"
+            raise BatonError(f"{endpoint.url}/v1/models lists no model; {cure}")
         return cards[0]
-    return next((card for card in cards if card.get("id") == model), {"id": model})
+    named = (card for card in cards if card.get("id") == endpoint.model)
+    return next(named, {"id": endpoint.model})
 
 
 def _prefill_servers(status: Mapping[str, Any]) -> int | None:

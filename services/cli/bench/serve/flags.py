@@ -36,6 +36,10 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
     add("--endpoint", choices=("completions", "chat"), default="completions")
     add("--api-key-env", metavar="VARIABLE", help="environment variable that holds the key")
     add("--api-key-file", type=Path, metavar="FILE", help="file that holds the key")
+    add("--against", metavar="U", help="a second endpoint, for the same requests in turns")
+    add("--against-model", metavar="NAME", help="default: the first that it lists")
+    add("--against-api-key-env", metavar="VARIABLE", help="as --api-key-env, for the second")
+    add("--against-api-key-file", type=Path, metavar="FILE", help="as --api-key-file")
     add("--timeout-s", type=float, default=600.0, metavar="S", help="a request's limit; 600")
 
 
@@ -79,8 +83,21 @@ def _add_judgement(group: argparse._ArgumentGroup) -> None:
     add("--max-lag-ms", type=float, default=10.0, metavar="MS", help="client's lateness p99; 10")
 
 
-def read_endpoint(arguments: argparse.Namespace) -> Endpoint:
-    return Endpoint(gateway_url(arguments.url), arguments.endpoint, _api_key(arguments))
+def read_endpoints(arguments: argparse.Namespace) -> tuple[Endpoint, ...]:
+    """The one under load; with `--against` two, which are called ours and theirs."""
+    url, kind, model = gateway_url(arguments.url), arguments.endpoint, arguments.model
+    key = _api_key("--api-key", arguments.api_key_env, arguments.api_key_file)
+    their_model = arguments.against_model
+    env, file = arguments.against_api_key_env, arguments.against_api_key_file
+    if arguments.against is None:
+        if (their_model, env, file) != (None, None, None):
+            raise SettingsError("--against-model and --against-api-key-... belong to --against")
+        return (Endpoint(url, kind, key, model),)
+    their_url, their_key = gateway_url(arguments.against), _api_key("--against-api-key", env, file)
+    return (
+        Endpoint(url, kind, key, model, "ours"),
+        Endpoint(their_url, kind, their_key, their_model, "theirs", "--against"),
+    )
 
 
 def read_arrivals(arguments: argparse.Namespace) -> Arrivals:
@@ -142,15 +159,15 @@ def _points(path: Path) -> PointPrefill:
     return PointPrefill(tuple(points))
 
 
-def _api_key(arguments: argparse.Namespace) -> str:
-    name, path = arguments.api_key_env, arguments.api_key_file
+def _api_key(flag: str, name: str | None, path: Path | None) -> str:
+    """From the variable `name` or the file at `path`, as `flag`-env or `flag`-file says."""
     try:
         if path is not None:
-            return str(path.read_text(encoding="utf-8").strip())
+            return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--api-key-file {path}: {error}") from error
+        raise SettingsError(f"{flag}-file {path}: {error}") from error
     if name is None:
         return ""
     if not os.environ.get(name):
-        raise SettingsError(f"--api-key-env {name}: the variable is not set")
+        raise SettingsError(f"{flag}-env {name}: the variable is not set")
     return os.environ[name]

@@ -1,14 +1,11 @@
-"""What is sent and when, planned whole before the run: sending costs nothing but a write."""
+"""What is sent and when, planned whole before the run, whichever endpoint it goes to."""
 
-import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 from services.cli.bench.serve.arrivals import Arrivals
-from services.cli.bench.serve.endpoint import Endpoint
 from services.cli.bench.serve.prompts import PromptSource
 from services.cli.bench.serve.trace_file import TraceLine
 from shared.errors import SettingsError
@@ -39,14 +36,15 @@ class Lengths:
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request, ready for the wire."""
+    """One request, for any endpoint."""
 
     index: int
     at_s: float
     """after the start of the run; closed loop: 0"""
     num_input: int
     num_output: int
-    wire: bytes
+    prompt: bytes
+    """JSON, as it stands in the body"""
 
 
 @dataclass(frozen=True)
@@ -60,23 +58,6 @@ class OpenLoop:
     @property
     def offered_per_s(self) -> float | None:
         return len(self.requests) / self.span_s if self.span_s else None
-
-
-@dataclass(frozen=True)
-class RequestTemplate:
-    """What all requests of a run have in common."""
-
-    endpoint: Endpoint
-    model: str
-    fields: tuple[tuple[str, bytes], ...]
-    """more fields of the body, as JSON"""
-
-    def wire(self, prompt: bytes, num_output: int) -> bytes:
-        """The request for a prompt, given as JSON."""
-        name = b'"messages":' if self.endpoint.kind == "chat" else b'"prompt":'
-        fields = b"".join(b',"%s":%s' % (key.encode(), value) for key, value in self.fields)
-        body = b"{%s%s%s}" % (name, prompt, b',"max_tokens":%d%s' % (num_output, fields))
-        return self.endpoint.request(body)
 
 
 @dataclass(frozen=True)
@@ -107,15 +88,8 @@ class Limits:
 class Planner:
     """Makes the requests of a run out of lengths, prompts and a seed."""
 
-    def __init__(
-        self,
-        template: RequestTemplate,
-        prompts: PromptSource,
-        lengths: tuple[Lengths, Lengths],
-        seed: int,
-    ) -> None:
+    def __init__(self, prompts: PromptSource, lengths: tuple[Lengths, Lengths], seed: int) -> None:
         """`lengths`: of input and output."""
-        self._template = template
         self._prompts = prompts
         self._input, self._output = lengths
         self._rng = random.Random(f"{seed} lengths")  # noqa: S311 a workload, no secret
@@ -139,23 +113,21 @@ class Planner:
 
     def of_trace(self, lines: Sequence[TraceLine], speed: float) -> OpenLoop:
         plan = [
-            self._request(
+            PlannedRequest(
                 index,
                 line.at_s / speed,
+                line.num_input,
+                line.num_output,
                 self._prompts.of_blocks(line.hash_ids, line.num_input),
-                line,
             )
             for index, line in enumerate(lines)
         ]
         return OpenLoop(tuple(plan), plan[-1].at_s)
 
     def _drawn(self, index: int, at_s: float) -> PlannedRequest:
-        line = TraceLine(at_s, self._input.draw(self._rng), self._output.draw(self._rng), ())
-        return self._request(index, at_s, self._prompts.unique(line.num_input), line)
-
-    def _request(self, index: int, at_s: float, prompt: bytes, line: TraceLine) -> PlannedRequest:
-        wire = self._template.wire(prompt, line.num_output)
-        return PlannedRequest(index, at_s, line.num_input, line.num_output, wire)
+        num_input, num_output = self._input.draw(self._rng), self._output.draw(self._rng)
+        prompt = self._prompts.unique(num_input)
+        return PlannedRequest(index, at_s, num_input, num_output, prompt)
 
 
 def fitting(
@@ -171,9 +143,3 @@ def fitting(
     if not fit:
         raise SettingsError(f"no request of the trace fits into {max_model_len} tokens")
     return fit, len(wanted) - len(fit)
-
-
-def body_fields(model: str, options: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
-    """The common fields as JSON; None leaves a field out."""
-    fields = {"model": model, "stream": True, **options}
-    return tuple((k, json.dumps(v).encode()) for k, v in fields.items() if v is not None)

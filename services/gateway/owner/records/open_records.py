@@ -135,6 +135,11 @@ class OpenRecords:
         for record in list(self._open.values()):
             self._cut_short(record)
 
+    @property
+    def choices_to_come(self) -> bool:
+        """A request was accepted, and some of its choices were not submitted yet."""
+        return any(record.num_to_come for record in self._written().values())
+
     def admit_again(self) -> None:
         """Redis lost its data: write what is open once more."""
         self._writer.admit_again([record.request for record in self._written().values()])

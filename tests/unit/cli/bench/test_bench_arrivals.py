@@ -12,13 +12,12 @@ import pytest
 from services.cli.bench.serve.arrivals import ArrivalKind, Arrivals
 from services.cli.bench.serve.endpoint import Endpoint
 from services.cli.bench.serve.prompts import ChatPrompts, TokenPrompts, WordCost, safe_ids
+from services.cli.bench.serve.request_template import RequestTemplate
 from services.cli.bench.serve.trace_file import TraceLine, read_trace, spread_equal_times
 from services.cli.bench.serve.workload import (
     Lengths,
     Limits,
     Planner,
-    RequestTemplate,
-    body_fields,
     fitting,
 )
 from shared.errors import SettingsError
@@ -179,18 +178,16 @@ def test_a_chat_has_the_words_its_tokens_cost() -> None:
 
 def test_a_plan_follows_from_its_seed_and_says_what_was_asked() -> None:
     endpoint = Endpoint("http://127.0.0.1:9/v1")
-    template = RequestTemplate(
-        endpoint, "m", body_fields("m", {"ignore_eos": True, "temperature": None})
-    )
+    template = RequestTemplate(endpoint, {"model": "m", "ignore_eos": True, "temperature": None})
 
     def plan(seed: int) -> list[bytes]:
         prompts = TokenPrompts(range(1000, 9000), seed)
-        planner = Planner(template, prompts, (Lengths(10, 20), Lengths(5, 5)), seed)
+        planner = Planner(prompts, (Lengths(10, 20), Lengths(5, 5)), seed)
         plan = planner.open_loop(Arrivals(), RATE, Limits(50, None))
         assert plan.offered_per_s == RATE
         requests = plan.requests
         assert all(10 <= request.num_input <= 20 for request in requests)
-        return [request.wire for request in requests]
+        return [template.wire(one.prompt, one.num_output) for one in requests]
 
     assert plan(1) == plan(1) != plan(2)
     head, _, body = plan(1)[0].partition(b"\r\n\r\n")
@@ -198,7 +195,7 @@ def test_a_plan_follows_from_its_seed_and_says_what_was_asked() -> None:
     assert b"content-length: %d" % len(body) in head
     fields = json.loads(body)
     assert fields["max_tokens"] == 5
-    assert set(fields) == {"prompt", "max_tokens", "model", "stream", "ignore_eos"}
+    assert set(fields) == {"prompt", "max_tokens", "model", "ignore_eos"}
 
 
 def test_duration_and_number_limit_a_run() -> None:

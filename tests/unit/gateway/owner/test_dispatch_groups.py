@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.answer.receipt_field import answer_receipt
+from services.gateway.owner.door import DRAIN_POLL_S
 from services.gateway.owner.generation import GenerateRequest, Group
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Receive, Span, Spans, Tokens
@@ -18,7 +19,8 @@ GROUP = Group("g", num_choices=9, num_prompt_tokens=40)
 
 def choice(bench: Bench, index: int, **fields: object) -> GenerateRequest:
     request = bench.request(f"r{index}", max_tokens=2)
-    return replace(request, group=GROUP, choice=index, **fields)  # type: ignore[arg-type]
+    fields = {"group": GROUP, "choice": index, **fields}
+    return replace(request, **fields)  # type: ignore[arg-type]
 
 
 async def test_accepted_means_recorded_and_on_a_worker_or_in_the_backlog() -> None:
@@ -36,7 +38,7 @@ async def test_accepted_means_recorded_and_on_a_worker_or_in_the_backlog() -> No
         await settle()
         assert waiting.accepted
         bench.records.refuses = True
-        refused = bench.door.submit(replace(choice(bench, 2), group=Group("h", 9, 40)))
+        refused = bench.door.submit(choice(bench, 2, group=Group("h", 9, 40)))
         await settle()
         assert not refused.accepted
         assert isinstance(refused.failure, OverloadedError)
@@ -102,6 +104,31 @@ async def test_a_follower_is_part_of_what_was_accepted() -> None:
         with pytest.raises(OverloadedError):
             bench.door.submit(choice(bench, 4))
         draining.cancel()
+
+
+async def test_a_drain_waits_for_the_choices_that_follow_one_that_has_ended() -> None:
+    """Between two choices of a group nothing lives; the request goes on all the same."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.door.submit(choice(bench, 0, group=Group("g", 2, 40)))
+        p.start()
+        p.tokens(0, 10)
+        d.tokens(0, 10)
+        d.tokens(1, 11, reason="length")
+        await settle()
+        draining = asyncio.ensure_future(bench.door.drain(60.0))
+        await asyncio.sleep(3 * DRAIN_POLL_S)
+        assert not draining.done()
+        follower = bench.door.submit(
+            choice(bench, 1, group=Group("g", 2, 40), prefer_incarnation=p.incarnation)
+        )
+        p.start()
+        p.tokens(0, 10)
+        d.tokens(0, 10)
+        d.tokens(1, 11, reason="length")
+        await asyncio.wait_for(draining, 5.0)
+        assert follower.failure is None
 
 
 async def test_a_follower_waits_although_the_backlog_is_full() -> None:

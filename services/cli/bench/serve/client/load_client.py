@@ -12,6 +12,7 @@ from services.cli.bench.serve.client.http_stream import (
     StaleConnectionError,
 )
 from services.cli.bench.serve.endpoint import Endpoint
+from services.cli.bench.serve.request_template import RequestTemplate
 from services.cli.bench.serve.sample import RequestSample
 from services.cli.bench.serve.workload import PlannedRequest
 
@@ -21,8 +22,9 @@ OK = 200
 class LoadClient:
     """All connections to one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, template: RequestTemplate, timeout_s: float) -> None:
         self._endpoint = endpoint
+        self._template = template
         self._tls = endpoint.tls
         self._timeout_s = timeout_s
         self._kept: deque[HttpConnection] = deque()
@@ -35,7 +37,8 @@ class LoadClient:
         self.num_running += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._exchange(planned.wire, sample)
+                wire = self._template.wire(planned.prompt, planned.num_output)
+                await self._exchange(wire, sample)
         except TimeoutError:
             _note(sample, "timeout", f"no whole answer in {self._timeout_s:g} s")
         except BrokenAnswerError as error:

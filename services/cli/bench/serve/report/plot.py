@@ -10,13 +10,19 @@ MAX_POINTS = 400
 MAX_BARS = 400
 WAITING, STREAMING, FAILED = "#e69f00", "#0072b2", "#cc0000"
 LIMIT = "#cc0000"
+TIMELINE_TOP, TIMELINE_HEIGHT, TIMELINE_STEP = 420, 270, 340
 
 
 def render_plot(title: str, summaries: Sequence[RunSummary]) -> str:
-    """SVG of all load points; the timeline is the last one's."""
-    last = summaries[-1]
-    panels = [_ttft_panel(summaries), _gap_panel(summaries), _timeline(last)]
-    return picture(f"{title}: {', '.join(s.marked_label for s in summaries)}", panels, 1000, 760)
+    """SVG of all load points; a timeline of each endpoint's last one."""
+    last = {summary.endpoint: summary for summary in summaries}
+    timelines = [
+        _timeline(one, TIMELINE_TOP + at * TIMELINE_STEP) for at, one in enumerate(last.values())
+    ]
+    panels = [_ttft_panel(summaries), _gap_panel(summaries), *timelines]
+    height = TIMELINE_TOP + len(timelines) * TIMELINE_STEP
+    labels = ", ".join(summary.marked_title for summary in summaries)
+    return picture(f"{title}: {labels}", panels, 1000, height)
 
 
 def _ttft_panel(summaries: Sequence[RunSummary]) -> Panel:
@@ -25,7 +31,7 @@ def _ttft_panel(summaries: Sequence[RunSummary]) -> Panel:
     x = _log_axis("time to first token, ms", [s.ttft for s in summaries] + ideals, limit_ms)
     panel = Panel("Time to first token", x, _shares(), left=70, top=80)
     for summary, colour in zip(summaries, _colours(summaries), strict=True):
-        panel.line(_curve(summary.ttft, 1e3), colour, summary.marked_label)
+        panel.line(_curve(summary.ttft, 1e3), colour, summary.marked_title)
         if summary.ideal_ttft is not None:
             panel.line(_curve(summary.ideal_ttft, 1e3), colour, "its ideal replay", dashed=True)
     _draw_limit(panel, limit_ms, "")
@@ -38,24 +44,24 @@ def _gap_panel(summaries: Sequence[RunSummary]) -> Panel:
     x = _log_axis(f"{name}, ms", [s.gap for s in summaries], limit_ms)
     panel = Panel(f"{name.capitalize()}s", x, _shares(), left=570, top=80)
     for summary, colour in zip(summaries, _colours(summaries), strict=True):
-        panel.line(_curve(summary.gap, 1e3), colour, summary.marked_label)
+        panel.line(_curve(summary.gap, 1e3), colour, summary.marked_title)
     _draw_limit(panel, limit_ms, " of a request's p99")
     return panel
 
 
-def _timeline(summary: RunSummary) -> Panel:
+def _timeline(summary: RunSummary, top: float) -> Panel:
     run = summary.run
     samples = run.samples[:: len(run.samples) // MAX_BARS + 1]
     panel = Panel(
-        f"Requests of {summary.marked_label}, one line each",
+        f"Requests of {summary.marked_title}, one line each",
         Axis("seconds", 0.0, max(run.seconds, 1e-3)),
         Axis("request", 0.0, float(max(run.num_sent, 1))),
         left=70,
-        top=420,
+        top=top,
         width=860,
-        height=270,
+        height=TIMELINE_HEIGHT,
     )
-    thickness = min(max(270 / max(len(samples), 1) * 0.8, 0.5), 8.0)
+    thickness = min(max(TIMELINE_HEIGHT / max(len(samples), 1) * 0.8, 0.5), 8.0)
     for sample in samples:
         row = sample.index + 0.5
         start, end = sample.scheduled_s - run.start_s, sample.end_s - run.start_s

@@ -50,6 +50,8 @@ class RunSummary:
     closed: bool = False
     offered_per_s: float | None = None
     """requests that were sent, whatever came of them, over the time of sending; open loop only"""
+    endpoint: str = ""
+    """its name; empty where there is only one"""
 
     @cached_property
     def good(self) -> list[RequestSample]:
@@ -144,9 +146,14 @@ class RunSummary:
         return sum(sample.without_text for sample in self.good)
 
     @property
-    def marked_label(self) -> str:
+    def title(self) -> str:
+        """The load point, and the endpoint where there are two."""
+        return f"{self.endpoint}, {self.label}" if self.endpoint else self.label
+
+    @property
+    def marked_title(self) -> str:
         """With a mark where the figures are not the server's."""
-        return f"{self.label} (INVALID)" if self.client_fault else self.label
+        return f"{self.title} (INVALID)" if self.client_fault else self.title
 
     @property
     def num_good_enough(self) -> int:
@@ -171,6 +178,7 @@ class RunSummary:
         line: dict[str, Any] = {
             "kind": "summary",
             "load": self.label,
+            "endpoint": self.endpoint or None,
             "loop": "closed" if self.closed else "open",
             "seconds": round(self.run.seconds, 3),
             "num_sent": self.run.num_sent,

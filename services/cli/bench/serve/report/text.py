@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from services.cli.bench.measure.quantiles import QUANTILES, Distribution, quantile_name
+from services.cli.bench.serve.report.comparison import ComparedFigure, Comparison
 from services.cli.bench.serve.report.summary import RunSummary
 from services.cli.bench.serve.sample import REFUSED
 
@@ -24,6 +25,22 @@ def render_run(summary: RunSummary) -> str:
     lines += [_row("TPOT, ms", summary.tpot), _row("end to end, ms", summary.e2e)]
     lines += [*_throughput(summary), *_notes(summary)]
     return "\n".join(lines) + "\n"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Both endpoints' figures of one load point, side by side."""
+    header = ("", "ours", "theirs", "ours / theirs", "better")
+    rows = [header, *(_comparison_row(figure) for figure in comparison.figures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if 0 < at < 4 else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    notes = [f"note: {note}" for note in comparison.notes]
+    return "\n".join([f"ours against theirs, {comparison.label}", *lines, *notes]) + "\n"
 
 
 def render_sweep(summaries: Sequence[RunSummary]) -> str:
@@ -65,7 +82,7 @@ def _headline(summary: RunSummary) -> str:
     kinds = ", ".join(f"{kind} {num}" for kind, num in summary.failures.most_common())
     failed = f", {summary.failures.total()} failed ({kinds})" if kinds else ""
     return (
-        f"{kind}, {summary.label}: {run.num_sent} requests in {run.seconds:.1f} s{offered}, "
+        f"{kind}, {summary.title}: {run.num_sent} requests in {run.seconds:.1f} s{offered}, "
         f"{len(summary.good)} answered{refused}{failed}"
     )
 
@@ -138,7 +155,7 @@ def _sweep_row(summary: RunSummary) -> tuple[str, ...]:
     good = f"{summary.num_good_enough / max(summary.run.num_sent, 1):.1%}"
     num_out = sum(sample.num_tokens for sample in summary.good)
     return (
-        summary.label,
+        summary.title,
         f"{len(summary.good)}/{summary.run.num_sent}",
         str(summary.num_refused),
         str(summary.failures.total()),
@@ -158,11 +175,19 @@ def _sweep_row(summary: RunSummary) -> tuple[str, ...]:
     )
 
 
-def _ms(seconds_s: float | None) -> str:
-    if seconds_s is None:
+def _comparison_row(figure: ComparedFigure) -> tuple[str, ...]:
+    values = (_figure(figure.ours), _figure(figure.theirs))
+    return (figure.name, *values, _ratio(figure.ratio), figure.better or "")
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
         return NOTHING
-    value = seconds_s * 1e3
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _ms(seconds_s: float | None) -> str:
+    return _figure(None if seconds_s is None else seconds_s * 1e3)
 
 
 def _ratio(value: float | None) -> str:

@@ -44,6 +44,18 @@ class Finding:
         }
 
 
+def faults(findings: Sequence[Finding], *, strict: bool) -> list[str]:
+    """Why they may not be relied on: those that are INVALID, with `strict` also missed goals."""
+    invalid = [one.name.strip() for one in findings if one.invalid]
+    missed = [one.name.strip() for one in findings if one.met is False]
+    found = []
+    if invalid:
+        found.append(f"INVALID, measure again on a quiet machine: {', '.join(invalid)}")
+    if missed and strict:
+        found.append(f"missed: {', '.join(missed)}")
+    return found
+
+
 def render(findings: Sequence[Finding]) -> str:
     """A table; notes below it."""
     rows = [("part", "figure", "value", "", "goal", "", "n")]

@@ -1,0 +1,142 @@
+"""What is asked of a cell: single requests when it is idle, the same next to short streams, and
+prompts whose KV is there already, so that it moves at once.
+
+Every cell is asked the same in the same order, with prompts that share nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.cli.bench.handover.asked_cell import AskedCell
+from services.cli.bench.measure.loop_lag import LoopLag
+from services.cli.bench.measure.progress_line import announce
+from services.cli.bench.serve.prompts import PromptSource
+from services.cli.bench.serve.sample import RequestSample
+
+NUM_OUTPUT = 16
+"""tokens of a measured request: enough for a median of its later gaps"""
+NUM_WARM = 1
+"""requests of each length that are not measured"""
+SHORT_INPUT, SHORT_OUTPUT = 64, 48
+SETTLE_S = 0.5
+"""until short streams decode"""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is asked."""
+
+    lengths: Sequence[int]
+    """prompt tokens"""
+    num_requests: int
+    """measured of each length, idle and again under load"""
+    num_moves: int
+    """of each length, with the KV in prefill's cache"""
+    num_streams: int
+    """short streams at every moment of the load"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request: what its client saw, and its receipt."""
+
+    sample: RequestSample
+    receipt: Mapping[str, Any]
+    clock_offset_ns: int = 0
+    """added to the client's monotonic time it gives wall-clock time"""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Of requests of one length."""
+
+    all: Sequence[Answer]
+    lateness_s: Sequence[float]
+    """of the benchmark's own loop meanwhile"""
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """What came of one cell, by prompt length."""
+
+    idle: dict[int, Answers] = field(default_factory=dict)
+    loaded: dict[int, Answers] = field(default_factory=dict)
+    moved: dict[int, Answers] = field(default_factory=dict)
+
+
+async def measure_idle(cell: AskedCell, prompts: PromptSource, amounts: Amounts) -> CellRun:
+    """One request at a time."""
+    run = CellRun()
+    for length in amounts.lengths:
+        announce(f"{length} tokens, idle")
+        run.idle[length] = await _ask_each(cell, prompts, length, amounts.num_requests)
+    return run
+
+
+async def measure_handover(cell: AskedCell, prompts: PromptSource, amounts: Amounts) -> CellRun:
+    """Idle as above, then next to short streams, then with the KV in prefill's cache."""
+    run = await measure_idle(cell, prompts, amounts)
+    async with _short_streams(cell, prompts, amounts.num_streams):
+        for length in amounts.lengths:
+            announce(f"{length} tokens, next to {amounts.num_streams} short streams")
+            run.loaded[length] = await _ask_each(cell, prompts, length, amounts.num_requests)
+    for length in amounts.lengths:
+        announce(f"{length} tokens, moved at once")
+        run.moved[length] = await _move_each(cell, prompts, length, amounts.num_moves)
+    return run
+
+
+async def _ask_each(cell: AskedCell, prompts: PromptSource, length: int, num: int) -> Answers:
+    """Receipts are read after the last answer: they disturb none."""
+    for _ in range(NUM_WARM):
+        await cell.ask(prompts.cold(length), length, NUM_OUTPUT)
+    lag = LoopLag()
+    lag.start()
+    samples = [await cell.ask(prompts.cold(length), length, NUM_OUTPUT) for _ in range(num)]
+    lag.stop()
+    return await _with_receipts(cell, samples, lag)
+
+
+async def _move_each(cell: AskedCell, prompts: PromptSource, length: int, num: int) -> Answers:
+    """An answer of one token ends on the prefill worker and leaves the prompt in its cache: the
+    next one with that prompt computes one token and moves all blocks at once."""
+    samples = []
+    for _ in range(num):
+        prompt = prompts.cold(length)
+        await cell.ask(prompt, length, 1)
+        samples.append(await cell.ask(prompt, length, 2))
+    return await _with_receipts(cell, samples, None)
+
+
+async def _with_receipts(
+    cell: AskedCell, samples: Sequence[RequestSample], lag: LoopLag | None
+) -> Answers:
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    answers = [Answer(sample, await cell.receipt(sample), offset_ns) for sample in samples]
+    return Answers(answers, lag.late_s if lag is not None else ())
+
+
+@asynccontextmanager
+async def _short_streams(
+    cell: AskedCell, prompts: PromptSource, num_streams: int
+) -> AsyncIterator[None]:
+    """`num_streams` at every moment. Raises what ended one of them."""
+
+    async def keep_busy() -> None:
+        while True:
+            await cell.ask(prompts.cold(SHORT_INPUT), SHORT_INPUT, SHORT_OUTPUT)
+
+    tasks = [asyncio.create_task(keep_busy()) for _ in range(num_streams)]
+    try:
+        await asyncio.sleep(SETTLE_S)
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
