@@ -147,13 +147,15 @@ def test_a_request_without_a_parent_begins_a_trace_and_an_unsampled_one_leaves_n
 
 
 def test_stages_add_up_to_the_whole_and_little_is_left(traced: Traced) -> None:
-    """20 requests of different lengths; one may have met a busy moment of the machine."""
+    """20 requests of different lengths; one may have met a busy moment of the machine. The first
+    decode step may begin before the gateway has token 1: then no hand-over is left to wait for."""
     late = []
     for length in range(20):
         rid = traced.ask(f"{length} ships " + "sailed north and " * (3 * length), 40)
         path = path_of(traced.cluster, rid)
         assert set(path) == {*STAGES, "other", "total"}
-        assert all(path[stage] > 0 for stage in STAGES)
+        assert path["handover"] >= 0
+        assert all(path[stage] > 0 for stage in STAGES if stage != "handover")
         if path["other"] > other_limit_ms(path):
             late.append(path)
     assert len(late) <= 1, late

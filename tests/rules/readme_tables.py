@@ -44,8 +44,8 @@ PATH: dict[int, tuple[str, ...]] = {
     ),
     6: (
         "shared/transfer/transport.py",
-        "shared/transfer/tcp.py",
-        "shared/transfer/tcp_pull.py",
+        "shared/transfer/pulls.py",
+        "shared/transfer/pull.py",
     ),
     7: ("shared/engine/running/device_runner.py",),
     8: (
