@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,7 +36,6 @@ from tests.support.pairs.owner_processes import (
 )
 from tests.support.pairs.transfer_pair import (
     ATTEMPT,
-    LAYOUT,
     RUN,
     TICKET,
     Pair,
@@ -48,7 +46,6 @@ from tests.support.pairs.transfer_pair import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
-NUM_KILLS = int(os.environ.get("TRANSFER_KILLS", "20"))
 UNMAPPED_WITHIN_S = 1.0
 FASTER_THAN_TCP = 1.1
 """with two busy cores, which the digests of the copies fill"""
@@ -71,45 +68,6 @@ async def no_more_pools_than(num: int) -> float:
     start_s = time.monotonic()
     await until(lambda: num_pools() <= num)
     return time.monotonic() - start_s
-
-
-async def test_an_owner_killed_in_the_middle_of_a_copy_leaves_nothing_mapped(
-    pair: Pair, owners: OwnerProcesses, tmp_path: Path, measured: Measured
-) -> None:
-    """R19. The reader's next pull from another owner works."""
-    longest_s = 0.0
-    for number in range(NUM_KILLS):
-        pools = num_pools()
-        owner = owners.make("mapped", tmp_path, LAYOUT.block_bytes, 24)
-        gate = pair.p.plan.hold("half_read")
-        request = pair.request(24, attempt=Attempt("rid", 0), source=owner.address)
-        pull = asyncio.create_task(pair.d.transport.pull(request))
-        async with asyncio.timeout(10):
-            await gate.reached.wait()
-        assert num_pools() > pools
-        os.kill(owner.pid, signal.SIGKILL)
-        await asyncio.sleep(0.05)
-        assert not pull.done(), "a copy still touches the destination"
-        gate.open.set()
-        with pytest.raises(PeerLostError):
-            await pull
-        longest_s = max(longest_s, await no_more_pools_than(pools))
-        await another_owner_serves(pair, number)
-    measured.at_most("unmapped after", longest_s, UNMAPPED_WITHIN_S, "s")
-
-
-async def another_owner_serves(pair: Pair, number: int) -> None:
-    other = pair.side("p.2")
-    await other.transport.start()
-    attempt = Attempt("other", number)
-    offer = other.transport.offer(attempt, TICKET)
-    offer.publish(other.piece(0, 1, 2, seed=number))
-    offer.seal(RUN)
-    source = other.transport.address
-    request = pair.request(2, attempt=attempt, source=source, incarnation="p.2")
-    assert (await pair.d.transport.pull(request)).num_blocks == 2
-    assert pair.received(1) == content(2, number)
-    await other.close()
 
 
 async def test_pulls_of_one_source_share_a_mapping_until_its_owner_closes(pair: Pair) -> None:
