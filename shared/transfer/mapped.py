@@ -161,6 +161,12 @@ class MappedTransport:
 
 def _objection(sock: socket.socket) -> str:
     """A peer of another user, unless either is root: pools are shown to nobody else."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return "" if uid in (0, os.geteuid()) or os.geteuid() == 0 else "it runs as another user"
+    ours, theirs = os.geteuid(), peer_uid(sock)
+    return "" if ours == theirs or 0 in (ours, theirs) else "it runs as another user"
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """Whose process is at the other end, as the kernel saw it connect."""
+    size = struct.calcsize("3i")
+    uid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1]
+    return uid

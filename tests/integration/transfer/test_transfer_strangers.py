@@ -1,6 +1,8 @@
-"""The pull port and readers that do not belong to the cell."""
+"""The places where readers are accepted, and readers that do not belong to the cell."""
 
 import asyncio
+import os
+import socket
 
 import pytest
 
@@ -8,11 +10,13 @@ from shared.challenge import GREETING_BYTES
 from shared.errors import PeerLostError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt
-from shared.transfer import frame_stream
-from shared.transfer.frames import Open, encode
+from shared.transfer import frame_stream, mapped
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Open, Refused, encode
+from shared.transfer.pulls import introduced
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import PullRequest
-from tests.support.pairs.transfer_pair import ATTEMPT, LAYOUT, TICKET
+from tests.support.pairs.transfer_pair import ATTEMPT, LAYOUT, TICKET, Pair
 
 pytestmark = pytest.mark.anyio
 
@@ -47,3 +51,38 @@ async def test_without_the_cell_s_secret_no_frame_of_a_pull_is_read(
     writer.close()
     await reader_of.close()
     await source.close()
+
+
+@pytest.mark.parametrize("ticket", ["wrong", ""])
+async def test_who_asks_for_the_pool_without_a_ticket_gets_no_descriptor(ticket: str) -> None:
+    async with Pair("mapped") as pair:
+        pair.p.transport.offer(ATTEMPT, TICKET)
+        stream = await connected(pair, "")
+        await stream.send(Open(ATTEMPT, ticket, "p.1", LAYOUT.fingerprint(), "map"))
+        assert (await stream.receive())[0] == Refused("unknown")
+        with pytest.raises(PeerLostError, match="closed"):
+            await stream.receive_descriptors(2)
+        stream.close()
+
+
+async def test_without_the_cell_s_secret_no_pool_is_asked_for() -> None:
+    async with Pair("mapped") as pair:
+        with pytest.raises(PeerLostError, match="another cell secret"):
+            await connected(pair, "other")
+
+
+async def test_another_user_is_hung_up_on_before_the_challenge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner believes to be a user that neither is root nor runs this test."""
+    async with Pair("mapped") as pair:
+        monkeypatch.setattr(mapped, "peer_uid", lambda _: os.geteuid() + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(PeerLostError):
+            await connected(pair, "")
+
+
+async def connected(pair: Pair, cell_secret: str) -> FrameStream:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(pair.p.transport.address)
+    return await introduced(FrameStream(sock, 5.0), cell_secret)

@@ -1,0 +1,115 @@
+"""Owners of KV pools in processes of their own, quickly made: forked from one that has imported
+everything."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.kv.digest import BlockDigests
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory, Piece
+from shared.protocol import Attempt, TokenRun
+from shared.transfer.mapped import MappedTransport
+from shared.transfer.tcp import TcpTransport
+from shared.transfer.transport import KVTransport
+from tests.support.pairs.transfer_pair import LAYOUT
+
+ROOT = Path(__file__).parents[3]
+TICKET = "ticket"
+INCARNATION = "p.1"
+
+
+class OwnerProcess(NamedTuple):
+    pid: int
+    address: str
+
+
+class OwnerProcesses:
+    """Makes owners. Each offers its whole pool, sealed, once for every epoch from 0 on."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def make(self, kind: str, folder: Path, block_bytes: int, num_blocks: int) -> OwnerProcess:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{kind} {folder} {block_bytes} {num_blocks}\n")
+        self._process.stdin.flush()
+        pid, address = self._process.stdout.readline().split()
+        return OwnerProcess(int(pid), address)
+
+
+@contextlib.contextmanager
+def owner_processes() -> Iterator[OwnerProcesses]:
+    """They end with the block."""
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield OwnerProcesses(process)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def layout_of(block_bytes: int) -> KVLayout:
+    if block_bytes == LAYOUT.block_bytes:
+        return LAYOUT
+    return KVLayout("m", "float32", 1, 2, 1, block_bytes // 128, 16)
+
+
+def stamp(block_id: int, block_bytes: int) -> bytes:
+    """What an owner's block holds."""
+    return (block_id + 1).to_bytes(8, "little") * (block_bytes // 8)
+
+
+class _Digests:
+    """The part of a mover that an owner needs."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._blocks = BlockDigests(memory)
+
+    async def digests(self, blocks: list[int]) -> tuple[int, ...]:
+        return await asyncio.to_thread(self._blocks.of, blocks)
+
+
+async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> None:
+    memory = KVMemory.create(layout_of(block_bytes), num_blocks)
+    for block_id in range(num_blocks):
+        memory.block(block_id)[:] = stamp(block_id, block_bytes)
+    transport: KVTransport
+    if kind == "mapped":
+        mover = _Digests(memory)
+        transport = MappedTransport(memory, INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
+    else:
+        transport = TcpTransport(memory, INCARNATION)
+    await transport.start()
+    block_ids = tuple(range(num_blocks))
+    for epoch in range(20):
+        offer = transport.offer(Attempt("rid", epoch), TICKET)
+        offer.publish(Piece(0, block_ids, (0,) * num_blocks))
+        offer.seal(TokenRun("rid", epoch, 0, (1,)))
+    print(os.getpid(), transport.address, flush=True)  # noqa: T201
+    await asyncio.sleep(600)
+
+
+def _main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        kind, folder, block_bytes, num_blocks = line.split()
+        if os.fork() == 0:
+            asyncio.run(_own(kind, folder, int(block_bytes), int(num_blocks)))
+
+
+if __name__ == "__main__":
+    _main()
