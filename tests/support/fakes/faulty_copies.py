@@ -18,7 +18,8 @@ class FaultyCopies(HostCopies):
         ours: Callable[[], Any],
         source: Callable[[], Any],
     ) -> None:
-        """`ours`: the FaultyMappedTransport whose plan strikes at `read`; `source`: at `blocks` and `half_read`. Both live on
+        """`ours`: the FaultyMappedTransport whose plan strikes at `read`; `source`: the one whose
+        plan strikes at `blocks` and `half_read`. Both live on
         the running event loop; the mover's thread waits for them."""
         super().__init__(memory)
         self._ours = ours
