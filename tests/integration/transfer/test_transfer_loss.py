@@ -170,7 +170,7 @@ async def test_a_restarted_source_refuses_the_old_incarnation(pair: Pair) -> Non
 
 
 def with_kinds(*points: str) -> list[tuple[Kind, str]]:
-    """Every kind with every point it has: who maps the source's generations asks for no verdict."""
+    """Every kind with every point it has: a mapped reader asks for no verdict."""
     return [
         (kind, point)
         for kind in KINDS

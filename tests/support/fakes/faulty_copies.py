@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.kv.memory import KVMemory
 from shared.mover.host_copies import HostCopies
-from tests.support.fakes.faulty_transport import Fault, FaultyMappedTransport
+from tests.support.fakes.faulty_transport import Fault
 
 
 class FaultyCopies(HostCopies):
@@ -15,10 +15,11 @@ class FaultyCopies(HostCopies):
     def __init__(
         self,
         memory: KVMemory,
-        ours: Callable[[], FaultyMappedTransport],
-        source: Callable[[], FaultyMappedTransport],
+        ours: Callable[[], Any],
+        source: Callable[[], Any],
     ) -> None:
-        """`ours`: whose plan strikes at `read`; `source`: at `blocks` and `half_read`. Both live on
+        """`ours`: the FaultyMappedTransport whose plan strikes at `read`; `source`: the one whose
+        plan strikes at `blocks` and `half_read`. Both live on
         the running event loop; the mover's thread waits for them."""
         super().__init__(memory)
         self._ours = ours
@@ -41,5 +42,8 @@ class FaultyCopies(HostCopies):
             self._pool[blocks[0], -1] ^= 1
         return (*self._digests.of(blocks[:1]), *digests)
 
-    def _strike(self, transport: FaultyMappedTransport, point: str) -> Fault:
-        return asyncio.run_coroutine_threadsafe(transport.strike(point), self._loop).result()
+    def _strike(self, transport: Any, point: str) -> Fault:
+        struck: Fault = asyncio.run_coroutine_threadsafe(
+            transport.strike(point), self._loop
+        ).result()
+        return struck
