@@ -2,8 +2,8 @@
 
     digest = sum over words w[i] of mix(w[i] ^ mix((i + 1) * GOLDEN))   mod 2**64
 
-`mix` is the finalizer of SplitMix64. Few programs, each with blocks of its own: beside them a
-decode step goes on.
+`mix` is the finalizer of SplitMix64. Few programs, each with blocks of its own, so that a
+decode step goes on at the same time.
 """
 
 import torch

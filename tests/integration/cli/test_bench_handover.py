@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.cluster.run_file import live_records, runtime_folder
+from services.cli.cluster.run_file import live_records
+from shared.runtime_folder import runtime_folder
 
 pytestmark = pytest.mark.clock
 
