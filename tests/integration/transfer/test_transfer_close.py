@@ -66,5 +66,4 @@ async def test_closing_in_any_turn_of_a_pull_closes_its_sockets(kind: Kind) -> N
                     await asyncio.sleep(0)
             await asyncio.gather(pull, return_exceptions=True)
     del pair, offer, pull
-    gc.collect()
     await until(lambda: num_pools() <= pools)

@@ -1,7 +1,8 @@
 """Transports that fail on purpose: drop, damage, hold or cut at a named point.
 
 Points are the names of frames in lower case (`watermark`, `blocks`, `seal`, `verify`,
-`release`, `renew`, ...) and `half_read`, in the middle of a payload. A plan acts on what its
+`release`, `renew`, ...), `map` for an Open that wants to, and `half_read`, in the middle of a
+payload. A plan acts on what its
 own side sends: give it to prefill's transport for `blocks`, to decode's for `verify`.
 """
 
@@ -18,7 +19,7 @@ from shared.errors import CorruptPieceError, PeerLostError
 from shared.transfer.blocks.copied import CopiedReads
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream, Moved
-from shared.transfer.frames import Frame, encode
+from shared.transfer.frames import Frame, Open, encode
 from shared.transfer.ledger import Tag
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
@@ -86,7 +87,8 @@ class FaultyStream(FrameStream):
     async def send(
         self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None
     ) -> None:
-        fault = await self._plan.strike(type(frame).__name__.lower())
+        maps = isinstance(frame, Open) and frame.purpose == "map"
+        fault = await self._plan.strike("map" if maps else type(frame).__name__.lower())
         if fault is Fault.CLOSE:
             cut(self._socket)
         if fault is Fault.DROP:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 import tempfile
 from collections.abc import Callable
@@ -163,7 +164,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def num_pools() -> int:
-    """Mappings of KV pools in this process, and descriptors of them."""
+    """Mappings of KV pools in this process, and descriptors of them; of those in use."""
+    gc.collect()
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("baton-kv")
     return maps + num_pool_descriptors()
 
