@@ -4,6 +4,7 @@ from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.settings.groups import Settings
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.folder import transfer_folder
 from shared.transfer.mapped import BlockMover, MappedTransport
 from shared.transfer.tcp import TcpTransport
@@ -41,11 +42,10 @@ def build_transport(
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
     if handover.transport == "mapped":
         return MappedTransport(
-            memory,
+            ShownPool(memory, pool),
             incarnation,
             mover,
             folder=transfer_folder(handover.transfer_dir),
-            pool=pool,
             cell_secret=network.cell_secret,
             limits=limits,
             clock=clock,

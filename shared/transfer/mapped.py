@@ -15,7 +15,6 @@ from pathlib import Path
 
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError, SettingsError
-from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import CopiedReads, ShownPool
@@ -40,30 +39,28 @@ class MappedTransport:
 
     name = "mapped"
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
-        memory: KVMemory,
+        pool: ShownPool,
         incarnation: str,
         mover: BlockMover,
         *,
         folder: Path,
-        pool: int | None = None,
         cell_secret: str = "",
         limits: TransferLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`folder`: where `start` makes the socket, with a name nobody had before. `pool`:
-        descriptor of what a mover maps, where blocks do not lie in `memory`'s file. It and the
-        mover stay the caller's and outlive the transport."""
+        """`folder`: where `start` makes the socket, with a name nobody had before. Pool and mover
+        stay the caller's and outlive the transport."""
         self._incarnation = incarnation
         self._folder = folder
         self._cell_secret = cell_secret
         self._limits = limits or TransferLimits()
-        self._layout = memory.layout
+        self._layout = pool.memory.layout
         clock = clock or SystemClock()
         self.traffic = Traffic(clock)
-        self._table = OfferTable(memory, self._limits.lease_s, clock, mover)
-        self._served = ShownPool(memory, pool)
+        self._table = OfferTable(pool.memory, self._limits.lease_s, clock, mover)
+        self._served = pool
         self._readers = Readers(cell_secret, self._stream, self._serve, _objection)
         fingerprint = self._layout.fingerprint()
         self._mappings = Mappings(mover, fingerprint, self._connect)

@@ -78,9 +78,10 @@ class CopiedReads:
 class ShownPool:
     """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
 
-    def __init__(self, memory: KVMemory, pool: int | None) -> None:
-        """`pool`: descriptor of what a mover maps, where blocks do not lie in `memory`'s file."""
-        self._memory = memory
+    def __init__(self, memory: KVMemory, pool: int | None = None) -> None:
+        """`pool`: descriptor of what a mover maps, where blocks do not lie in `memory`'s file; it
+        stays the caller's."""
+        self.memory = memory
         self._pool = pool
 
     async def send(
@@ -89,8 +90,8 @@ class ShownPool:
         raise ProtocolError("this source sends no blocks; its pool is to be mapped")
 
     async def show_pool(self, stream: FrameStream) -> None:
-        await stream.send(Pool(self._memory.num_blocks))
-        table = self._memory.read_only()
+        await stream.send(Pool(self.memory.num_blocks))
+        table = self.memory.read_only()
         try:
             pool = [] if self._pool is None else [self._pool]
             await stream.pass_descriptors([table, *pool])

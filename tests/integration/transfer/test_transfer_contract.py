@@ -11,6 +11,7 @@ from shared.errors import PeerLostError, StaleBlocksError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport
@@ -152,7 +153,9 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
             stranger = TcpTransport(memory, "d.2")
         case "mapped":
             assert pair.d.mover is not None
-            stranger = MappedTransport(memory, "d.2", pair.d.mover, folder=Path("unused"))
+            stranger = MappedTransport(
+                ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
+            )
         case "memory":
             stranger = MemoryTransport(memory, "d.2", pair.network)
     with pytest.raises(PeerLostError, match="fingerprint"):

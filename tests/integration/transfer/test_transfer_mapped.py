@@ -18,6 +18,7 @@ from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
 from shared.protocol import Attempt
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.ledger import Tag
 from shared.transfer.mapped import MappedTransport
@@ -47,8 +48,8 @@ from tests.support.pairs.transfer_pair import (
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
 UNMAPPED_WITHIN_S = 1.0
-FASTER_THAN_TCP = 1.1
-"""with two busy cores, which the digests of the copies fill"""
+FASTER_THAN_TCP = 1.3
+"""both digest in numpy, which bounds them: 1.4 to 1.8 on two free cores"""
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ async def test_the_socket_s_file_lives_as_long_as_the_transport(tmp_path: Path) 
         assert not os.access(path, os.F_OK)
         assert pair.d.mover is not None
         deep = tmp_path / ("d" * 100)
-        transport = MappedTransport(pair.d.memory, "d.2", pair.d.mover, folder=deep)
+        transport = MappedTransport(ShownPool(pair.d.memory), "d.2", pair.d.mover, folder=deep)
         with pytest.raises(SettingsError, match="--transfer-dir"):
             await transport.start()
         await transport.close()
@@ -271,7 +272,7 @@ async def reader(kind: str, memory: KVMemory, folder: Path) -> AsyncIterator[KVT
     client = MoverClient(ours)
     transport: KVTransport = TcpTransport(memory, "d.1")
     if kind == "mapped":
-        transport = MappedTransport(memory, "d.1", client, folder=folder)
+        transport = MappedTransport(ShownPool(memory), "d.1", client, folder=folder)
     try:
         yield transport
     finally:

@@ -15,6 +15,7 @@ from shared.kv.digest import BlockDigests
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport
@@ -90,7 +91,7 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
     transport: KVTransport
     if kind == "mapped":
         mover = _Digests(memory)
-        transport = MappedTransport(memory, INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
+        transport = MappedTransport(ShownPool(memory), INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
     else:
         transport = TcpTransport(memory, INCARNATION)
     await transport.start()

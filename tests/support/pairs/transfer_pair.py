@@ -14,6 +14,7 @@ from shared.kv.memory import KVMemory, Piece
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.tcp import TcpTransport
@@ -61,7 +62,12 @@ class Side:
         elif kind == "mapped":
             self.mover = self._start_mover(source or self)
             self.transport = FaultyMappedTransport(
-                self.plan, self.memory, incarnation, self.mover, folder=folder, limits=limits
+                self.plan,
+                ShownPool(self.memory),
+                incarnation,
+                self.mover,
+                folder=folder,
+                limits=limits,
             )
         else:
             self.transport = FaultyMemoryTransport(
