@@ -1,12 +1,14 @@
 """GPU memory of one process in another: mapped, copied, and given back when its owner is killed."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -22,16 +24,25 @@ from shared.mover.mover import Mover
 from shared.protocol import Attempt
 from tests.gpu.pool_owner import BLOCK_BYTES, NUM_BLOCKS, content
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
 NUM_WORDS = BLOCK_BYTES // 8
 NUM_KILLS = 20
 NUM_BYTES = NUM_BLOCKS * BLOCK_BYTES
 ATTEMPT = Attempt("r", 0)
+
+
+def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """A test that needs no plugin of pytest to run a coroutine."""
+
+    @wraps(test)
+    def run() -> None:
+        async def main() -> None:
+            await test()
+
+        asyncio.run(main())
+
+    return run
 
 
 @contextmanager
@@ -97,6 +108,7 @@ def test_what_is_no_pool_or_too_small_is_refused() -> None:
     memory.close()
 
 
+@in_a_loop
 async def test_a_mover_copies_out_of_another_process() -> None:
     ours = pool(16)
     asks, answers = data_socket_pair()
@@ -121,6 +133,7 @@ async def test_a_mover_copies_out_of_another_process() -> None:
     mover.join(10)
 
 
+@in_a_loop
 async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
     """A step that writes a block late must not overwrite what was fetched into it."""
     ours = pool(4)
@@ -151,6 +164,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
     mover.join(10)
 
 
+@in_a_loop
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)
     asks, answers = data_socket_pair()

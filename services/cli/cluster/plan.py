@@ -163,7 +163,7 @@ def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> t
     if num_gpus == 1:
         return "agg", "the default with one GPU"
     return "agg", (
-        f"the default with {num_gpus} GPUs: hand-overs between GPUs do not keep up with them yet; "
+        f"the default with {num_gpus} GPUs until hand-overs between them are shown to keep up; "
         "--topology pd hands over all the same"
     )
 

@@ -281,6 +281,7 @@ async def reader(kind: str, memory: KVMemory, folder: Path) -> AsyncIterator[KVT
         await asyncio.to_thread(mover.join, 5)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("block_kib", [1024, 4096])
 async def test_mapped_is_faster_than_tcp(
     owners: OwnerProcesses, tmp_path: Path, measured: Measured, block_kib: int

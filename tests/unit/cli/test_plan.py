@@ -63,7 +63,7 @@ def test_kv_is_mapped_unless_another_transport_is_named(
 def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
     plan = make_plan({}, {}, Machine(8, 4))
     assert plan.summary == (
-        "agg (the default with 4 GPUs: hand-overs between GPUs do not keep up with them yet; "
+        "agg (the default with 4 GPUs until hand-overs between them are shown to keep up; "
         "--topology pd hands over all the same): 4 decode; 2 threads each"
     )
     devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
