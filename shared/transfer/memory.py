@@ -258,3 +258,4 @@ class _MemoryPull:
             await asyncio.sleep(self._ours.limits.renew_every_s)
             if await self._ours.reach("renew"):
                 self._source.table.renew(offer)
+                self._source.traffic.num_signs += 1

@@ -120,6 +120,7 @@ class Session:
             if payload_bytes:
                 raise ProtocolError("a reader sends no payload")
             self._table.renew(offer)
+            self._traffic.num_signs += 1
             match frame:
                 case Release():
                     self._table.release(offer)

@@ -38,6 +38,8 @@ class Traffic:
     def __init__(self, clock: Clock) -> None:
         self.moved_bytes = 0
         """since the start, for all attempts; never falls"""
+        self.num_signs = 0
+        """of life, of readers that hold or await what is offered here; never falls"""
         self._clock = clock
         self._accounts: dict[Attempt, _Account] = {}
         self._meters: dict[str, RateMeter] = {}

@@ -1,6 +1,7 @@
 """Which attempts went on, so that slow is not taken for dead.
 
-queued, reserve     the engine ran a step, or KV moved: blocks come free by either
+queued, reserve     the engine ran a step, KV moved, or a reader of what is held here lives: blocks
+                    come free by each
 prefill, decode     the engine ran a step; decode only while more waits than runs, for
                     otherwise its tokens say it
 transfer            bytes of its own came, or, while it waits for its turn, of those before it
@@ -31,7 +32,7 @@ def _mark(held: HeldAttempt, state: WorkerState) -> Mark:
     num_steps = state.counters.get("engine_steps", 0)
     traffic, stage = state.traffic, held.stage
     if stage in ("queued", "reserve"):
-        return num_steps, traffic.moved_bytes
+        return num_steps, traffic.moved_bytes, traffic.num_signs
     if stage == "transfer":
         before = traffic.moved_bytes if traffic.waits(held.attempt) else 0
         return traffic.left(held.attempt), before

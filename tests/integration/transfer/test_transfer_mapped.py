@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, PullRequest
 from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import Fault
+from tests.support.kv_pools import holders, own_pool
 from tests.support.measured import Measured
 from tests.support.pairs.owner_processes import (
     INCARNATION,
@@ -37,6 +39,7 @@ from tests.support.pairs.owner_processes import (
 )
 from tests.support.pairs.transfer_pair import (
     ATTEMPT,
+    LAYOUT,
     RUN,
     TICKET,
     Pair,
@@ -48,6 +51,7 @@ from tests.support.pairs.transfer_pair import (
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
 UNMAPPED_WITHIN_S = 1.0
+NUM_KILLS = int(os.environ.get("TRANSFER_KILLS", "20"))
 FASTER_THAN_TCP = 1.3
 """both digest in numpy, which bounds them: 1.4 to 1.8 on two free cores"""
 
@@ -69,6 +73,54 @@ async def no_more_pools_than(num: int) -> float:
     start_s = time.monotonic()
     await until(lambda: num_pools() <= num)
     return time.monotonic() - start_s
+
+
+async def no_longer_held(pool: int) -> float:
+    """Seconds until this process neither maps the pool of that inode nor has it open."""
+    start_s = time.monotonic()
+    await until(lambda: not holders(pool, [os.getpid()]))
+    return time.monotonic() - start_s
+
+
+async def test_an_owner_killed_in_the_middle_of_a_copy_leaves_nothing_mapped(
+    pair: Pair, owners: OwnerProcesses, tmp_path: Path, measured: Measured
+) -> None:
+    """R19. The reader's next pull from another owner works."""
+    longest_s = 0.0
+    for number in range(NUM_KILLS):
+        owner = owners.make("mapped", tmp_path, LAYOUT.block_bytes, 24)
+        pool = own_pool(owner.pid)
+        gate = pair.p.plan.hold("half_read")
+        request = pair.request(24, attempt=Attempt("rid", 0), source=owner.address)
+        pull = asyncio.create_task(pair.d.transport.pull(request))
+        try:
+            async with asyncio.timeout(10):
+                await gate.reached.wait()
+            assert holders(pool, [os.getpid()])
+            os.kill(owner.pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+            assert not pull.done(), "a copy still touches the destination"
+        finally:
+            gate.open.set()  # the mover waits there, and a test that fails waits for the mover
+        with pytest.raises(PeerLostError):
+            await pull
+        longest_s = max(longest_s, await no_longer_held(pool))
+        await another_owner_serves(pair, number)
+    measured.at_most("unmapped after", longest_s, UNMAPPED_WITHIN_S, "s")
+
+
+async def another_owner_serves(pair: Pair, number: int) -> None:
+    other = pair.side("p.2")
+    await other.transport.start()
+    attempt = Attempt("other", number)
+    offer = other.transport.offer(attempt, TICKET)
+    offer.publish(other.piece(0, 1, 2, seed=number))
+    offer.seal(RUN)
+    source = other.transport.address
+    request = pair.request(2, attempt=attempt, source=source, incarnation="p.2")
+    assert (await pair.d.transport.pull(request)).num_blocks == 2
+    assert pair.received(1) == content(2, number)
+    await other.close()
 
 
 async def test_pulls_of_one_source_share_a_mapping_until_its_owner_closes(pair: Pair) -> None:

@@ -57,6 +57,17 @@ def test_a_step_of_the_engine_is_progress_where_the_engine_is_waited_for(
     assert not watch.went_on()
 
 
+def test_a_queued_prompt_goes_on_while_readers_of_what_is_held_live() -> None:
+    """Decode may be full for long: then every block here waits for it, and no step is run."""
+    watch = Watch(num_uncomputed_tokens=5)
+    watch.state.traffic.num_signs += 1
+    assert watch.went_on()
+    assert not watch.went_on()
+    computing = Watch(num_uncomputed_tokens=5, started_ns=1)
+    computing.state.traffic.num_signs += 1
+    assert not computing.went_on()
+
+
 def test_a_pull_goes_on_by_its_own_bytes_once_its_turn_has_come() -> None:
     watch = Watch(**RESERVED)
     traffic = watch.state.traffic
