@@ -52,8 +52,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
 UNMAPPED_WITHIN_S = 1.0
 NUM_KILLS = int(os.environ.get("TRANSFER_KILLS", "20"))
-FASTER_THAN_TCP = 1.3
-"""both digest in numpy, which bounds them: 1.4 to 1.8 on two free cores"""
+FASTER_THAN_TCP = 1.2
+"""both digest in numpy, at 1.1 GB/s a thread, and mapped is bound by it: 1.35 to 1.65 if cores are
+free"""
 
 
 @pytest.fixture
