@@ -164,6 +164,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
     mover.join(10)
 
 
+@pytest.mark.alone  # it counts the device's free memory
 @in_a_loop
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)

@@ -46,7 +46,10 @@ def staged_pools(device: torch.device) -> Iterator[list[torch.Tensor]]:
     device is the CPU. Yields their pools; they start as NaN, as stale memory might."""
     pools: list[torch.Tensor] = []
 
-    def create_pool(layout: KVLayout, num_blocks: int, _: torch.device) -> KVPool:
+    def create_pool(
+        layout: KVLayout, num_blocks: int, _: torch.device, *, shared: bool = False
+    ) -> KVPool:
+        assert not shared, "a pool that others map is not staged"
         memory = KVMemory.create(layout, num_blocks)
         pools.append(device_pool(layout, num_blocks, device).fill_(torch.nan))
         staging = HostStaging(memory, pools[-1], bounce_bytes=64 * 1024)
