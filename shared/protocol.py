@@ -7,7 +7,8 @@ message as `shared.codec` encodes it. A peer that sends anything else gets its l
 Every message about a request carries its attempt, (rid, epoch). An epoch names one prefill
 incarnation and one decode incarnation, once; a receiver ignores any epoch but its current one.
 What is to be computed for an attempt is its `Work`, which ASSIGN and RECEIVE carry and the
-engine's sequence embeds: a new field of a request is a field of `Work` and of nothing else.
+engine's sequence embeds: what a worker must know of a request is a field of `Work`, or of its
+`Sampling` if it changes the choice of tokens. Any change of a message is a new version.
 
 Version history
     1  first version

@@ -1,7 +1,7 @@
 """Settings from flags and the environment, and back.
 
-A flag beats the environment, the environment beats the default. This is the only module that reads
-the environment. A bad value, or a `BATON_` variable that names no setting, stops the start with a
+A flag beats the environment, the environment beats the default. Settings are read
+nowhere else. A bad value, or a `BATON_` variable that names no setting, stops the start with a
 SettingsError that says which and why. `BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and
 `BATON_REDIS_FILE` name a file that holds the value instead. The cell's secret is never a flag.
 """

@@ -240,7 +240,8 @@ class Requests:
         live.generation.put(Delta(effect.token_ids, effect.logprobs))
 
     def _write_finish(self, live: LiveRequest, effect: WriteFinish) -> list[Effect]:
-        """Step 9: outcome and usage are written once, before the client's last chunk."""
+        """Step 9: outcome and usage are written once, before the client's last chunk if Redis
+        answers in time."""
         self._line.leave(live.rid)
         self._journal.finishing(live, effect)
         outcome = Outcome(

@@ -161,9 +161,8 @@ def _is_known(name: str, endpoint: Endpoint) -> bool:
 
 
 def _check_neutral(name: str, value: Any) -> None:
-    """RequestError if the field would change the answer, were it implemented."""
-    known = name in NEUTRAL or name in IGNORED
-    if known and (value is None or type(value) is IGNORED.get(name)):
+    """RequestError if the field would change the answer, were it implemented. Null never would."""
+    if value is None or type(value) is IGNORED.get(name):
         return
     neutral = NEUTRAL.get(name, ())
     if not any(same(value, item) for item in neutral):

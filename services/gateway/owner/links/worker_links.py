@@ -1,7 +1,7 @@
 """Keeps a link to every worker the registry lists, and notices when one is gone.
 
 The registry is polled; while Redis is away its last answer stands, so links and the streams on
-them go on. A link that closes, or answers no PING for three seconds, is suspicion at once: the
+them go on. A link that closes, or brings no frame for three seconds, is suspicion at once: the
 requests there are told, and the worker is dialled again as long as it is listed. What a worker
 says on its link counts for more than what the registry says of it.
 """

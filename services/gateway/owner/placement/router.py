@@ -155,8 +155,8 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
 
 
 def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "") -> str | None:
-    """Step 5: the decode worker with the fewest sequences; then more of the prefix, more spare
-    blocks. It pulls from `source`.
+    """Step 5: the decode worker with room that is not behind; of those the one with the fewest
+    sequences; then more of the prefix, more spare blocks. It pulls from `source`.
 
     None when no decode worker is ready: prefill goes on and the choice is made later.
     """

@@ -54,7 +54,7 @@ class RecordWriter:
     def finish(
         self, request: AdmittedRequest, outcome: Outcome, answered: Callable[[], None]
     ) -> None:
-        """FINISH, again and again while Redis does not take it. `answered` runs once it is
+        """Step 9: FINISH, again and again while Redis does not take it. `answered` runs once it is
         written, at the latest after FINISH_WAIT_S; twice when Redis answers just then."""
         self._tasks.start(self._finish(request, outcome, answered))
 

@@ -10,7 +10,7 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, READERS
-from services.gateway.prompt.request_fields import parse_request
+from services.gateway.prompt.request_fields import OTHER, parse_request
 from shared.errors import RequestError
 from tests.support.cases.http_bodies import chat_body, text_body
 
@@ -60,6 +60,17 @@ def test_true_is_not_one() -> None:
 def test_null_means_absent(endpoint: Endpoint) -> None:
     """Row 44."""
     names = READERS[endpoint].keys() - {"model", "messages", "prompt", "seed"}
+    nulls = dict.fromkeys(names)
+    assert parse_request(body_of(endpoint, seed=1, **nulls), endpoint) == parse_request(
+        body_of(endpoint, seed=1), endpoint
+    )
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_null_of_a_field_of_the_other_endpoint_is_ignored(endpoint: Endpoint) -> None:
+    """Clients send one set of fields to both."""
+    names = set(READERS[OTHER[endpoint]]) - set(READERS[endpoint])
+    assert names
     nulls = dict.fromkeys(names)
     assert parse_request(body_of(endpoint, seed=1, **nulls), endpoint) == parse_request(
         body_of(endpoint, seed=1), endpoint
