@@ -146,7 +146,7 @@ def _read_fields(
                 if value is not None or name in REQUIRED[endpoint]:
                     fields[name] = READERS[endpoint][name](value, name)
             elif refuse_unknown or _is_known(name, endpoint):
-                _check_neutral(name, value)
+                _check_neutral(name, value, endpoint)
             elif value is not None:
                 ignored.append(name)
         except RequestError as error:
@@ -160,9 +160,10 @@ def _is_known(name: str, endpoint: Endpoint) -> bool:
     return name in NEUTRAL or name in IGNORED or name in READERS[OTHER[endpoint]]
 
 
-def _check_neutral(name: str, value: Any) -> None:
-    """RequestError if the field would change the answer, were it implemented. Null never would."""
-    if value is None or type(value) is IGNORED.get(name):
+def _check_neutral(name: str, value: Any, endpoint: Endpoint) -> None:
+    """RequestError if the field would change the answer, were it implemented."""
+    is_null = value is None and _is_known(name, endpoint)
+    if is_null or type(value) is IGNORED.get(name):
         return
     neutral = NEUTRAL.get(name, ())
     if not any(same(value, item) for item in neutral):
