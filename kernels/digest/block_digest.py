@@ -1,4 +1,4 @@
-"""A 64-bit digest of each KV block, the same on every machine and device.
+"""A 64-bit digest of each KV block, or of a part of it, the same on every machine and device.
 
     digest = sum over words w[i] of mix(w[i] ^ mix((i + 1) * GOLDEN))   mod 2**64
 
@@ -31,17 +31,18 @@ def block_digest_kernel(
     block_ptr,
     output_ptr,
     num_blocks,
-    NUM_WORDS: tl.constexpr,
+    num_words,
+    STRIDE: tl.constexpr,
     TILE_WORDS: tl.constexpr,
 ):
     """Grid (programs,). Program p digests blocks p, p + programs, ... of the list."""
     number = tl.program_id(0)
     while number < num_blocks:
-        words_ptr = pool_ptr + tl.load(block_ptr + number) * NUM_WORDS
+        words_ptr = pool_ptr + tl.load(block_ptr + number) * STRIDE
         total = tl.zeros((TILE_WORDS,), tl.uint64)
-        for start in range(0, NUM_WORDS, TILE_WORDS):
+        for start in range(0, num_words, TILE_WORDS):
             at = start + tl.arange(0, TILE_WORDS)
-            inside = at < NUM_WORDS
+            inside = at < num_words
             words = tl.load(words_ptr + at, inside, other=0).to(tl.uint64, bitcast=True)
             key = _mix((at + 1).to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64))
             total += tl.where(inside, _mix(words ^ key), tl.zeros((), tl.uint64))
@@ -55,12 +56,13 @@ def block_digests(
     output: torch.Tensor,
     num_programs: int = NUM_PROGRAMS,
 ) -> None:
-    """Write the digests of blocks i64[n] of the pool u8[num_blocks, block bytes] into `output`
-    i64[n], whose bits are the unsigned value. ValueError or TypeError for what does not fit."""
-    if pool.dtype != torch.uint8 or pool.dim() != 2 or not pool.is_contiguous():
+    """Write the digests of blocks i64[n] of the pool u8[num_blocks, bytes] into `output` i64[n],
+    whose bits are the unsigned value. The pool's rows may be the same part of each block.
+    ValueError or TypeError for what does not fit."""
+    if pool.dtype != torch.uint8 or pool.dim() != 2 or pool.stride(1) != 1:
         raise TypeError(f"pool {tuple(pool.shape)} of {pool.dtype} is not u8[num_blocks, bytes]")
-    if pool.shape[1] % WORD_BYTES:
-        raise ValueError(f"a block of {pool.shape[1]} bytes is no multiple of {WORD_BYTES}")
+    if pool.shape[1] % WORD_BYTES or pool.stride(0) % WORD_BYTES or pool.data_ptr() % WORD_BYTES:
+        raise ValueError(f"{pool.shape[1]} bytes of a block are no whole words of {WORD_BYTES}")
     if block_ids.dtype != torch.int64 or output.dtype != torch.int64:
         raise TypeError(f"block_ids {block_ids.dtype}, output {output.dtype}: need int64")
     if block_ids.shape != output.shape or block_ids.dim() != 1:
@@ -73,7 +75,8 @@ def block_digests(
         block_ids,
         output,
         output.shape[0],
-        NUM_WORDS=pool.shape[1] // WORD_BYTES,
+        pool.shape[1] // WORD_BYTES,
+        STRIDE=pool.stride(0) // WORD_BYTES,
         TILE_WORDS=TILE_WORDS,
         num_warps=NUM_WARPS,
     )

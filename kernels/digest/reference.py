@@ -11,7 +11,7 @@ def block_digests(
 ) -> None:
     """See kernels/digest/block_digest.py."""
     del num_programs
-    words = pool[block_ids].view(torch.int64)
+    words = pool[block_ids].contiguous().view(torch.int64)
     keys = _mix(torch.arange(1, words.shape[1] + 1) * _signed(GOLDEN))
     output.copy_(_mix(words ^ keys).sum(1))
 

@@ -2,7 +2,7 @@
 
 ASSIGN          room?  -> the engine queues the prompt, an offer opens its KV for reading
 first chunk     START to the gateway, which now picks the decode worker
-every chunk     its blocks are published; decode reads them while the next chunk computes
+every chunk     its blocks are announced; decode reads each layer group once it is written
 last chunk      token 1 to the gateway, SEAL to decode (or END if token 1 was the last)
 RELEASE         decode has a verified copy, the blocks are free
 CANCEL          at any time: reading is refused, then the engine forgets the attempt
@@ -16,7 +16,7 @@ from shared.errors import ProtocolError
 from shared.protocol import Assign, Attempt, Receive, TokenRun, Work
 from shared.transfer.transport import KVTransport, Offer
 from shared.worker.attempts import HeldAttempt
-from shared.worker.channel import Abort, Add, Event, Release, StepReport
+from shared.worker.channel import Abort, Add, Event, Release, Scheduled, StepReport
 from shared.worker.engine_sender import EngineSender
 from shared.worker.outbox import Outbox
 from shared.worker.spans import held_span, prefill_span, queue_span
@@ -64,6 +64,8 @@ class PrefillService:
         self._engine.send(Add(SequenceSpec.of(work, self._state.block_size, "prefill")))
 
     def on_event(self, event: Event) -> None:
+        if isinstance(event, Scheduled):
+            self._announce(event)
         if isinstance(event, StepReport):
             self._report(event)
 
@@ -83,10 +85,18 @@ class PrefillService:
             self._engine.send(Release(attempt))
             self._outbox.stages(held, held_span(held, self._clock.wall_ns()))
 
+    def _announce(self, scheduled: Scheduled) -> None:
+        """Step 6 begins here: what the step completes is published layer group by layer group,
+        while it runs."""
+        for announced in scheduled.announced:
+            offer = self._offers.get(announced.attempt)
+            if offer is not None:
+                offer.publish(announced.piece, announced.step)
+
     def _report(self, report: StepReport) -> None:
-        """Step 6 begins here: what is complete is published, SEAL follows token 1."""
+        """What was staged is published, SEAL follows token 1."""
         runs = self._send_tokens(report)
-        for attempt, piece in report.pieces:
+        for attempt, piece in report.staged:
             if attempt in self._offers:
                 self._offers[attempt].publish(piece)
         for attempt, run in report.sealed:

@@ -24,6 +24,7 @@ import torch
 
 from shared.engine.counters import EngineCounters
 from shared.engine.handover.hand_overs import HandOvers
+from shared.engine.handover.marks import StepMarks
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
@@ -71,8 +72,8 @@ class Engine:
         self._pool: BlockPool = scheduler.pool
         self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.hand_overs.mark)
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
-        """called between schedule and run with what scheduling alone decided (started,
-        reserved, handed_back), so that a hand-over can overlap with the step"""
+        """called between schedule and run with what scheduling alone decided (started, reserved,
+        handed_back, pieces), so that a hand-over can overlap with the step"""
         self._num_arrived = 0
         self._stirred = False
         """something outside a step changed what the next step can do"""
@@ -175,8 +176,8 @@ class Engine:
         if self.in_flight and self._scheduler.lacks_blocks:
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
-            scheduled = self._schedule(output)
-            done = self._pipeline.turn(scheduled)
+            scheduled, marks = self._schedule(output)
+            done = self._pipeline.turn(scheduled, marks)
             self._scheduler.release_sources(scheduled)
         for step in done:
             self._book(step, output)
@@ -268,8 +269,8 @@ class Engine:
             counts = self._pool.ref_counts
             self.hand_overs.retire(block for block in table if not counts[block])
 
-    def _schedule(self, output: StepOutput) -> ScheduledBatch:
-        """Decide a step, and tell what scheduling alone decided."""
+    def _schedule(self, output: StepOutput) -> tuple[ScheduledBatch, StepMarks | None]:
+        """Decide a step, and tell what scheduling alone decided; the marks it is to make."""
         scheduled = self._scheduler.schedule()
         self._stirred = scheduled.changes_next
         counters = self.counters
@@ -278,7 +279,7 @@ class Engine:
             counters.prefix_hit_tokens += sequence.num_cached_tokens
             output.started.append((sequence.attempt, sequence.num_cached_tokens))
         for sequence in scheduled.reserved:
-            self.hand_overs.reserve(sequence.attempt)
+            self.hand_overs.marks.reserve(sequence.attempt)
             num_present = sequence.num_cached_tokens // self._pool.block_size
             output.reserved.append((sequence.attempt, tuple(sequence.block_table), num_present))
         for sequence in scheduled.handed_back:
@@ -286,9 +287,10 @@ class Engine:
             output.handed_back.append(sequence.attempt)
         counters.preemptions += len(scheduled.preempted)
         counters.handed_back += len(scheduled.handed_back)
+        marks = self.hand_overs.announce(scheduled.items, self.max_model_len, output)
         self.on_scheduled(output)
         self._count_work(scheduled)
-        return scheduled
+        return scheduled, marks
 
     def _count_work(self, scheduled: ScheduledBatch) -> None:
         """Prompt work is counted here and nowhere else."""
@@ -304,6 +306,8 @@ class Engine:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         self._stirred = True
         tokens = iter(step.tokens.wait())
+        if step.marks is not None:
+            self.hand_overs.marks.end_step(step.marks.number)
         for sequence, start, num_tokens, samples, prefill in step.items:
             token = next(tokens) if samples else None
             if sequence.state is SequenceState.FINISHED:  # while the step ran

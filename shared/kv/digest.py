@@ -1,4 +1,4 @@
-"""A 64-bit digest of each KV block's bytes, the same on every machine and device.
+"""A 64-bit digest of a layer group's bytes in one KV block, the same on every machine and device.
 
     digest = sum over words w[i] of mix(w[i] ^ key[i])   mod 2**64
     key[i] = mix((i + 1) * GOLDEN)
@@ -18,11 +18,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
-
-Words = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -35,39 +34,41 @@ class BlockDigests:
     """Digests of blocks of one pool. Safe to use from several threads."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self._block_bytes = memory.layout.block_bytes
-        self._pool: NDArray[np.uint8] = np.frombuffer(memory.blocks, dtype=np.uint8)
-        self._pool = self._pool[: memory.num_blocks * self._block_bytes]
-        self._pool = self._pool.reshape(memory.num_blocks, self._block_bytes)
-        self._keys = _position_keys(-(-self._block_bytes // 8))
+        self._rows = memory.rows()
+        self._groups = layer_groups(memory.layout)
+        self._keys = _position_keys(-(-memory.layout.block_bytes // 8))
 
-    def of(self, block_ids: Sequence[int]) -> tuple[int, ...]:
-        """One digest per block, in the order given."""
-        rows_per_tile = max(1, _TILE_WORDS // len(self._keys))
+    def of(self, block_ids: Sequence[int], groups: GroupRange) -> Words:
+        """[blocks, groups], in the order given."""
         scratch = _Scratch(np.empty(_TILE_WORDS, np.uint64), np.empty(_TILE_WORDS, np.uint64))
-        digests: list[int] = []
-        for start in range(0, len(block_ids), rows_per_tile):
-            words = self._words(block_ids[start : start + rows_per_tile])
-            digests += self._sum(words, scratch).tolist()
-        return tuple(digests)
+        digests = np.empty((len(block_ids), groups.num), np.uint64)
+        for column in range(groups.num):
+            span = self._groups.span(GroupRange(groups.first + column, 1))
+            num_words = -(-(span.stop - span.start) // 8)
+            rows_per_tile = max(1, _TILE_WORDS // num_words)
+            for start in range(0, len(block_ids), rows_per_tile):
+                words = self._words(block_ids[start : start + rows_per_tile], span)
+                digests[start : start + len(words), column] = self._sum(words, scratch)
+        return digests
 
-    def _words(self, block_ids: Sequence[int]) -> Words:
-        """[rows, words per block]; a view of the pool where the blocks are neighbours."""
+    def _words(self, block_ids: Sequence[int], span: slice) -> Words:
+        """[blocks, words of the span]; a view of the pool where the blocks are neighbours."""
         if all(right == left + 1 for left, right in pairwise(block_ids)):
-            rows = self._pool[block_ids[0] : block_ids[-1] + 1]
+            rows = self._rows[block_ids[0] : block_ids[-1] + 1, span]
         else:
-            rows = self._pool[np.asarray(block_ids)]
-        if self._block_bytes % 8:
-            rows = np.pad(rows, ((0, 0), (0, -self._block_bytes % 8)))
+            rows = self._rows[np.asarray(block_ids), span]
+        if rows.shape[1] % 8:
+            rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
         return rows.view("<u8")
 
     def _sum(self, words: Words, scratch: "_Scratch") -> Words:
         """[rows]: the digest of each row."""
         total = np.zeros(len(words), dtype=np.uint64)
-        for start in range(0, len(self._keys), _TILE_WORDS):
+        for start in range(0, words.shape[1], _TILE_WORDS):
             tile = words[:, start : start + _TILE_WORDS]
             mixed, shifted = scratch.of_shape(tile.shape)
-            np.bitwise_xor(tile, self._keys[start : start + _TILE_WORDS], out=mixed)
+            keys = self._keys[start : start + tile.shape[1]]
+            np.bitwise_xor(tile, keys, out=mixed)
             _mix(mixed, shifted)
             total += mixed.sum(axis=1)
         return total

@@ -14,6 +14,9 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shared.kv.layout import KVLayout
 
 _PAGE = 4096
@@ -65,6 +68,12 @@ class KVMemory:
         """Writable bytes of one block."""
         size = self.layout.block_bytes
         return self.blocks[block_id * size : (block_id + 1) * size]
+
+    def rows(self) -> NDArray[np.uint8]:
+        """[num_blocks, block bytes], writable, no copy."""
+        num_bytes = self.num_blocks * self.layout.block_bytes
+        flat: NDArray[np.uint8] = np.frombuffer(self.blocks, np.uint8)
+        return flat[:num_bytes].reshape(self.num_blocks, self.layout.block_bytes)
 
     def unmap_pages(self, block_ids: Iterable[int]) -> None:
         """This process is done with these blocks for now: their bytes stay, also for the other

@@ -10,6 +10,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.kv.columns import Words
 from shared.kv.layout import KVLayout
 from shared.kv.memory import table_bytes
 
@@ -21,12 +22,12 @@ class PeerTable:
         """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it
         cannot be mapped."""
         self._map = _mapped(fd, table_bytes(num_blocks))
-        self._view = memoryview(self._map)[: num_blocks * 8]
-        self.generations = self._view.cast("Q")
+        words: Words = np.frombuffer(self._map, np.uint64)
+        self.generations = words[:num_blocks]
+        """[num_blocks]; nobody keeps a slice of it"""
 
     def close(self) -> None:
-        self.generations.release()
-        self._view.release()
+        del self.generations
         self._map.close()
 
 

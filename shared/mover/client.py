@@ -2,13 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
+import numpy as np
+
 from shared.errors import CorruptPieceError, PeerLostError
+from shared.kv.columns import Words, pack_ids, unpack_words
+from shared.kv.layer_groups import GroupRange
 from shared.mover.messages import (
     CODEC,
-    MAX_BLOCKS,
+    MAX_DIGESTS,
     MAX_PACKET_BYTES,
     Digest,
     Done,
@@ -16,8 +20,6 @@ from shared.mover.messages import (
     Map,
     Question,
     Unmap,
-    pack_ids,
-    unpack_digests,
 )
 from shared.protocol import Attempt
 from shared.tasks import settled
@@ -52,32 +54,30 @@ class MoverClient:
         await self._ask(Unmap(next(self._numbers), source))
 
     async def fetch(
-        self, attempt: Attempt, source: str, source_blocks: Sequence[int], blocks: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Copy blocks of a mapped pool into `blocks`; the digests of what lies there now.
-        CorruptPieceError if it could not be done."""
-        digests: list[int] = []
-        for start in range(0, len(blocks), MAX_BLOCKS):
-            some = slice(start, start + MAX_BLOCKS)
-            done = await self._ask(
-                Fetch(
-                    next(self._numbers),
-                    attempt,
-                    source,
-                    pack_ids(source_blocks[some]),
-                    pack_ids(blocks[some]),
-                )
-            )
-            digests += _digests(done)
-        return tuple(digests)
+        self,
+        attempt: Attempt,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+    ) -> Words:
+        """Copy layer groups of blocks of a mapped pool into `blocks`; the digests [blocks, groups]
+        of what lies there now. CorruptPieceError if it could not be done."""
+        found = []
+        for some in _turns(len(blocks), groups):
+            sources, ours = pack_ids(source_blocks[some]), pack_ids(blocks[some])
+            fetch = Fetch(next(self._numbers), attempt, source, sources, ours, *groups)
+            found.append(_digests(await self._ask(fetch), groups))
+        return np.concatenate(found)
 
-    async def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Of blocks of our own pool."""
-        digests: list[int] = []
-        for start in range(0, len(blocks), MAX_BLOCKS):
-            packed = pack_ids(blocks[start : start + MAX_BLOCKS])
-            digests += _digests(await self._ask(Digest(next(self._numbers), packed)))
-        return tuple(digests)
+    async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
+        """[blocks, groups], of blocks of our own pool, once the step has written these groups;
+        without a step, now."""
+        found = []
+        for some in _turns(len(blocks), groups):
+            digest = Digest(next(self._numbers), pack_ids(blocks[some]), *groups, step)
+            found.append(_digests(await self._ask(digest), groups))
+        return np.concatenate(found)
 
     def close(self) -> None:
         """Safe to call twice. The mover ends, and unmaps everything."""
@@ -139,10 +139,17 @@ class MoverClient:
             answered.set_exception(PeerLostError("the engine process is gone"))
 
 
-def _digests(done: Done) -> tuple[int, ...]:
+def _turns(num_blocks: int, groups: GroupRange) -> Iterator[slice]:
+    """As many blocks at a time as one message may name."""
+    step = MAX_DIGESTS // groups.num
+    for start in range(0, num_blocks, step):
+        yield slice(start, start + step)
+
+
+def _digests(done: Done, groups: GroupRange) -> Words:
     if done.problem:
         raise CorruptPieceError(done.problem)
-    return unpack_digests(done.digests)
+    return unpack_words(done.digests, len(done.digests) // (8 * groups.num))
 
 
 def data_socket_pair() -> tuple[socket.socket, socket.socket]:

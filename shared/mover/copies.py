@@ -4,6 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from shared.errors import BatonError
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange
+
+Mark = Any
+"""work of the device that comes first, as the device names it; None: nothing does"""
 
 
 class CopyError(BatonError):
@@ -21,14 +26,19 @@ class Copies(Protocol):
         """Give the mapping back; nothing happens if there is none."""
 
     def fetch(
-        self, source: str, source_blocks: Sequence[int], blocks: Sequence[int], after: Any
-    ) -> tuple[int, ...]:
-        """Copy block after block; `after`: a mark of the steps that must end first, or None.
-        Returns the digests of the copies. CopyError if the source is not mapped or has no such
+        self,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+        after: Mark,
+    ) -> Words:
+        """Copy layer groups, block after block, behind the work of `after`. Returns the digests
+        [blocks, groups] of the copies. CopyError if the source is not mapped or has no such
         block."""
 
-    def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Of blocks of our own pool, one each."""
+    def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
+        """[blocks, groups], of blocks of our own pool, behind the work of `after`."""
 
     def close(self) -> None:
         """Unmap everything."""

@@ -1,16 +1,16 @@
 """Copies between pools in host memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.peer_memory import PeerBlocks
-from shared.mover.copies import CopyError
+from shared.mover.copies import CopyError, Mark
 from shared.mover.runs import joined
 
 DIGEST_BYTES = 2 * 2**20
@@ -23,9 +23,8 @@ class HostCopies:
 
     def __init__(self, memory: KVMemory) -> None:
         self._layout = memory.layout
-        flat: NDArray[np.uint8] = np.frombuffer(memory.blocks, np.uint8)
-        num_bytes = memory.num_blocks * self._layout.block_bytes
-        self._pool = flat[:num_bytes].reshape(memory.num_blocks, self._layout.block_bytes)
+        self._groups = layer_groups(memory.layout)
+        self._pool = memory.rows()
         self._digests = BlockDigests(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
         self._peers: dict[str, PeerBlocks] = {}
@@ -43,29 +42,43 @@ class HostCopies:
             peer.close()
 
     def fetch(
-        self, source: str, source_blocks: Sequence[int], blocks: Sequence[int], after: Any
-    ) -> tuple[int, ...]:
+        self,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+        after: Mark,
+    ) -> Words:
         del after  # a step on a CPU has ended before anything else is asked of the engine
         peer = self._peers.get(source)
         if peer is None:
             raise CopyError("the source's pool is not mapped")
         if source_blocks and max(source_blocks) >= peer.num_blocks:
             raise CopyError("the source names a block that its pool does not have")
-        per_turn = max(1, DIGEST_BYTES // self._layout.block_bytes)
-        digesting: list[Future[tuple[int, ...]]] = []
-        for start in range(0, len(blocks), per_turn):
-            some = blocks[start : start + per_turn]
-            for run in joined(source_blocks[start : start + per_turn], some):
-                rows = peer.rows[run.source_block : run.source_block + run.num_blocks]
-                np.copyto(self._pool[run.block : run.block + run.num_blocks], rows)
-            digesting.append(self._threads.submit(self._digests.of, some))
+        span = self._groups.span(groups)
+        digesting: list[Future[Words]] = []
+        for some in self._turns(len(blocks), groups):
+            for run in joined(source_blocks[some], blocks[some]):
+                rows = peer.rows[run.source_block : run.source_block + run.num_blocks, span]
+                np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
+            digesting.append(self._threads.submit(self._digests.of, blocks[some], groups))
         peer.forget_pages()
-        return tuple(digest for done in digesting for digest in done.result())
+        return np.concatenate([done.result() for done in digesting])
 
-    def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        return self._digests.of(blocks)
+    def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
+        del after  # the caller has waited
+        digesting = [
+            self._threads.submit(self._digests.of, blocks[some], groups)
+            for some in self._turns(len(blocks), groups)
+        ]
+        return np.concatenate([done.result() for done in digesting])
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for source in list(self._peers):
             self.unmap(source)
+
+    def _turns(self, num_blocks: int, groups: GroupRange) -> Iterator[slice]:
+        step = max(1, DIGEST_BYTES // self._groups.num_bytes(groups))
+        for start in range(0, num_blocks, step):
+            yield slice(start, start + step)

@@ -3,18 +3,16 @@
     io -> mover   Map, Unmap, Fetch, Digest; Map brings the descriptors of the source's pool
     mover -> io   Done, in the order of the questions
 
-Block ids travel as packed little-endian u32, digests as packed u64.
+Block ids and digests travel as `shared.kv.columns` packs them.
 """
 
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.codec import Codec
 from shared.protocol import Attempt
 
-MAX_BLOCKS = 4096
-"""blocks one message names, so that a packet always fits into a socket's buffer"""
+MAX_DIGESTS = 4096
+"""that one message asks for, so that a packet always fits into a socket's buffer"""
 MAX_PACKET_BYTES = 64 * 2**10
 MAX_DESCRIPTORS = 4
 
@@ -47,14 +45,20 @@ class Fetch:
     source: str
     source_blocks: bytes
     blocks: bytes
+    first_group: int
+    num_groups: int
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Digests of blocks of our own pool, as they lie there."""
+    """Digests of layer groups of blocks of our own pool, as they lie there once the step has
+    written them; without a step, now."""
 
     number: int
     blocks: bytes
+    first_group: int
+    num_groups: int
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,26 +67,11 @@ class Done:
 
     number: int
     digests: bytes = b""
-    """Fetch and Digest: of each block, in order; what was fetched is digested where it lies now"""
+    """Fetch and Digest: of each block its groups, in order; what was fetched is digested where it
+    lies now"""
     problem: str = ""
     """why it could not be done; what was to be filled holds garbage"""
 
 
 Question = Map | Unmap | Fetch | Digest
 CODEC = Codec((Map, Unmap, Fetch, Digest, Done))
-
-
-def pack_ids(block_ids: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(block_ids)}I", *block_ids)
-
-
-def unpack_ids(packed: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(packed) // 4}I", packed)
-
-
-def pack_digests(digests: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(digests)}Q", *digests)
-
-
-def unpack_digests(packed: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(packed) // 8}Q", packed)

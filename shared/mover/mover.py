@@ -11,9 +11,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
-from shared.mover.copies import Copies, CopyError
+from shared.kv.columns import Words, pack_words, unpack_ids
+from shared.kv.layer_groups import GroupRange
+from shared.mover.copies import Copies, CopyError, Mark
 from shared.mover.messages import (
     CODEC,
     MAX_DESCRIPTORS,
@@ -24,16 +26,31 @@ from shared.mover.messages import (
     Map,
     Question,
     Unmap,
-    pack_digests,
-    unpack_ids,
 )
 from shared.protocol import Attempt
 
 logger = logging.getLogger(__name__)
 
 
-def no_mark(_: Attempt) -> None:
-    """For a pool that only this thread writes."""
+class Marks(Protocol):
+    """When the device is done with the steps that write the pool, for `Copies`."""
+
+    def of_step(self, step: int, group: int) -> Mark:
+        """What the step writes of the layer groups up to this one. Waits until the device has been
+        told to; where it has no queue, until it has done so."""
+
+    def of_attempt(self, attempt: Attempt) -> Mark:
+        """The steps that may still write the attempt's blocks."""
+
+
+class NoMarks:
+    """Of a pool that only the mover writes."""
+
+    def of_step(self, step: int, group: int) -> Mark:
+        return None
+
+    def of_attempt(self, attempt: Attempt) -> Mark:
+        return None
 
 
 class Mover:
@@ -43,14 +60,14 @@ class Mover:
         self,
         sock: socket.socket,
         copies: Copies,
-        mark_of: Callable[[Attempt], Any] = no_mark,
+        marks: Marks | None = None,
         on_failure: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        """`mark_of`: the steps that may still write an attempt's blocks. `on_failure`: the device
-        did something that no question explains; nothing it holds can be trusted."""
+        """`marks`: default: only this thread writes the pool. `on_failure`: the device did
+        something that no question explains; nothing it holds can be trusted."""
         self._socket = sock
         self._copies = copies
-        self._mark_of = mark_of
+        self._marks = marks or NoMarks()
         self._on_failure = on_failure
         self._thread = threading.Thread(target=self._run, name="kv-mover", daemon=True)
 
@@ -83,23 +100,37 @@ class Mover:
         question: Question = CODEC.decode(packet)
         try:
             digests = self._do(question, descriptors)
-            done = Done(question.number, pack_digests(digests))
+            done = Done(question.number, b"" if digests is None else pack_words(digests))
         except CopyError as error:
             done = Done(question.number, problem=str(error))
         self._socket.sendall(CODEC.encode(done))
         return True
 
-    def _do(self, question: Question, descriptors: list[int]) -> tuple[int, ...]:
+    def _do(self, question: Question, descriptors: list[int]) -> Words | None:
         match question:
             case Map(_, source, num_blocks):
                 self._copies.map(source, num_blocks, descriptors)
             case Unmap(_, source):
                 self._copies.unmap(source)
-            case Fetch(_, attempt, source, source_blocks, blocks):
-                mark = self._mark_of(attempt)
+            case Fetch():
+                source_blocks, blocks = unpack_ids(question.source_blocks), _ids(question)
+                mark = self._marks.of_attempt(question.attempt)
                 return self._copies.fetch(
-                    source, unpack_ids(source_blocks), unpack_ids(blocks), mark
+                    question.source, source_blocks.tolist(), blocks, _groups(question), mark
                 )
-            case Digest(_, blocks):
-                return self._copies.digests(unpack_ids(blocks))
-        return ()
+            case Digest():
+                groups, mark = _groups(question), None
+                if question.step is not None:
+                    mark = self._marks.of_step(question.step, groups.end - 1)
+                return self._copies.digests(_ids(question), groups, mark)
+        return None
+
+
+def _ids(question: Fetch | Digest) -> list[int]:
+    """The blocks of our own pool."""
+    blocks: list[int] = unpack_ids(question.blocks).tolist()
+    return blocks
+
+
+def _groups(question: Fetch | Digest) -> GroupRange:
+    return GroupRange(question.first_group, question.num_groups)

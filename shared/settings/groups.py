@@ -219,7 +219,9 @@ class HandoverSettings(Group, heading="Hand-over"):
         "", "folder where mapped workers of one host meet; empty: this user's own"
     )
     lease_s: float = setting(30.0, "sealed blocks wait this long for their reader, s", low=0.05)
-    max_pulls: int = setting(2, "pulls a decode worker runs at once", low=1, high=64)
+    max_pulls: int = setting(
+        2, "pulls a decode worker runs at once from one prefill worker", low=1, high=64
+    )
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def build_transport(
         incarnation,
         listen_at=(network.host, settings.worker.transfer_port),
         cell_secret=network.cell_secret,
+        digester=mover,
         limits=limits,
         clock=clock,
     )

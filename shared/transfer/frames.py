@@ -7,36 +7,39 @@
 
 Frames of one direction are numbered from 0, so one that is lost, doubled or out of turn is
 seen. A CRC-32 finds every single-bit error and every burst of up to 32 bits; payload is guarded
-by one 64-bit digest per block (`shared.kv.digest`), announced before the bytes are asked for.
+by a 64-bit digest per block and layer group (`shared.kv.digest`), announced before the bytes are
+asked for.
 
     decode -> prefill: Open, Read, Verify, Release, Renew
     prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused, Pool
 
-Per-block columns travel as packed little-endian integers, so that a frame's length depends on
-the number of blocks and not on their ids.
+Columns travel as packed little-endian integers, so that a frame's length depends on the number of
+blocks and not on their ids: block ids u32, generations u64, digests u64 with the groups of a block
+side by side.
 
 Version history
     1  first version
     2  OPEN carries an attempt as one field
     3  OPEN says what the connection is for; POOL
+    4  blocks by layer group: WATERMARK, READ and BLOCKS name groups, digests are per group
 """
 
 import struct
 import typing
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
+from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_words
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Tags
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
-"""20 bytes per block in a Seal: 800,000 blocks in one sequence"""
+"""at most 76 bytes per block in a Seal: 220,000 blocks in one sequence"""
 MAX_OPEN_BYTES = 4096
 """header of a connection that has not shown its ticket yet"""
 
@@ -68,9 +71,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class Watermark:
-    """These consecutive blocks are complete: their tags and the digests of their bytes."""
+    """Layer groups of consecutive blocks are complete: the blocks' tags, and the digests of their
+    bytes, as many to a block as there are groups."""
 
     first_block: int
+    first_group: int
     block_ids: bytes
     generations: bytes
     digests: bytes
@@ -78,15 +83,17 @@ class Watermark:
 
 @dataclass(frozen=True)
 class Read:
-    """Send these consecutive logical blocks."""
+    """Send these consecutive layer groups of consecutive logical blocks."""
 
     first_block: int
     num_blocks: int
+    first_group: int
+    num_groups: int
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Payload follows: the blocks of the oldest Read, under these tags."""
+    """Payload follows, block after block: what the oldest Read names, under these tags."""
 
     first_block: int
     block_ids: bytes
@@ -95,7 +102,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Seal:
-    """The manifest of the whole prompt, and token 1."""
+    """The manifest of the whole prompt, all layer groups, and token 1."""
 
     block_ids: bytes
     generations: bytes
@@ -213,32 +220,23 @@ def decode_header(prefix: Prefix, header: bytes | bytearray) -> Frame:
     return frame
 
 
-def pack_ids(block_ids: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(block_ids)}I", *block_ids)
-
-
-def pack_words(words: Sequence[int]) -> bytes:
-    """Generations or digests."""
-    return struct.pack(f"<{len(words)}Q", *words)
-
-
-def unpack_ids(packed: bytes) -> tuple[int, ...]:
-    if len(packed) % 4:
-        raise ProtocolError("block ids are 4 bytes each")
-    return struct.unpack(f"<{len(packed) // 4}I", packed)
-
-
-def unpack_words(packed: bytes, num_blocks: int) -> tuple[int, ...]:
-    if len(packed) != num_blocks * 8:
-        raise ProtocolError(f"expected {num_blocks} words of 8 bytes")
-    return struct.unpack(f"<{num_blocks}Q", packed)
-
-
-def pack_tags(tags: Sequence[Tag]) -> tuple[bytes, bytes]:
+def pack_tags(tags: Tags) -> tuple[bytes, bytes]:
     """Columns of block ids and generations."""
-    return pack_ids([tag.block_id for tag in tags]), pack_words([tag.generation for tag in tags])
+    return pack_ids(tags.block_ids), pack_words(tags.generations)
 
 
-def unpack_tags(block_ids: bytes, generations: bytes) -> list[Tag]:
-    ids = unpack_ids(block_ids)
-    return list(map(Tag, ids, unpack_words(generations, len(ids))))
+def unpack_tags(block_ids: bytes, generations: bytes) -> Tags:
+    """ProtocolError unless they are columns of one length."""
+    try:
+        ids = unpack_ids(block_ids)
+        return Tags(ids, unpack_words(generations, len(ids)).reshape(len(ids)))
+    except ValueError as error:
+        raise ProtocolError(f"a frame's columns do not fit: {error}") from None
+
+
+def unpack_digests(digests: bytes, num_blocks: int) -> Words:
+    """[blocks, groups]. ProtocolError unless every block has as many."""
+    try:
+        return unpack_words(digests, num_blocks)
+    except ValueError as error:
+        raise ProtocolError(f"a frame's digests do not fit: {error}") from None

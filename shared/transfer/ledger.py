@@ -1,133 +1,120 @@
 """Decode's account of one pull: what was published, what was read under which tag, what is left.
 
-A tag is (block id, generation). A block counts as held only under the tag that is published
-for it now and only after the digest of its bytes matched. SEAL's manifest is the last
-publication: every block whose tag differs from it is read again (R12). Pure; no I/O.
+What is read and accounted for is a layer group of a block, a cell. It counts as held only under
+the tag that is published for its block now and only after the digest of its bytes matched. SEAL's
+manifest is the last publication: every cell whose tag or digest differs from it is read again
+(R12). Pure; no I/O.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shared.errors import ProtocolError
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange, LayerGroups
+from shared.transfer.manifest import Manifest, Part, Publication, Tags
 
 MAX_READS_PER_TAG = 3
-"""a block whose bytes never match its digest is given up after this many reads"""
+"""a cell whose bytes never match its digest is given up after this many reads"""
 
-
-class Tag(NamedTuple):
-    """Where prefill keeps a block, and which rewriting of it."""
-
-    block_id: int
-    generation: int
-
-
-class BlockRange(NamedTuple):
-    """Consecutive logical blocks."""
-
-    first_block: int
-    num_blocks: int
-
-
-class _Slot:
-    """One logical block of the destination."""
-
-    __slots__ = ("digest", "held", "num_pending", "num_reads", "tag", "version")
-
-    def __init__(self) -> None:
-        self.tag: Tag | None = None
-        self.digest = 0
-        self.held = False
-        self.num_pending = 0
-        """reads queued or in flight"""
-        self.num_reads = 0
-        """reads under the current tag whose bytes did not match"""
-        self.version = 0
-        """counts the times the destination was overwritten"""
+Versions = NDArray[np.int64]
+"""[blocks, groups] of a part"""
+Cells = NDArray[np.bool_]
 
 
 class PullLedger:
     """The first `num_present_blocks` blocks are neither read nor accounted for."""
 
-    def __init__(self, num_blocks: int, num_present_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_present_blocks: int, groups: LayerGroups) -> None:
         self.num_blocks = num_blocks
         self.num_present_blocks = num_present_blocks
         self.num_reread = 0
+        """blocks of which something was read again"""
         self.sealed = False
-        self._slots = [_Slot() for _ in range(num_blocks)]
-        self._wanted: deque[BlockRange] = deque()
-        self._num_missing = num_blocks - num_present_blocks
+        self._groups = groups
+        shape = num_blocks, len(groups)
+        self._manifest = Manifest(len(groups), num_blocks)
+        self._held = np.zeros(shape, bool)
+        self._held[:num_present_blocks] = True
+        self._pending = np.zeros(shape, np.int64)
+        """reads queued or in flight"""
         self._num_pending = 0
+        self._num_reads = np.zeros(shape, np.int64)
+        """reads under the current tag whose bytes did not match"""
+        self._versions = np.zeros(shape, np.int64)
+        """how often the destination was overwritten"""
+        self._wanted: deque[Part] = deque()
 
-    def publish(self, first_block: int, tags: Sequence[Tag], digests: Sequence[int]) -> None:
-        """Blocks whose tag is new or has changed are wanted. ProtocolError out of range."""
-        if first_block < 0 or first_block + len(tags) > self.num_blocks:
+    def publish(self, publication: Publication) -> None:
+        """What is new or has changed is wanted. ProtocolError out of range."""
+        first, num_blocks, groups = publication.part
+        if first < 0 or first + num_blocks > self.num_blocks:
             raise ProtocolError("prefill published blocks that the prompt does not have")
-        changed: list[int] = []
-        for logical, tag, digest in zip(
-            range(first_block, first_block + len(tags)), tags, digests, strict=True
-        ):
-            slot = self._slots[logical]
-            if logical >= self.num_present_blocks and (slot.tag, slot.digest) != (tag, digest):
-                self._set_held(slot, False)
-                slot.tag, slot.digest, slot.num_reads = tag, digest, 0
-                changed.append(logical)
-        self._want(changed)
+        if groups.first < 0 or groups.num < 1 or groups.end > len(self._groups):
+            raise ProtocolError("prefill published layer groups that the model does not have")
+        rows, _ = publication.part.cells
+        changed = self._manifest.put(publication)
+        is_read = np.arange(first, first + num_blocks)[:, None] >= self.num_present_blocks
+        self._held[rows] &= ~is_read | (self._manifest.published[rows] & ~changed)
+        self._num_reads[rows][changed] = 0
+        self._want(first, changed & is_read)
 
-    def seal(self, tags: Sequence[Tag], digests: Sequence[int]) -> None:
+    def seal(self, tags: Tags, digests: Words) -> None:
         """The manifest: the last publication. What was given up is tried again."""
         if len(tags) != self.num_blocks:
             raise ProtocolError(f"sealed {len(tags)} blocks of a {self.num_blocks} block prompt")
+        if digests.shape[1] != len(self._groups):
+            raise ProtocolError(f"sealed {digests.shape[1]} of {len(self._groups)} layer groups")
         self.sealed = True
-        self.publish(0, tags, digests)
-        given_up = [
-            logical
-            for logical, slot in enumerate(self._slots)
-            if logical >= self.num_present_blocks and not slot.held and not slot.num_pending
-        ]
-        for logical in given_up:
-            self._slots[logical].num_reads = 0
-        self._want(given_up)
+        self.publish(Publication(Part(0, len(tags), self._groups.all), tags, digests))
+        given_up = ~self._held & (self._pending == 0)
+        self._num_reads[given_up] = 0
+        self._want(0, given_up)
 
-    def next_read(self, max_blocks: int) -> BlockRange | None:
-        """The oldest wanted range, at most `max_blocks` of it; None when nothing is wanted."""
+    def next_read(self, max_bytes: int) -> Part | None:
+        """The oldest that is wanted, at least a block of it and at most `max_bytes`; None when
+        nothing is wanted. Groups that were published one after the other are read together if
+        nobody read the first of them meanwhile."""
         if not self._wanted:
             return None
-        first, num = self._wanted.popleft()
-        if num > max_blocks:
-            self._wanted.appendleft(BlockRange(first + max_blocks, num - max_blocks))
-        return BlockRange(first, min(num, max_blocks))
+        part = self._wanted.popleft()
+        while self._wanted and part.continues_with(self._wanted[0]):
+            part = part.joined(self._wanted.popleft())
+        first, num, groups = part
+        most = max(1, max_bytes // self._groups.num_bytes(groups))
+        if num > most:
+            self._wanted.appendleft(Part(first + most, num - most, groups))
+        return Part(first, min(num, most), groups)
 
-    def begin(self, blocks: BlockRange) -> tuple[int, ...]:
+    def begin(self, part: Part) -> Versions:
         """The destination is about to be overwritten; returns the versions for `finish`."""
-        for slot in self._range(blocks):
-            self._set_held(slot, False)
-            slot.version += 1
-        return tuple(slot.version for slot in self._range(blocks))
+        self._held[part.cells] = False
+        self._versions[part.cells] += 1
+        return self._versions[part.cells].copy()
 
-    def finish(
-        self,
-        blocks: BlockRange,
-        versions: Sequence[int],
-        tags: Sequence[Tag],
-        digests: Sequence[int],
-    ) -> None:
-        """What a read brought: the tags it was sent under, the digests of the bytes as they lie
-        in the destination. A block is held if both are the published ones and nothing has
-        overwritten it since; otherwise it is wanted again, up to MAX_READS_PER_TAG times."""
-        again: list[int] = []
-        for offset, slot in enumerate(self._range(blocks)):
-            slot.num_pending -= 1
-            self._num_pending -= 1
-            if versions[offset] != slot.version:
-                continue
-            if (tags[offset], digests[offset]) == (slot.tag, slot.digest):
-                self._set_held(slot, True)
-                continue
-            slot.num_reads += 1
-            if not slot.num_pending and slot.num_reads < MAX_READS_PER_TAG:
-                again.append(blocks.first_block + offset)
-        self._want(again)
+    def finish(self, part: Part, versions: Versions, tags: Tags, digests: Words) -> None:
+        """What a read brought: the tags it was sent under, the digests [blocks, groups] of the
+        bytes as they lie in the destination. A cell is held if both are the published ones and
+        nothing has overwritten it since; otherwise it is wanted again, up to MAX_READS_PER_TAG
+        times."""
+        cells = part.cells
+        self._pending[cells] -= 1
+        self._num_pending -= digests.size
+        current = self._versions[cells] == versions
+        same_tag = self._manifest.tags[cells[0]].equal(tags)[:, None]
+        matches = same_tag & (self._manifest.digests[cells] == digests)
+        matches &= self._manifest.published[cells]
+        self._held[cells] |= current & matches
+        failed = current & ~matches
+        self._num_reads[cells] += failed
+        may_try = (self._pending[cells] == 0) & (self._num_reads[cells] < MAX_READS_PER_TAG)
+        again = np.zeros((part.num_blocks, len(self._groups)), bool)
+        again[:, cells[1]] = failed & may_try
+        self._want(part.first_block, again)
 
     @property
     def idle(self) -> bool:
@@ -136,39 +123,48 @@ class PullLedger:
 
     @property
     def complete(self) -> bool:
-        """Idle, and every block is held under the manifest's tag."""
-        return self.idle and not self._num_missing
+        """Idle, and everything is held under the manifest's tags."""
+        return self.idle and bool(self._held.all())
 
-    def tags(self) -> list[Tag]:
-        """Published tags of the blocks that are read, for VERIFY."""
-        return [slot.tag for slot in self._slots[self.num_present_blocks :] if slot.tag]
+    def tags(self) -> Tags:
+        """Of the blocks that are read, for VERIFY."""
+        return self._manifest.tags[self.num_present_blocks :]
 
-    def tags_of(self, blocks: BlockRange) -> list[Tag]:
-        """Tags that are published for these blocks now; `next_read` gave the range."""
-        return [slot.tag for slot in self._range(blocks) if slot.tag]
+    def tags_of(self, part: Part) -> Tags:
+        """That are published for these blocks now; `next_read` gave the part."""
+        rows, _ = part.cells
+        return Tags(
+            self._manifest.tags.block_ids[rows].copy(), self._manifest.tags.generations[rows].copy()
+        )
 
     @property
     def num_read_blocks(self) -> int:
-        """Distinct blocks that were received at least once."""
-        return sum(slot.version > 0 for slot in self._slots)
+        """Distinct blocks of which something was received at least once."""
+        return int((self._versions > 0).any(1).sum())
 
-    def _range(self, blocks: BlockRange) -> list[_Slot]:
-        return self._slots[blocks.first_block : blocks.first_block + blocks.num_blocks]
+    def _want(self, first_block: int, cells: Cells) -> None:
+        """Queue reads of cells [blocks, all groups], in as few parts as their places allow."""
+        if not cells.any():
+            return
+        rows = slice(first_block, first_block + len(cells))
+        seen = cells & ((self._versions[rows] > 0) | (self._pending[rows] > 0))
+        self.num_reread += int(seen.any(1).sum())
+        self._pending[rows] += cells
+        self._num_pending += int(cells.sum())
+        self._wanted.extend(_parts(first_block, cells))
 
-    def _set_held(self, slot: _Slot, held: bool) -> None:
-        self._num_missing += slot.held - held
-        slot.held = held
 
-    def _want(self, logical_blocks: Sequence[int]) -> None:
-        """Queue reads, neighbours together."""
-        start = 0
-        for end in range(1, len(logical_blocks) + 1):
-            if end < len(logical_blocks) and logical_blocks[end] == logical_blocks[end - 1] + 1:
-                continue
-            self._wanted.append(BlockRange(logical_blocks[start], end - start))
-            start = end
-        for logical in logical_blocks:
-            slot = self._slots[logical]
-            self.num_reread += bool(slot.version or slot.num_pending)
-            slot.num_pending += 1
-            self._num_pending += 1
+def _parts(first_block: int, cells: Cells) -> Iterator[Part]:
+    """The set cells, as rectangles: consecutive blocks of which the same groups are set."""
+    differs = (cells[1:] != cells[:-1]).any(1)
+    bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), len(cells)]
+    for start, end in pairwise(bounds):
+        for groups in _runs(cells[start]):
+            yield Part(first_block + start, end - start, groups)
+
+
+def _runs(cells: Cells) -> Iterator[GroupRange]:
+    """Consecutive groups that are set."""
+    edges = np.flatnonzero(np.diff(cells, prepend=False, append=False)).tolist()
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        yield GroupRange(first, end - first)

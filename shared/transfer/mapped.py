@@ -62,10 +62,9 @@ class MappedTransport:
         self._table = OfferTable(pool.memory, self._limits.lease_s, clock, mover)
         self._served = pool
         self._readers = Readers(cell_secret, self._stream, self._serve, _objection)
-        fingerprint = self._layout.fingerprint()
-        self._mappings = Mappings(mover, fingerprint, self._connect)
+        self._mappings = Mappings(mover, self._layout.fingerprint(), self._connect)
         self._pulls = Pulls(
-            fingerprint, self._connect, self._reads, self.traffic, self._limits, clock
+            self._layout, self._connect, self._reads, self.traffic, self._limits, clock
         )
         self._listener: socket.socket | None = None
         self._path: Path | None = None

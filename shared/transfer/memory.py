@@ -10,6 +10,7 @@ import contextlib
 from shared.clock import Clock, SystemClock
 from shared.errors import KVTransferError, PeerLostError
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import layer_groups
 from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import Attempt
@@ -17,8 +18,10 @@ from shared.tasks import Tasks
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
-from shared.transfer.ledger import BlockRange, PullLedger
+from shared.transfer.ledger import PullLedger
+from shared.transfer.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
+from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
 
@@ -70,7 +73,7 @@ class MemoryTransport:
         self._threads = DigestThreads(memory)
         self.digests = BlockDigests(memory)
         self.table = OfferTable(memory, self.limits.lease_s, self._clock, self._threads)
-        self._slots = asyncio.Semaphore(self.limits.max_pulls)
+        self._slots = Slots(self.limits.max_pulls)
         self._tasks = Tasks()
         self.loops = Loops(self._clock)
         self._address = ""
@@ -123,7 +126,7 @@ class MemoryTransport:
     async def _pull(self, request: PullRequest) -> Pulled:
         pull = _MemoryPull(request, self, self._network.at(request.source), self._clock)
         try:
-            return await pull.run(self._slots)
+            return await pull.run(self._slots.of(request.source_incarnation))
         except* KVTransferError as group:
             failure = pull_failure(group)
         raise failure
@@ -139,7 +142,9 @@ class _MemoryPull:
         self._ours = ours
         self._source = source
         self._clock = clock
-        self._ledger = PullLedger(len(request.block_ids), request.num_present_blocks)
+        self._groups = layer_groups(ours.memory.layout)
+        num_blocks = len(request.block_ids)
+        self._ledger = PullLedger(num_blocks, request.num_present_blocks, self._groups)
         self._changed = asyncio.Event()
         self._num_bytes = 0
         self._sealed_ns = clock.wall_ns()
@@ -187,9 +192,9 @@ class _MemoryPull:
             num_told = await self._hear(offer, num_told)
             if offer.state is OfferState.ENDED:
                 return self._pulled(offer, start_ns)
-            blocks = self._ledger.next_read(1)
-            if blocks is not None:
-                await self._copy(offer, blocks)
+            part = self._ledger.next_read(1)
+            if part is not None:
+                await self._copy(offer, part)
             elif not self._ledger.idle:
                 await self._changed.wait()
         await self._ours.reach("verify")
@@ -207,7 +212,7 @@ class _MemoryPull:
         """Note what was published since `num_told`, and the seal; returns the new count."""
         for publication in offer.publications[num_told:]:
             await self._source.reach("watermark")
-            self._ledger.publish(publication.first_block, publication.tags, publication.digests)
+            self._ledger.publish(publication)
             num_told += 1
         if offer.refusal is not None:
             raise_refusal(offer.refusal)
@@ -217,22 +222,23 @@ class _MemoryPull:
             self._ledger.seal(offer.manifest.tags, offer.manifest.digests)
         return num_told
 
-    async def _copy(self, offer: LiveOffer, blocks: BlockRange) -> None:
+    async def _copy(self, offer: LiveOffer, part: Part) -> None:
         self._ours.traffic.activate(self._request.attempt)
         try:
-            await self._copy_block(offer, blocks)
+            await self._copy_block(offer, part)
         finally:
             self._ours.traffic.rest(self._request.attempt)
 
-    async def _copy_block(self, offer: LiveOffer, blocks: BlockRange) -> None:
+    async def _copy_block(self, offer: LiveOffer, part: Part) -> None:
         await self._ours.reach("read")
-        tags = offer.tags(blocks.first_block, 1)
+        tags = offer.tags(part)
         assert tags is not None
-        source = self._source.memory.block(tags[0].block_id)
-        block_id = self._request.block_ids[blocks.first_block]
-        destination = self._ours.memory.block(block_id)
+        span = self._groups.span(part.groups)
+        source = self._source.memory.block(int(tags.block_ids[0]))[span]
+        block_id = self._request.block_ids[part.first_block]
+        destination = self._ours.memory.block(block_id)[span]
         half = len(source) // 2
-        versions = self._ledger.begin(blocks)
+        versions = self._ledger.begin(part)
         await self._source.reach("blocks")
         destination[:half] = source[:half]
         await self._source.reach("half_read")
@@ -240,7 +246,8 @@ class _MemoryPull:
         self._num_bytes += len(source)
         for traffic in (self._ours.traffic, self._source.traffic):
             traffic.move(self._request.attempt, len(source))
-        self._ledger.finish(blocks, versions, tags, self._ours.digests.of([block_id]))
+        digests = self._ours.digests.of([block_id], part.groups)
+        self._ledger.finish(part, versions, tags, digests)
 
     def _pulled(self, offer: LiveOffer, start_ns: int) -> Pulled:
         return Pulled(

@@ -4,29 +4,36 @@
     WRITING -> ENDED                                   remembered for one lease, so that a late
     any     -> WITHDRAWN                               reader learns it
 
-Publications are digested outside the event loop, one after another, so SEAL and END stay behind
-the pieces that came before them and the loop never waits. WRITING has no lease (R16).
+What is submitted is worked off in order: a step's layer groups are digested and published one
+after the other, each for all attempts of the step, and SEAL and END stay behind the pieces that
+came before them. The event loop never waits. WRITING has no lease (R16).
 
-The digest of a block is kept with its generation, so that a prefix offered again is not read
-again. It is kept at SEAL only: until then prefill's engine held every block of the attempt, so
-the bytes were whole when they were read.
+Digests of a block are kept with its generation, so that a prefix offered again is not read again.
+They are kept at SEAL only: until then prefill's engine held every block of the attempt, so the
+bytes were whole when they were read.
 """
 
 import asyncio
 import hmac
 import logging
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shared.clock import Clock
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.frames import Open, Refusal
 from shared.transfer.lease import LeaseHeap
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Manifest, Part, Publication, Tags
 from shared.transfer.transport import OnRelease
 
 logger = logging.getLogger(__name__)
@@ -35,8 +42,22 @@ logger = logging.getLogger(__name__)
 class Digester(Protocol):
     """Digests blocks of the pool that is offered, wherever its bytes lie."""
 
-    def digests(self, blocks: Sequence[int]) -> Awaitable[tuple[int, ...]]:
-        """Of each block, in order, as it lies there."""
+    def digests(
+        self, blocks: Sequence[int], groups: GroupRange, step: int | None
+    ) -> Awaitable[Words]:
+        """[blocks, groups], of the bytes as they lie there once the step has written these groups;
+        without a step, now."""
+
+
+@dataclass
+class _Submission:
+    """Pieces of one step, or of one attempt before it, or an attempt's last word."""
+
+    step: int | None
+    pieces: list[tuple["LiveOffer", Piece]]
+    ends: "LiveOffer | None" = None
+    run: TokenRun | None = None
+    """to seal with; without it the attempt ends"""
 
 
 class OfferState(Enum):
@@ -57,15 +78,6 @@ _REFUSALS: dict[OfferState, Refusal] = {
 }
 
 
-@dataclass(frozen=True)
-class Publication:
-    """A piece with the digests of its bytes."""
-
-    first_block: int
-    tags: tuple[Tag, ...]
-    digests: tuple[int, ...]
-
-
 class LiveOffer:
     """One attempt's offer; keeps the promise of `shared.transfer.transport.Offer`."""
 
@@ -77,30 +89,31 @@ class LiveOffer:
         self.run: TokenRun | None = None
         self.watchers: set[asyncio.Event] = set()
         """set at every change; one per reader"""
+        self.manifest = Manifest(len(table.groups))
         self._table = table
-        self._announced: set[int] = set()
+        self._announced = np.zeros(0, bool)
         self._closed_for_writing = False
-        self._published: dict[int, tuple[Tag, int]] = {}
 
-    def publish(self, piece: Piece) -> None:
+    def publish(self, piece: Piece, step: int | None = None) -> None:
         if self._closed_for_writing:
             return
-        self._table.submit(self, piece, None)
+        self._table.submit(self, piece, step)
         end = piece.first_block + len(piece.block_ids)
-        self._announced.update(range(piece.first_block, end))
+        self._announced = np.pad(self._announced, (0, max(0, end - len(self._announced))))
+        self._announced[piece.first_block : end] = True
 
     def seal(self, run: TokenRun) -> None:
         if self._closed_for_writing:
             return
-        if not self._announced or self._announced != set(range(len(self._announced))):
+        if not len(self._announced) or not self._announced.all():
             raise ValueError(f"sealed {self.attempt} with a gap in its pieces")
         self._closed_for_writing = True
-        self._table.submit(self, None, run)
+        self._table.submit_end(self, run)
 
     def end(self) -> None:
         if not self._closed_for_writing:
             self._closed_for_writing = True
-            self._table.submit(self, None, None)
+            self._table.submit_end(self, None)
 
     def withdraw(self) -> None:
         self._closed_for_writing = True
@@ -112,25 +125,14 @@ class LiveOffer:
         """Why nothing is served any more, or None."""
         return _REFUSALS.get(self.state)
 
-    @property
-    def manifest(self) -> Publication:
-        """The publication in force for every block, in logical order."""
-        entries = [self._published[logical] for logical in range(len(self._published))]
-        return Publication(
-            0, tuple(tag for tag, _ in entries), tuple(digest for _, digest in entries)
-        )
-
-    def tags(self, first_block: int, num_blocks: int) -> list[Tag] | None:
-        """Tags in force for these blocks; None if one of them is not published."""
-        logical_blocks = range(first_block, first_block + num_blocks)
-        if not num_blocks or not all(logical in self._published for logical in logical_blocks):
-            return None
-        return [self._published[logical][0] for logical in logical_blocks]
+    def tags(self, part: Part) -> Tags | None:
+        """In force for its blocks; None if not all of it is published."""
+        rows, _ = part.cells
+        return self.manifest.tags[rows] if self.manifest.has(part) else None
 
     def add(self, publication: Publication) -> None:
         self.publications.append(publication)
-        for offset, entry in enumerate(zip(publication.tags, publication.digests, strict=True)):
-            self._published[publication.first_block + offset] = entry
+        self.manifest.put(publication)
         self.notify()
 
     def notify(self) -> None:
@@ -153,12 +155,12 @@ class OfferTable:
         self.on_release: OnRelease = lambda attempt: None
         self._clock = clock
         self._digester = digester
-        self._known: dict[int, tuple[int, int]] = {}
-        """block id -> generation and digest of its bytes"""
+        self.groups = layer_groups(memory.layout)
+        self._known = _KnownDigests(memory.num_blocks, len(self.groups))
         self._offers: dict[Attempt, LiveOffer] = {}
         self._leases: LeaseHeap[Attempt] = LeaseHeap()
-        self._queue: asyncio.Queue[tuple[LiveOffer, Piece | None, TokenRun | None]]
-        self._queue = asyncio.Queue()
+        self._submitted: deque[_Submission] = deque()
+        self._any_submitted = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._offers)
@@ -180,14 +182,26 @@ class OfferTable:
         matches = hmac.compare_digest(expected.encode(), request.ticket.encode())
         return offer if offer is not None and matches else "unknown"
 
-    def submit(self, offer: LiveOffer, piece: Piece | None, run: TokenRun | None) -> None:
-        """A piece to publish; without one, a run to seal with; with neither, the end.
+    def submit(self, offer: LiveOffer, piece: Piece, step: int | None) -> None:
+        """To publish, group by group, as the step writes it; without a step, all at once.
 
         ValueError on blocks that the pool does not have.
         """
-        if piece is not None and not self._is_sound(piece):
+        if not self._is_sound(piece):
             raise ValueError(f"{offer.attempt} published blocks that this pool does not have")
-        self._queue.put_nowait((offer, piece, run))
+        newest = self._submitted[-1] if self._submitted else None
+        if newest is not None and step is not None and newest.step == step:
+            newest.pieces.append((offer, piece))
+        else:
+            self._submit(_Submission(step, [(offer, piece)]))
+
+    def submit_end(self, offer: LiveOffer, run: TokenRun | None) -> None:
+        """A run to seal with; without it, the end."""
+        self._submit(_Submission(None, [], offer, run))
+
+    def _submit(self, submission: _Submission) -> None:
+        self._submitted.append(submission)
+        self._any_submitted.set()
 
     def start(self, loops: Loops) -> None:
         """Work through what is submitted, in order; free what ran out within a tenth of a
@@ -196,18 +210,23 @@ class OfferTable:
         loops.start("kv_leases", self._expire, min(1.0, self._lease_s / 10))
 
     async def _work_off_next(self) -> None:
-        offer, piece, run = await self._queue.get()
-        if offer.state is not OfferState.WRITING:
-            return
+        while not self._submitted:
+            self._any_submitted.clear()
+            await self._any_submitted.wait()
+        submission = self._submitted.popleft()
+        offers = [offer for offer, _ in submission.pieces]
         try:
-            if piece is not None:
-                await self._publish(offer, piece)
-            elif run is not None:
-                self._seal(offer, run)
+            if submission.ends is not None:
+                offers = [submission.ends]
+                self._end(submission.ends, submission.run)
+            elif submission.step is None:
+                await self._publish(submission, self.groups.all)
             else:
-                self._end(offer)
+                for group in range(len(self.groups)):
+                    await self._publish(submission, GroupRange(group, 1))
         except Exception:
-            offer.withdraw()  # its readers must not wait for what will not come
+            for offer in offers:
+                offer.withdraw()  # its readers must not wait for what will not come
             raise
 
     async def _expire(self) -> None:
@@ -227,16 +246,20 @@ class OfferTable:
         if offer.attempt in self._leases:
             self._leases.renew(offer.attempt, self._clock.monotonic_s() + self._lease_s)
 
-    def is_fresh(self, offer: LiveOffer, first_block: int, tags: Sequence[Tag]) -> bool:
+    def is_fresh(self, offer: LiveOffer, first_block: int, tags: Tags) -> bool:
         """VERIFY (R13): the offer stands, and these tags are the ones in force in it and in the
         pool. A generation is bumped before its block is rewritten, so an equal one now means
         that every read which ended before now saw the block whole."""
         if offer.state not in (OfferState.WRITING, OfferState.SEALED):
             return False
-        if tags and offer.tags(first_block, len(tags)) != list(tags):
-            return False
-        generations = self._memory.generations
-        return all(generations[tag.block_id] == tag.generation for tag in tags)
+        if not len(tags):
+            return True
+        in_force = offer.tags(Part(first_block, len(tags), self.groups.all))
+        return (
+            in_force is not None
+            and bool(in_force.equal(tags).all())
+            and tags.hold(np.frombuffer(self._memory.generations, np.uint64))
+        )
 
     def release(self, offer: LiveOffer) -> None:
         """Decode has a verified copy. Ignored unless the offer is sealed and stands."""
@@ -251,7 +274,7 @@ class OfferTable:
         del self._offers[offer.attempt]
         offer.notify()
         for publication in offer.publications:
-            self._memory.unmap_pages(tag.block_id for tag in publication.tags)
+            self._memory.unmap_pages(publication.tags.block_ids.tolist())
 
     def close(self) -> None:
         for offer in list(self._offers.values()):
@@ -265,30 +288,61 @@ class OfferTable:
             and max(piece.block_ids) < self._memory.num_blocks
         )
 
-    async def _publish(self, offer: LiveOffer, piece: Piece) -> None:
-        tags = tuple(map(Tag, piece.block_ids, piece.generations))
-        known = zip(tags, map(self._known_digest, tags), strict=True)
-        digests = {tag: digest for tag, digest in known if digest is not None}
-        new = [tag for tag in tags if tag not in digests]
-        if new:
-            found = await self._digester.digests([tag.block_id for tag in new])
-            digests.update(zip(new, found, strict=True))
-        if offer.state is OfferState.WRITING:
-            offer.add(Publication(piece.first_block, tags, tuple(digests[tag] for tag in tags)))
+    async def _publish(self, submission: _Submission, groups: GroupRange) -> None:
+        """These groups of all its pieces, with digests that are known or asked for in one go."""
+        pieces = [
+            (offer, piece.first_block, Tags.of(piece.block_ids, piece.generations))
+            for offer, piece in submission.pieces
+            if offer.state is OfferState.WRITING
+        ]
+        unknown = [self._known.lacks(tags) for _, _, tags in pieces]
+        asked = [
+            block
+            for (_, _, tags), lacking in zip(pieces, unknown, strict=True)
+            for block in tags.block_ids[lacking].tolist()
+        ]
+        found = await self._digester.digests(asked, groups, submission.step) if asked else None
+        for (offer, first_block, tags), lacking in zip(pieces, unknown, strict=True):
+            digests = self._known.digests(tags, groups)
+            if found is not None:
+                own, found = np.split(found, [int(lacking.sum())])
+                digests[lacking] = own
+            if offer.state is OfferState.WRITING:
+                part = Part(first_block, len(tags), groups)
+                offer.add(Publication(part, tags, digests))
 
-    def _known_digest(self, tag: Tag) -> int | None:
-        generation, digest = self._known.get(tag.block_id, (None, None))
-        return digest if generation == tag.generation else None
-
-    def _seal(self, offer: LiveOffer, run: TokenRun) -> None:
-        offer.state, offer.run = OfferState.SEALED, run
-        manifest = offer.manifest
-        for tag, digest in zip(manifest.tags, manifest.digests, strict=True):
-            self._known[tag.block_id] = tag.generation, digest
+    def _end(self, offer: LiveOffer, run: TokenRun | None) -> None:
+        if offer.state is not OfferState.WRITING:
+            return
+        offer.state = OfferState.ENDED if run is None else OfferState.SEALED
+        offer.run = run
+        if run is not None:
+            self._known.keep(offer.manifest)
         self._leases.start(offer.attempt, self._clock.monotonic_s() + self._lease_s)
         offer.notify()
 
-    def _end(self, offer: LiveOffer) -> None:
-        offer.state = OfferState.ENDED
-        self._leases.start(offer.attempt, self._clock.monotonic_s() + self._lease_s)
-        offer.notify()
+
+class _KnownDigests:
+    """Digests of blocks of the pool that were sealed, by block; good for one generation."""
+
+    def __init__(self, num_blocks: int, num_groups: int) -> None:
+        self._generations = np.zeros(num_blocks, np.uint64)
+        self._is_known = np.zeros(num_blocks, bool)
+        self._digests = np.zeros((num_blocks, num_groups), np.uint64)
+
+    def keep(self, manifest: Manifest) -> None:
+        ids = manifest.tags.block_ids
+        self._generations[ids] = manifest.tags.generations
+        self._is_known[ids] = True
+        self._digests[ids] = manifest.digests
+
+    def lacks(self, tags: Tags) -> NDArray[np.bool_]:
+        """[blocks]: whose digests are not known."""
+        ids = tags.block_ids
+        same: NDArray[np.bool_] = self._generations[ids] == tags.generations
+        lacks: NDArray[np.bool_] = ~(self._is_known[ids] & same)
+        return lacks
+
+    def digests(self, tags: Tags, groups: GroupRange) -> Words:
+        """[blocks, groups], a copy; what is lacking means nothing."""
+        return self._digests[tags.block_ids, groups.first : groups.end]

@@ -13,6 +13,7 @@ import logging
 
 from shared.clock import Clock
 from shared.errors import KVTransferError, PeerLostError, ProtocolError
+from shared.kv.layer_groups import GroupRange
 from shared.protocol import TokenRun
 from shared.transfer.blocks.progress import Progress, Reads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
@@ -30,10 +31,10 @@ from shared.transfer.frames import (
     Seal,
     Verified,
     Watermark,
+    unpack_digests,
     unpack_tags,
-    unpack_words,
 )
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Part, Publication
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 
@@ -145,13 +146,14 @@ class Pull:
             if payload_bytes and not isinstance(frame, Blocks):
                 raise ProtocolError(f"{type(frame).__name__} has no payload")
             match frame:
-                case Watermark(first_block):
-                    self._ledger.publish(first_block, *_columns(frame))
+                case Watermark():
+                    self._ledger.publish(_publication(frame))
                     self._progress.note()
-                case Seal(run=run):
+                case Seal():
                     self._sealed_ns = self._clock.wall_ns()
-                    self._token_1 = run
-                    self._ledger.seal(*_columns(frame))
+                    self._token_1 = frame.run
+                    tags = unpack_tags(frame.block_ids, frame.generations)
+                    self._ledger.seal(tags, unpack_digests(frame.digests, len(tags)))
                     self._progress.note()
                 case End():
                     self._over.set()
@@ -185,6 +187,8 @@ class Pull:
             await self._stream.send(Renew())
 
 
-def _columns(frame: Watermark | Seal) -> tuple[list[Tag], tuple[int, ...]]:
+def _publication(frame: Watermark) -> Publication:
     tags = unpack_tags(frame.block_ids, frame.generations)
-    return tags, unpack_words(frame.digests, len(tags))
+    digests = unpack_digests(frame.digests, len(tags))
+    groups = GroupRange(frame.first_group, digests.shape[1])
+    return Publication(Part(frame.first_block, len(tags), groups), tags, digests)

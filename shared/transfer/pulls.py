@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable
 from shared.challenge import Challenge, ChallengeError
 from shared.clock import Clock
 from shared.errors import PeerLostError
+from shared.kv.layer_groups import layer_groups
+from shared.kv.layout import KVLayout
 from shared.protocol import VERSION
 from shared.tasks import Tasks
 from shared.transfer.blocks.progress import Progress, Reads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.pull import Pull
+from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 
@@ -35,22 +38,23 @@ class Pulls:
 
     def __init__(
         self,
-        fingerprint: str,
+        layout: KVLayout,
         connect: Callable[[str], Awaitable[FrameStream]],
         reads_of: Callable[[Progress, FrameStream], Reads],
         traffic: Traffic,
         limits: TransferLimits,
         clock: Clock,
     ) -> None:
-        """`fingerprint`: of our layout. `connect`: a stream to the source at an address, both
+        """`connect`: a stream to the source at an address, both
         ends introduced. `reads_of`: how the blocks of a pull over such a stream come."""
-        self._fingerprint = fingerprint
+        self._fingerprint = layout.fingerprint()
+        self._groups = layer_groups(layout)
         self._connect = connect
         self._reads_of = reads_of
         self._traffic = traffic
         self._limits = limits
         self._clock = clock
-        self._slots = asyncio.Semaphore(limits.max_pulls)
+        self._slots = Slots(limits.max_pulls)
         self._tasks = Tasks()
 
     async def pull(self, request: PullRequest) -> Pulled:
@@ -67,7 +71,7 @@ class Pulls:
     async def _pull(self, request: PullRequest) -> Pulled:
         stream = await self._connect(request.source)
         try:
-            progress = Progress(request)
+            progress = Progress(request, self._groups)
             pull = self._pull_over(stream, progress)
             pulled = await pull.run(self._reads_of(progress, stream))
         except BaseException:
@@ -84,7 +88,7 @@ class Pulls:
             logger.info("the lease of %s is not kept: %s", request.attempt, error)
             return
         try:
-            await self._pull_over(stream, Progress(request)).keep()
+            await self._pull_over(stream, Progress(request, self._groups)).keep()
         finally:
             stream.close()
 
@@ -93,7 +97,7 @@ class Pulls:
             progress,
             stream,
             self._fingerprint,
-            self._slots,
+            self._slots.of(progress.request.source_incarnation),
             self._traffic,
             self._limits,
             self._clock,

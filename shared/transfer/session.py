@@ -13,6 +13,8 @@ import logging
 from collections import deque
 
 from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
+from shared.kv.columns import pack_words
+from shared.kv.layer_groups import GroupRange
 from shared.transfer.blocks.progress import Served
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
@@ -32,10 +34,10 @@ from shared.transfer.frames import (
     Verify,
     Watermark,
     pack_tags,
-    pack_words,
     unpack_tags,
 )
-from shared.transfer.offers import LiveOffer, OfferState, OfferTable, Publication
+from shared.transfer.manifest import Part, Publication
+from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
 
@@ -154,8 +156,9 @@ class Session:
 
     async def _answer(self, offer: LiveOffer, request: Read | Verify | Renew) -> None:
         match request:
-            case Read(first_block, num_blocks):
-                await self._served.send(self._stream, offer, first_block, num_blocks)
+            case Read(first_block, num_blocks, first_group, num_groups):
+                part = Part(first_block, num_blocks, GroupRange(first_group, num_groups))
+                await self._served.send(self._stream, offer, part)
             case Verify(first_block, block_ids, generations):
                 tags = unpack_tags(block_ids, generations)
                 await self._stream.send(Verified(self._table.is_fresh(offer, first_block, tags)))
@@ -169,8 +172,8 @@ class Session:
 
 
 def _watermark(publication: Publication) -> Frame:
-    digests = pack_words(publication.digests)
-    return Watermark(publication.first_block, *pack_tags(publication.tags), digests)
+    part, digests = publication.part, pack_words(publication.digests)
+    return Watermark(part.first_block, part.groups.first, *pack_tags(publication.tags), digests)
 
 
 def _last_word(offer: LiveOffer) -> Frame:

@@ -17,7 +17,7 @@ from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.sent import SentBlocks, SentReads
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.offers import OfferTable
+from shared.transfer.offers import Digester, OfferTable
 from shared.transfer.pulls import Pulls, introduced
 from shared.transfer.readers import Readers
 from shared.transfer.session import Session
@@ -37,9 +37,12 @@ class TcpTransport:
         *,
         listen_at: tuple[str, int] = ("127.0.0.1", 0),
         cell_secret: str = "",
+        digester: Digester | None = None,
         limits: TransferLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """`digester`: of blocks that are offered; default: threads of this process, which know no
+        steps."""
         self._memory = memory
         self._incarnation = incarnation
         self._host, self._port = listen_at
@@ -48,11 +51,12 @@ class TcpTransport:
         self._clock = clock or SystemClock()
         self.traffic = Traffic(self._clock)
         self._digests = DigestThreads(memory)
-        self._table = OfferTable(memory, self._limits.lease_s, self._clock, self._digests)
+        digester = digester or self._digests
+        self._table = OfferTable(memory, self._limits.lease_s, self._clock, digester)
         self._served = SentBlocks(memory, self.traffic)
         self._readers = Readers(cell_secret, self._stream, self._serve)
         self._pulls = Pulls(
-            memory.layout.fingerprint(),
+            memory.layout,
             self._connect,
             self._reads,
             self.traffic,

@@ -67,7 +67,7 @@ class TransferLimits:
     lease_s: float = 30.0
     """a sealed offer waits this long for its reader's next sign of life (R16)"""
     max_pulls: int = 2
-    """pulls that read at once on one decode worker; the others wait in order"""
+    """pulls that read at once from one source; the others wait in order"""
     progress_timeout_s: float = 10.0
     """a peer that sends or takes no byte for this long is lost"""
     max_read_bytes: int = 32 * 2**20
@@ -90,8 +90,9 @@ or withdrawn (its caller knows already) or after `close`."""
 class Offer(Protocol):
     """Prefill's side of one attempt."""
 
-    def publish(self, piece: Piece) -> None:
-        """The piece's bytes are complete (R11); decode may read them from now on.
+    def publish(self, piece: Piece, step: int | None = None) -> None:
+        """The piece's bytes are complete (R11), or will be once the engine's `step` has run: decode
+        may read each layer group from the moment it is written.
 
         A later piece may replace blocks of an earlier one (the prefill was run again); decode
         reads those again. Ignored once sealed, ended or withdrawn.

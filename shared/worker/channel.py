@@ -100,6 +100,15 @@ class Reserved:
 
 
 @dataclass(frozen=True)
+class Announced:
+    """Blocks that the step of that number completes; without one, blocks that are complete."""
+
+    attempt: Attempt
+    piece: Piece
+    step: int | None
+
+
+@dataclass(frozen=True)
 class Scheduled:
     """What a step's schedule alone decided; sent before the step computes anything, so that
     hand-overs overlap with it."""
@@ -109,6 +118,7 @@ class Scheduled:
     """prompts whose first chunk is in this step, and the tokens the prefix cache gave"""
     reserved: tuple[Reserved, ...] = ()
     handed_back: tuple[Attempt, ...] = ()
+    announced: tuple[Announced, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ class StepReport:
     load: EngineLoad
     chunks: tuple[tuple[Attempt, int], ...] = ()
     tokens: tuple[TokenRun, ...] = ()
-    pieces: tuple[tuple[Attempt, Piece], ...] = ()
+    staged: tuple[tuple[Attempt, Piece], ...] = ()
     sealed: tuple[tuple[Attempt, TokenRun], ...] = ()
     ended: tuple[Attempt, ...] = ()
     finished: tuple[Attempt, ...] = ()

@@ -25,6 +25,7 @@ from shared.engine.layers.weights import WeightReader
 from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
+from shared.kv.layer_groups import layer_groups
 from shared.model.checkpoint import load_checkpoint
 from shared.mover.copies import Copies
 from shared.mover.host_copies import HostCopies
@@ -37,6 +38,7 @@ from shared.worker.channel import (
     Abort,
     Add,
     Adopt,
+    Announced,
     Beat,
     Command,
     CommandSource,
@@ -124,7 +126,7 @@ class EngineLoop:
 
     def _report_scheduled(self, output: StepOutput) -> None:
         """Between schedule and run: what overlaps with the step must not wait for it."""
-        if not (output.started or output.reserved or output.handed_back):
+        if not (output.started or output.reserved or output.handed_back or output.pieces):
             return
         self._channel.send(
             Scheduled(
@@ -132,6 +134,7 @@ class EngineLoop:
                 started=tuple(output.started),
                 reserved=tuple(Reserved(*item) for item in output.reserved),
                 handed_back=tuple(output.handed_back),
+                announced=tuple(Announced(*item) for item in output.pieces),
             )
         )
 
@@ -142,7 +145,7 @@ class EngineLoop:
             load=self._engine.load(),
             chunks=tuple(output.chunks),
             tokens=tuple(output.tokens),
-            pieces=tuple(output.pieces),
+            staged=tuple(output.staged),
             sealed=tuple(output.sealed),
             ended=tuple(output.ended),
             finished=tuple(output.finished),
@@ -170,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
     engine.grammars.on_ready = engine.hand_overs.on_ready = channel.wake
-    Mover(socket.socket(fileno=int(data_fd)), copies, engine.hand_overs.mark_of).start()
+    Mover(socket.socket(fileno=int(data_fd)), copies, engine.hand_overs.marks).start()
     _pass_memory(engine, channel)
     channel.send(
         Ready(
@@ -224,7 +227,7 @@ def _copies(engine: Engine | DelayedEngine) -> Copies:
     # A CPU engine must not pay for triton's import.
     from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
 
-    return DeviceCopies(shared_pool.tensor)
+    return DeviceCopies(shared_pool.tensor, layer_groups(engine.memory.layout))
 
 
 def _pass_memory(engine: Engine | DelayedEngine, channel: EngineChannel) -> None:

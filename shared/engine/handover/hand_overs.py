@@ -1,25 +1,28 @@
-"""KV on its way between the engine's pool and the memory that transfers read and fill.
+"""KV between the engine's pool and the workers that it is handed over to, or comes from.
 
-    prefill   blocks complete -> publish() -> copied -> reported, then the seal
-    decode    reserve() -> KV verified -> adopt() -> copied -> adopted()
+    prefill   announce() before a step, what it completes -> marks say when -> the seal
+    decode    reserve() -> KV verified -> adopt()
 
-The copies run alongside the steps (shared/engine/handover/staging.py), in the order they are asked
-for. A copy that fails ends the engine: later attempts would take its blocks for copied. On a CPU,
-where pool and memory are one, and where other workers map the pool, nothing is copied here, and all
-of it has arrived at once.
+Others read the pool, and fill reserved blocks, while steps run. A GPU's pool that nobody maps is
+staged: its blocks are copied alongside the steps (shared/engine/handover/staging.py), in the order
+they are asked for, and reported once they are copied. A copy that fails ends the engine: later
+attempts would take its blocks for copied.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Run
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
 
+from shared.engine.handover.marks import Marks, StepMarks
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.pieces import next_pieces
 from shared.engine.handover.shared_pool import SharedPool
 from shared.engine.handover.staging import HostStaging
+from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.sequence import Sequence
 from shared.kv.memory import Piece
@@ -37,21 +40,21 @@ class _Departure:
 
 
 class HandOvers:
-    """Called by the step loop, but for `mark_of`; `on_ready` is called from a thread."""
+    """Called by the step loop; `on_ready` is called from a thread."""
 
     def __init__(
         self,
         pool: BlockPool,
+        marks: Marks | None = None,
         staging: HostStaging | None = None,
         shared: SharedPool | None = None,
     ) -> None:
-        """`staging`: what is handed over goes through host memory. `shared`: the pool that others
-        map instead."""
+        """`marks`: default: of a CPU, and of blocks with one layer group. `staging`: what is
+        handed over goes through host memory. `shared`: the pool that others map instead."""
+        self.marks = marks or Marks((1,), lambda: None)
         self.shared = shared
         self._pool = pool
         self._staging = staging
-        self._marks: dict[Attempt, torch.cuda.Event] = {}
-        """of reserved attempts: steps that were started before their blocks were taken"""
         self._departing: deque[_Departure] = deque()
         self._arriving: dict[Attempt, tuple[Sequence, list[Future[None]]]] = {}
         self.on_ready: Callable[[], None] = lambda: None
@@ -72,12 +75,36 @@ class HandOvers:
         """The steps that were started so far, for `publish`."""
         return self._staging.mark() if self._staging is not None else None
 
+    def announce(
+        self, items: Run[ScheduledSequence], max_model_len: int, output: StepOutput
+    ) -> StepMarks | None:
+        """Report the blocks that a step is about to complete, for readers that watch its marks:
+        the caller makes these while it starts the step. None: nobody needs any."""
+        if self._staging is not None:
+            return None
+        computed: list[tuple[Attempt, Piece]] = []
+        for sequence, start, num_tokens, samples, _ in items:
+            length = len(sequence.token_ids) + 1
+            if sequence.spec.mode != "prefill" or sequence.ends_at(length, max_model_len):
+                continue
+            cached, new = next_pieces(self._pool, sequence, start + num_tokens, last=samples)
+            if cached is not None:
+                output.pieces.append((sequence.attempt, cached, None))
+            if new is not None:
+                computed.append((sequence.attempt, new))
+        if not computed:
+            return None
+        marks = self.marks.begin_step()
+        output.pieces.extend((attempt, piece, marks.number) for attempt, piece in computed)
+        return marks
+
     def publish(self, sequence: Sequence, mark: torch.cuda.Event | None, *, last: bool) -> None:
-        """Report what the steps up to `mark` completed, once it lies where readers see it (R11).
-        `last`: its prompt is complete."""
-        for piece in next_pieces(self._pool, sequence, last=last):
-            if self._staging is None:
-                self._departing.append(_Departure(sequence, piece))
+        """Where it is staged: report what the steps up to `mark` completed, once it lies where
+        readers see it (R11). `last`: its prompt is complete."""
+        if self._staging is None:
+            return
+        for piece in next_pieces(self._pool, sequence, sequence.num_computed_tokens, last=last):
+            if piece is None:
                 continue
             num_told = 0
             for part in self._staging.parts(piece.block_ids):
@@ -98,28 +125,14 @@ class HandOvers:
             if departure.copied is not None:
                 departure.copied.result()
             if isinstance(departure.what, Piece):
-                output.pieces.append((departure.sequence.attempt, departure.what))
+                output.staged.append((departure.sequence.attempt, departure.what))
             else:
                 output.sealed.append((departure.sequence.attempt, departure.what))
-
-    def reserve(self, attempt: Attempt) -> None:
-        """The attempt has its blocks, and nobody knows them yet; called before a step is started.
-
-        A sequence that ended while the next step ran ahead gave its blocks back, and that step
-        writes them still: the steps started so far must end before the blocks are filled. No later
-        step names them until they are adopted, so it need not wait for those.
-        """
-        if self.shared is not None:
-            self._marks[attempt] = self.shared.mark()
-
-    def mark_of(self, attempt: Attempt) -> torch.cuda.Event | None:
-        """What must have ended before a reserved attempt's blocks are filled. From any thread."""
-        return self._marks.get(attempt)
 
     def adopt(self, sequence: Sequence) -> bool:
         """Bring the verified KV of a reserved sequence into the pool. True: it is there;
         False: `adopted` returns the sequence later."""
-        self._marks.pop(sequence.attempt, None)
+        self.marks.forget(sequence.attempt)
         num_present = sequence.num_cached_tokens // self._pool.block_size
         missing = sequence.block_table[num_present:]
         if self._staging is None or not missing:
@@ -143,7 +156,7 @@ class HandOvers:
     def forget(self, sequence: Sequence) -> None:
         """The sequence is about to lose its blocks: returns once no copy touches them; outgoing
         copies finish in order, so this waits for earlier ones too."""
-        self._marks.pop(sequence.attempt, None)
+        self.marks.forget(sequence.attempt)
         _, arriving = self._arriving.pop(sequence.attempt, (sequence, []))
         copies = [copied for copied in arriving if not copied.cancel()]
         others: deque[_Departure] = deque()

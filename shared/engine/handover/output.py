@@ -20,9 +20,12 @@ class StepOutput:
     """prompt tokens computed in this step"""
     tokens: list[TokenRun] = field(default_factory=list)
     """sampled tokens; the last run of a sequence carries its finish_reason"""
-    pieces: list[tuple[Attempt, Piece]] = field(default_factory=list)
-    """mode prefill: blocks that readers can see now, of this step or earlier ones; an attempt's
-    pieces never overlap"""
+    pieces: list[tuple[Attempt, Piece, int | None]] = field(default_factory=list)
+    """mode prefill: blocks that the step of that number completes, or that were complete before;
+    an attempt's pieces never overlap"""
+    staged: list[tuple[Attempt, Piece]] = field(default_factory=list)
+    """mode prefill: blocks that readers can see now, of this step or earlier ones, instead of
+    `pieces`"""
     sealed: list[tuple[Attempt, TokenRun]] = field(default_factory=list)
     """mode prefill: all pieces are out, token 1 is sampled, blocks stay until release()"""
     ended: list[Attempt] = field(default_factory=list)

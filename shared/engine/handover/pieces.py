@@ -5,20 +5,23 @@ from shared.engine.scheduling.sequence import Sequence
 from shared.kv.memory import Piece
 
 
-def next_pieces(pool: BlockPool, sequence: Sequence, *, last: bool) -> list[Piece]:
-    """Blocks completed since the previous call; with `last` also the partial one at the end.
-
-    The cached prefix is apart, the first: it may be there already.
+def next_pieces(
+    pool: BlockPool, sequence: Sequence, num_tokens: int, *, last: bool
+) -> tuple[Piece | None, Piece | None]:
+    """Blocks that are complete with the first `num_tokens` computed, since the previous call:
+    those of the cached prefix, which are there already, and those that are computed. With `last`
+    also the partial one at the end.
     """
-    table = sequence.block_table
-    end = len(table) if last else sequence.num_computed_tokens // pool.block_size
+    end = len(sequence.block_table) if last else num_tokens // pool.block_size
     cached = sequence.num_cached_tokens // pool.block_size
-    pieces: list[Piece] = []
-    for stop in (cached, end):
-        first = sequence.num_published_blocks
-        if stop > first:
-            block_ids = tuple(table[first:stop])
-            generations = tuple(pool.generations[block] for block in block_ids)
-            pieces.append(Piece(first, block_ids, generations))
-            sequence.num_published_blocks = stop
-    return pieces
+    return _piece(pool, sequence, cached), _piece(pool, sequence, end)
+
+
+def _piece(pool: BlockPool, sequence: Sequence, end: int) -> Piece | None:
+    """Up to this block; None if that was reported."""
+    first = sequence.num_published_blocks
+    if end <= first:
+        return None
+    sequence.num_published_blocks = end
+    block_ids = tuple(sequence.block_table[first:end])
+    return Piece(first, block_ids, tuple(pool.generations[block] for block in block_ids))

@@ -1,11 +1,7 @@
 """A KV pool in GPU memory that other workers of this host map, so that nothing is staged.
 
-Prefill's blocks are read where they lie, decode's are filled where they are used. A piece is
-reported with the step that completed it: a step is booked once its tokens are known, and by then
-the device has ended it.
+Prefill's blocks are read where they lie, decode's are filled where they are used.
 """
-
-import torch
 
 from shared.engine.layers.kv_cache import TORCH_DTYPES, pool_shape
 from shared.kv.layout import KVLayout
@@ -27,9 +23,3 @@ class SharedPool:
     def descriptor(self) -> int:
         """A new descriptor that the pool can be mapped by; the caller closes it."""
         return self._memory.descriptor()
-
-    def mark(self) -> torch.cuda.Event:
-        """The steps that were started so far."""
-        event = torch.cuda.Event()
-        event.record()
-        return event

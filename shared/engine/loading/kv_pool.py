@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import torch
 
 from shared.engine.handover.hand_overs import HandOvers
+from shared.engine.handover.marks import Marks
 from shared.engine.handover.shared_pool import SharedPool
 from shared.engine.handover.staging import HostStaging
 from shared.engine.layers.kv_cache import device_pool, pool_of
 from shared.engine.scheduling.block_pool import BlockPool
+from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 
@@ -27,7 +29,20 @@ class KVPool:
 
     def hand_overs(self, blocks: BlockPool) -> HandOvers:
         """Of an engine that schedules these blocks."""
-        return HandOvers(blocks, self.staging, self.shared)
+        record = _event if self.tensor.is_cuda else _nothing
+        marks = Marks(layer_groups(self.memory.layout).layer_ends, record)
+        return HandOvers(blocks, marks, self.staging, self.shared)
+
+
+def _event() -> torch.cuda.Event:
+    """The work that was started on the current stream so far."""
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def _nothing() -> None:
+    """Whatever a CPU has started it has done."""
 
 
 def create_pool(

@@ -6,7 +6,7 @@ import torch
 
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.rank_processes.followers import Followers
-from shared.engine.running.model_runner import Runner
+from shared.engine.running.model_runner import OnStored, Runner
 from shared.engine.scheduling.batch import HostBatch
 
 
@@ -24,7 +24,13 @@ class LeadingRunner:
         self.runs_ahead = runner.runs_ahead
 
     @torch.inference_mode()
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
+        assert on_stored is None, "several ranks hand no KV over"
         with self._followers.explained():
             self._followers.send(batch)
             if batch.awaits_tokens:

@@ -15,6 +15,7 @@ from shared.engine.layers.model import Model
 from shared.engine.layers.paged_attention import PagedAttention
 from shared.engine.running.decode_graphs import DecodeGraphs
 from shared.engine.running.empty_steps import decode_step
+from shared.engine.running.model_runner import OnStored, watched
 from shared.engine.running.step_inputs import StepInputs
 from shared.engine.scheduling.batch import HostBatch
 
@@ -45,22 +46,34 @@ class DeviceRunner:
         self._logits = torch.empty(0)
 
     @torch.inference_mode()
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         """Step 7 on a GPU, and step 5's prompts: see Runner. Logits are of the model's type, and
         valid until the next call."""
-        return self._run(batch, previous, eager=self._eager)
+        return self._run(batch, previous, on_stored, eager=self._eager)
 
     @torch.inference_mode()
     def run_eagerly(self, batch: HostBatch) -> torch.Tensor:
         """The same kernel by kernel; no graph is captured."""
-        return self._run(batch, None, eager=True)
+        return self._run(batch, None, None, eager=True)
 
     def rehearsal(self) -> HostBatch | None:
         """See Runner: a decode step of the largest size that has no graph yet."""
         missing = () if self._eager else self.graphs.missing
         return decode_step(missing[-1]) if missing else None
 
-    def _run(self, batch: HostBatch, previous: torch.Tensor | None, *, eager: bool) -> torch.Tensor:
+    def _run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None,
+        on_stored: OnStored | None,
+        *,
+        eager: bool,
+    ) -> torch.Tensor:
         shape = batch.shape
         decodes = shape.num_tokens == shape.num_sequences == shape.num_logits_rows
         if decodes and not shape.num_copies:
@@ -69,7 +82,8 @@ class DeviceRunner:
         if shape.num_copies:
             copy_blocks(self.kv_pool, tensors.copies)
         self._attention.begin(tensors, self.kv_pool)
-        hidden = self._model.forward(tensors, self.kv_pool, self._attention)
+        attention = watched(self._attention, on_stored)
+        hidden = self._model.forward(tensors, self.kv_pool, attention)
         if not shape.num_logits_rows:
             return hidden[:0]
         return self._model.logits(hidden.index_select(0, tensors.logits_rows))

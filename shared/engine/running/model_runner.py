@@ -3,6 +3,7 @@
 Nothing is read back from the device, and no tensor of a batch is looked at on the host.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,6 +17,9 @@ from shared.engine.layers.kv_cache import copy_blocks
 from shared.engine.layers.model import Model
 from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
 
+OnStored = Callable[[int], None]
+"""the work that writes K and V of this layer has been started"""
+
 
 class Runner(Protocol):
     """The model behind an engine."""
@@ -25,10 +29,16 @@ class Runner(Protocol):
         """A call of `run` returns before the device is done, so that the host may put the next
         step together meanwhile."""
 
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         """Do the batch's block copies, write K and V of its T tokens into the pool, and return the
         logits of its logits_rows, [R, vocab_size]. `previous`: i64, the tokens that the step
-        before sampled, for a batch that awaits them."""
+        before sampled, for a batch that awaits them. `on_stored`: called while the step is
+        started, unless it is started as a whole."""
 
     def rehearsal(self) -> HostBatch | None:
         """A step nobody asked for: run it while there is nothing else to do, and a later one will
@@ -46,16 +56,41 @@ class ModelRunner:
         self._attention = attention
 
     @torch.inference_mode()
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         """See Runner; logits are f32."""
         tensors = padded(to_tensors(batch, previous), layers.MIN_ROWS)
         copy_blocks(self._kv_pool, tensors.copies)
-        hidden = self._model.forward(tensors, self._kv_pool, self._attention)
+        attention = watched(self._attention, on_stored)
+        hidden = self._model.forward(tensors, self._kv_pool, attention)
         logits = self._model.logits(hidden.index_select(0, tensors.logits_rows))
         return logits[: batch.shape.num_logits_rows].float()
 
     def rehearsal(self) -> HostBatch | None:
         return None
+
+
+def watched(attention: Attention, on_stored: OnStored | None) -> Attention:
+    """Attention of a layer begins once its K and V are stored: tell so then."""
+    if on_stored is None:
+        return attention
+
+    def attend(
+        queries: torch.Tensor,
+        kv_pool: torch.Tensor,
+        layer: int,
+        batch: BatchTensors,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        on_stored(layer)
+        return attention(queries, kv_pool, layer, batch, scale, window)
+
+    return attend
 
 
 def to_tensors(batch: HostBatch, previous: torch.Tensor | None = None) -> BatchTensors:

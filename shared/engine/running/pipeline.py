@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from shared.engine.handover.marks import StepMarks
 from shared.engine.running.model_runner import Runner
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
@@ -30,6 +31,8 @@ class StartedStep:
     tokens: SampledTokens
     rows: dict[Sequence, int]
     """which of the tokens is whose"""
+    marks: StepMarks | None
+    """of its layer groups, where somebody waits for them"""
     mark: torch.cuda.Event | None
     """when its K and V are in the pool, where somebody reads them from there"""
 
@@ -56,9 +59,10 @@ class StepPipeline:
         """A step was started that has not been handed back."""
         return self._in_flight is not None
 
-    def turn(self, scheduled: ScheduledBatch) -> list[StartedStep]:
-        """Start this step if it computes anything; the steps to book now, oldest first."""
-        started = self._start(scheduled) if scheduled.items else None
+    def turn(self, scheduled: ScheduledBatch, marks: StepMarks | None = None) -> list[StartedStep]:
+        """Start this step if it computes anything, and make its marks; the steps to book now,
+        oldest first."""
+        started = self._start(scheduled, marks) if scheduled.items else None
         done = self.drain()
         self._in_flight = started
         if not self._runner.runs_ahead or _needs_its_tokens(scheduled.items):
@@ -70,12 +74,15 @@ class StepPipeline:
         step, self._in_flight = self._in_flight, None
         return [] if step is None else [step]
 
-    def _start(self, scheduled: ScheduledBatch) -> StartedStep:
+    def _start(self, scheduled: ScheduledBatch, marks: StepMarks | None) -> StartedStep:
         """Run the model and sample."""
         items, before = scheduled.items, self._in_flight
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
-        logits = self._runner.run(batch, before.tokens.device_ids if before else None)
+        previous = before.tokens.device_ids if before else None
+        logits = self._runner.run(batch, previous, marks.on_stored if marks else None)
+        if marks is not None:
+            marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
@@ -85,7 +92,7 @@ class StepPipeline:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        return StartedStep(items, tokens, rows, self._mark())
+        return StartedStep(items, tokens, rows, marks, self._mark())
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:

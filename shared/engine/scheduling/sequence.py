@@ -117,7 +117,7 @@ class Sequence:
         self.num_committed_blocks = 0
         """leading blocks that carry their hash in the pool"""
         self.num_published_blocks = 0
-        """leading blocks already offered as pieces (mode prefill)"""
+        """leading blocks already reported as pieces (mode prefill)"""
         self.num_preemptions = 0
         self.pinned = False
         """holds every block it can ever need and is not preempted any more"""
@@ -172,11 +172,15 @@ class Sequence:
         """The output is complete and nothing can follow it."""
         return self.grammar is not None and self.grammar.is_stopped
 
+    def ends_at(self, length: int, max_model_len: int) -> bool:
+        """Whatever its token is that makes it so long, it is the last one."""
+        full = length - self.work.num_prompt_tokens >= self.work.sampling.max_tokens
+        return full or length >= max_model_len
+
     def ends_in_flight(self, max_model_len: int) -> bool:
         """Whatever token it awaits, that one is its last."""
-        length = self.num_tokens_ahead
-        full = length - self.work.num_prompt_tokens >= self.work.sampling.max_tokens
-        return self.num_awaited_tokens > 0 and (full or length >= max_model_len)
+        awaits = self.num_awaited_tokens > 0
+        return awaits and self.ends_at(self.num_tokens_ahead, max_model_len)
 
     def told(self, run: TokenRun) -> TokenRun:
         """What is reported of a run: the first of a handed-over sequence begins with token 1 once
@@ -198,9 +202,7 @@ class Sequence:
             return "stop"
         if token_id in sampling.eos_token_ids and not sampling.ignore_eos:
             return "stop"
-        if self.num_output_tokens >= sampling.max_tokens or len(self.token_ids) >= max_model_len:
-            return "length"
-        return None
+        return "length" if self.ends_at(len(self.token_ids), max_model_len) else None
 
 
 def max_kv_tokens(spec: SequenceSpec, max_model_len: int) -> int:

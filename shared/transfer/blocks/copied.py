@@ -5,16 +5,16 @@ conversation crosses the connection. Whether blocks are fresh is seen in the map
 """
 
 import os
-from collections.abc import Sequence
 
 from shared.errors import ProtocolError
+from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.transfer.blocks.mapping import Mappings
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool
-from shared.transfer.ledger import BlockRange, Tag
+from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
@@ -35,18 +35,18 @@ class CopiedReads:
         self._request = progress.request
         self._ledger = progress.ledger
         self._mappings = mappings
-        self._block_bytes = layout.block_bytes
+        self._groups = layer_groups(layout)
         self._traffic = traffic
-        self._max_blocks = max(1, limits.max_read_bytes // layout.block_bytes)
+        self._max_bytes = limits.max_read_bytes
 
     async def bring(self) -> None:
         """One copy at a time; `changed` is cleared before the ledger is asked, so no want is
         missed."""
         while True:
             self._progress.changed.clear()
-            while blocks := self._ledger.next_read(self._max_blocks):
+            while part := self._ledger.next_read(self._max_bytes):
                 self._traffic.activate(self._request.attempt)
-                await self._copy(blocks)
+                await self._copy(part)
             self._traffic.rest(self._request.attempt)
             await self._progress.changed.wait()
 
@@ -54,24 +54,24 @@ class CopiedReads:
         del payload_bytes
         raise ProtocolError(f"a source that is mapped sends no {type(frame).__name__}")
 
-    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+    async def is_fresh(self, tags: Tags) -> bool:
         return (await self._mappings.of(self._request)).is_fresh(tags)
 
     async def settle(self) -> None:
         """Nothing to wait for: a copy that is cancelled ends before its caller goes on (R18)."""
 
-    async def _copy(self, blocks: BlockRange) -> None:
+    async def _copy(self, part: Part) -> None:
         mapping = await self._mappings.of(self._request)
-        end = blocks.first_block + blocks.num_blocks
-        tags = self._ledger.tags_of(blocks)
-        versions = self._ledger.begin(blocks)
+        rows, _ = part.cells
+        tags = self._ledger.tags_of(part)
+        versions = self._ledger.begin(part)
         digests = await mapping.fetch(
-            self._request.attempt, tags, self._request.block_ids[blocks.first_block : end]
+            self._request.attempt, tags, self._request.block_ids[rows], part.groups
         )
-        num_bytes = blocks.num_blocks * self._block_bytes
+        num_bytes = part.num_blocks * self._groups.num_bytes(part.groups)
         self._traffic.move(self._request.attempt, num_bytes)
         self._progress.num_bytes += num_bytes
-        self._ledger.finish(blocks, versions, tags, digests)
+        self._ledger.finish(part, versions, tags, digests)
         self._progress.note()
 
 
@@ -84,9 +84,7 @@ class ShownPool:
         self.memory = memory
         self._pool = pool
 
-    async def send(
-        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
-    ) -> None:
+    async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         raise ProtocolError("this source sends no blocks; its pool is to be mapped")
 
     async def show_pool(self, stream: FrameStream) -> None:

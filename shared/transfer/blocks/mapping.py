@@ -18,12 +18,14 @@ from shared.errors import (
     PeerLostError,
     ProtocolError,
 )
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange
 from shared.kv.peer_memory import PeerTable
 from shared.protocol import Attempt
 from shared.tasks import Tasks, settled
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Pool
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Tags
 from shared.transfer.pull import open_attempt
 from shared.transfer.transport import PullRequest
 
@@ -45,13 +47,19 @@ class BlockMover(Protocol):
         """Returns once nothing of that pool is mapped; nothing happens if it was not."""
 
     async def fetch(
-        self, attempt: Attempt, source: str, source_blocks: Sequence[int], blocks: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Copy into `blocks` of ours; the digests of what lies there now. CorruptPieceError if
-        it could not be done."""
+        self,
+        attempt: Attempt,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+    ) -> Words:
+        """Copy layer groups into `blocks` of ours; the digests [blocks, groups] of what lies there
+        now. CorruptPieceError if it could not be done."""
 
-    async def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Of blocks of our own pool."""
+    async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
+        """[blocks, groups], of our own pool, once the step has written these groups; without a
+        step, now."""
 
 
 class Mapping:
@@ -86,25 +94,21 @@ class Mapping:
             await self._mover.unmap(self.source)
 
     async def fetch(
-        self, attempt: Attempt, tags: Sequence[Tag], blocks: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Copy blocks of the source into `blocks` of ours; digests of the copies."""
+        self, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
+    ) -> Words:
+        """Copy layer groups of the source's blocks into `blocks` of ours; digests [blocks, groups]
+        of the copies."""
+        source_blocks = tags.block_ids.tolist()
         try:
-            return await self._mover.fetch(
-                attempt, self.source, [tag.block_id for tag in tags], blocks
-            )
+            return await self._mover.fetch(attempt, self.source, source_blocks, blocks, groups)
         except CorruptPieceError:
             self._standing()
             raise
 
-    def is_fresh(self, tags: Sequence[Tag]) -> bool:
+    def is_fresh(self, tags: Tags) -> bool:
         """R13: the source's generations are those of the tags. A generation is raised before its
         block is overwritten, so every copy that ended before now saw these blocks whole."""
-        generations = self._standing().generations
-        return all(
-            tag.block_id < len(generations) and generations[tag.block_id] == tag.generation
-            for tag in tags
-        )
+        return tags.hold(self._standing().generations)
 
     def _standing(self) -> PeerTable:
         if self._table is None:

@@ -1,12 +1,13 @@
 """What the conversation of a pull and the bytes of it have in common."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
+from shared.kv.layer_groups import LayerGroups
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame
-from shared.transfer.ledger import PullLedger, Tag
+from shared.transfer.ledger import PullLedger
+from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.transport import PullRequest
 
@@ -14,9 +15,9 @@ from shared.transfer.transport import PullRequest
 class Progress:
     """How far one pull is: its ledger, and events for those that wait for it to change."""
 
-    def __init__(self, request: PullRequest) -> None:
+    def __init__(self, request: PullRequest, groups: LayerGroups) -> None:
         self.request = request
-        self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks)
+        self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks, groups)
         self.num_bytes = 0
         """payload that arrived"""
         self.changed = asyncio.Event()
@@ -42,7 +43,7 @@ class Reads(Protocol):
         """What the source answers to a read or to the question whether blocks are fresh.
         ProtocolError if nothing like it was asked."""
 
-    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+    async def is_fresh(self, tags: Tags) -> bool:
         """R13, after the last read: these blocks of the source, the first one that is not present
         and all that follow, were not overwritten before that read ended."""
 
@@ -53,9 +54,7 @@ class Reads(Protocol):
 class Served(Protocol):
     """Prefill's end: how blocks leave. ProtocolError for what is not done here."""
 
-    async def send(
-        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
-    ) -> None:
+    async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         """Answer a Read: the bytes as they lie in the pool now."""
 
     async def show_pool(self, stream: FrameStream) -> None:

@@ -10,10 +10,11 @@ timing.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 
 from shared.errors import ProtocolError
+from shared.kv.columns import Words
+from shared.kv.layer_groups import layer_groups
 from shared.kv.memory import KVMemory
 from shared.tasks import settled
 from shared.transfer.blocks.progress import Progress
@@ -29,7 +30,8 @@ from shared.transfer.frames import (
     pack_tags,
     unpack_tags,
 )
-from shared.transfer.ledger import BlockRange, Tag
+from shared.transfer.ledger import Versions
+from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
@@ -57,26 +59,26 @@ class SentReads:
         self._stream = stream
         self._digests = digests
         self._memory = digests.memory
+        self._groups = layer_groups(digests.memory.layout)
         self._traffic = traffic
         self._limits = limits
-        self._in_flight: deque[BlockRange] = deque()
-        self._digesting: list[asyncio.Future[tuple[int, ...]]] = []
+        self._in_flight: deque[Part] = deque()
+        self._digesting: list[asyncio.Future[Words]] = []
         self._checks = asyncio.TaskGroup()
         self._verdict: asyncio.Future[bool] | None = None
         self._moved = partial(traffic.move, progress.request.attempt)
 
     async def bring(self) -> None:
         """Keep a few reads in flight for what is wanted."""
-        max_blocks = max(1, self._limits.max_read_bytes // self._memory.layout.block_bytes)
         async with self._checks:
             while True:
                 while len(self._in_flight) < self._limits.num_pipelined_reads:
-                    blocks = self._ledger.next_read(max_blocks)
-                    if blocks is None:
+                    part = self._ledger.next_read(self._limits.max_read_bytes)
+                    if part is None:
                         break
-                    self._in_flight.append(blocks)
+                    self._in_flight.append(part)
                     self._traffic.activate(self._request.attempt)
-                    await self._stream.send(Read(*blocks))
+                    await self._stream.send(Read(part.first_block, part.num_blocks, *part.groups))
                 self._progress.changed.clear()
                 await self._progress.changed.wait()
 
@@ -88,7 +90,7 @@ class SentReads:
         else:
             raise ProtocolError(f"a source sends no {type(frame).__name__} here")
 
-    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+    async def is_fresh(self, tags: Tags) -> bool:
         self._verdict = asyncio.get_running_loop().create_future()
         await self._stream.send(Verify(self._ledger.num_present_blocks, *pack_tags(tags)))
         return await self._verdict
@@ -100,38 +102,36 @@ class SentReads:
     async def _receive(self, frame: Blocks, payload_bytes: int) -> None:
         """The answer to the oldest read."""
         tags = unpack_tags(frame.block_ids, frame.generations)
-        if not self._in_flight or self._in_flight[0] != (frame.first_block, len(tags)):
+        if not self._in_flight or self._in_flight[0][:2] != (frame.first_block, len(tags)):
             raise ProtocolError("the source answers what was not asked")
-        blocks = self._in_flight.popleft()
-        if payload_bytes != blocks.num_blocks * self._memory.layout.block_bytes:
+        part = self._in_flight.popleft()
+        block_bytes = self._groups.num_bytes(part.groups)
+        if payload_bytes != part.num_blocks * block_bytes:
             raise ProtocolError("a payload is not as long as its blocks")
         self._progress.changed.set()
-        num_digested = max(1, DIGEST_BYTES // self._memory.layout.block_bytes)
-        for start in range(0, blocks.num_blocks, num_digested):
+        num_digested = max(1, DIGEST_BYTES // block_bytes)
+        for start in range(0, part.num_blocks, num_digested):
             some = tags[start : start + num_digested]
-            await self._fill(BlockRange(blocks.first_block + start, len(some)), some)
+            await self._fill(Part(part.first_block + start, len(some), part.groups), some)
         if not self._in_flight:
             self._traffic.rest(self._request.attempt)
         self._progress.num_bytes += payload_bytes
 
-    async def _fill(self, blocks: BlockRange, tags: Sequence[Tag]) -> None:
-        """Receive blocks into their destination; a thread digests them while the next arrive."""
-        end = blocks.first_block + blocks.num_blocks
-        block_ids = self._request.block_ids[blocks.first_block : end]
-        versions = self._ledger.begin(blocks)
-        await self._stream.receive_into(block_views(self._memory, block_ids), self._moved)
-        digesting = self._digests.digests(block_ids)
+    async def _fill(self, part: Part, tags: Tags) -> None:
+        """Receive a part into its destination; a thread digests it while the next arrives."""
+        rows, _ = part.cells
+        block_ids = self._request.block_ids[rows]
+        versions = self._ledger.begin(part)
+        views = block_views(self._memory, block_ids, self._groups.span(part.groups))
+        await self._stream.receive_into(views, self._moved)
+        digesting = self._digests.digests(block_ids, part.groups)
         self._digesting.append(digesting)
-        self._checks.create_task(self._check(blocks, versions, tags, digesting))
+        self._checks.create_task(self._check(part, versions, tags, digesting))
 
     async def _check(
-        self,
-        blocks: BlockRange,
-        versions: Sequence[int],
-        tags: Sequence[Tag],
-        digesting: "asyncio.Future[tuple[int, ...]]",
+        self, part: Part, versions: Versions, tags: Tags, digesting: "asyncio.Future[Words]"
     ) -> None:
-        self._ledger.finish(blocks, versions, tags, await asyncio.shield(digesting))
+        self._ledger.finish(part, versions, tags, await asyncio.shield(digesting))
         self._digesting.remove(digesting)
         self._progress.note()
 
@@ -141,18 +141,18 @@ class SentBlocks:
 
     def __init__(self, memory: KVMemory, traffic: Traffic) -> None:
         self._memory = memory
+        self._groups = layer_groups(memory.layout)
         self._traffic = traffic
 
-    async def send(
-        self, stream: FrameStream, offer: LiveOffer, first_block: int, num_blocks: int
-    ) -> None:
+    async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         """Reuse while they are sent is not noticed here: VERIFY comes later."""
-        tags = offer.tags(first_block, num_blocks)
-        if tags is None or num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
+        tags = offer.tags(part)
+        if tags is None or part.num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
             raise ProtocolError("a reader asks for blocks that are not published")
-        payload = block_views(self._memory, [tag.block_id for tag in tags])
+        span = self._groups.span(part.groups)
+        payload = block_views(self._memory, tags.block_ids.tolist(), span)
         moved = partial(self._traffic.move, offer.attempt)
-        await stream.send(Blocks(first_block, *pack_tags(tags)), payload, moved)
+        await stream.send(Blocks(part.first_block, *pack_tags(tags)), payload, moved)
 
     async def show_pool(self, stream: FrameStream) -> None:
         raise ProtocolError("this source sends its blocks; its pool cannot be mapped")

@@ -16,6 +16,7 @@ import torch
 
 from services.cli.bench.engine.figures.figure import Figure
 from shared.engine.engine import Engine
+from shared.engine.running.model_runner import OnStored
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import HostTokens, SampledToken
 from shared.engine.scheduling.batch import HostBatch
@@ -121,7 +122,12 @@ def _spec(number: int, longest: int) -> SequenceSpec:
 class _NoModel:
     runs_ahead = True
 
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         return torch.empty(0)
 
     def rehearsal(self) -> HostBatch | None:

@@ -1,0 +1,95 @@
+"""When the device is done with work that a hand-over has to wait for.
+
+    prefill   a step writes a layer group of the blocks it completes  -> of_step
+    decode    steps that may still write what a reserved attempt's blocks were before -> of_attempt
+
+A mark is what the device calls it: a CUDA event; None on a CPU, where work is done once it is
+started. The step loop makes marks, others wait for them.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shared.protocol import Attempt
+
+Mark = Any
+
+
+class StepMarks:
+    """Of one step, a mark for each layer group."""
+
+    def __init__(self, number: int, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
+        self.number = number
+        """of the step"""
+        self._layer_ends = layer_ends
+        self._record = record
+        self._marks: list[Mark] = []
+        self._changed = threading.Condition()
+
+    def on_stored(self, layer: int) -> None:
+        """The work that writes K and V of this layer has been started; called layer by layer."""
+        if layer + 1 == self._layer_ends[len(self._marks)]:
+            self._add()
+
+    def finish(self) -> None:
+        """All of the step's work has been started, whichever way."""
+        while len(self._marks) < len(self._layer_ends):
+            self._add()
+
+    def of_group(self, group: int) -> Mark:
+        """Waits until the group's work has been started."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._marks) > group)
+            return self._marks[group]
+
+    def _add(self) -> None:
+        with self._changed:
+            self._marks.append(self._record())
+            self._changed.notify_all()
+
+
+class Marks:
+    """`of_step` and `of_attempt` may be called from any thread, the others by the step loop."""
+
+    def __init__(self, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
+        """`record`: a mark of the work that was started so far."""
+        self._layer_ends = layer_ends
+        self._record = record
+        self._num_steps = 0
+        self._steps: dict[int, StepMarks] = {}
+        """that are not booked yet"""
+        self._attempts: dict[Attempt, Mark] = {}
+
+    def begin_step(self) -> StepMarks:
+        """To be made while the next step is started."""
+        self._num_steps += 1
+        marks = StepMarks(self._num_steps, self._layer_ends, self._record)
+        self._steps[marks.number] = marks
+        return marks
+
+    def end_step(self, step: int) -> None:
+        """The device is done with it."""
+        self._steps.pop(step, None)
+
+    def of_step(self, step: int, group: int) -> Mark:
+        """What the step writes of the layer groups up to this one. Waits until it is started."""
+        marks = self._steps.get(step)
+        return None if marks is None else marks.of_group(group)
+
+    def reserve(self, attempt: Attempt) -> None:
+        """The attempt has its blocks, and nobody knows them yet; called before a step is started.
+
+        A sequence that ended while the next step ran ahead gave its blocks back, and that step
+        writes them still: the steps started so far must end before the blocks are filled. No later
+        step names them until they are adopted, so it need not wait for those.
+        """
+        self._attempts[attempt] = self._record()
+
+    def of_attempt(self, attempt: Attempt) -> Mark:
+        """What must have ended before a reserved attempt's blocks are filled."""
+        return self._attempts.get(attempt)
+
+    def forget(self, attempt: Attempt) -> None:
+        """Its blocks are filled, or it has none any more."""
+        self._attempts.pop(attempt, None)
