@@ -24,7 +24,7 @@ import torch
 
 from shared.engine.counters import EngineCounters
 from shared.engine.handover.hand_overs import HandOvers
-from shared.engine.handover.marks import StepMarks
+from shared.engine.handover.marks import StepMarks, host_marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
@@ -64,7 +64,7 @@ class Engine:
         self.memory = memory
         self.role = role
         self.grammars = grammars or Grammars(None)
-        self.hand_overs = hand_overs or HandOvers(scheduler.pool)
+        self.hand_overs = hand_overs or HandOvers(scheduler.pool, host_marks(memory.layout))
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner

@@ -63,7 +63,7 @@ class HostCopies:
                 np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
             digesting.append(self._threads.submit(self._digests.of, blocks[some], groups))
         peer.forget_pages()
-        return np.concatenate([done.result() for done in digesting])
+        return _joined(digesting, groups)
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         del after  # the caller has waited
@@ -71,7 +71,7 @@ class HostCopies:
             self._threads.submit(self._digests.of, blocks[some], groups)
             for some in self._turns(len(blocks), groups)
         ]
-        return np.concatenate([done.result() for done in digesting])
+        return _joined(digesting, groups)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -82,3 +82,8 @@ class HostCopies:
         step = max(1, DIGEST_BYTES // self._groups.num_bytes(groups))
         for start in range(0, num_blocks, step):
             yield slice(start, start + step)
+
+
+def _joined(digesting: Sequence[Future[Words]], groups: GroupRange) -> Words:
+    found = [done.result() for done in digesting]
+    return np.concatenate(found) if found else np.empty((0, groups.num), np.uint64)

@@ -75,14 +75,13 @@ class PullLedger:
         self._num_reads[given_up] = 0
         self._want(0, given_up)
 
-    def next_read(self, max_bytes: int) -> Part | None:
+    def next_read(self, max_bytes: int, *, joined: bool = False) -> Part | None:
         """The oldest that is wanted, at least a block of it and at most `max_bytes`; None when
-        nothing is wanted. Groups that were published one after the other are read together if
-        nobody read the first of them meanwhile."""
+        nothing is wanted. `joined`: with the groups of the same blocks that are wanted next."""
         if not self._wanted:
             return None
         part = self._wanted.popleft()
-        while self._wanted and part.continues_with(self._wanted[0]):
+        while joined and self._wanted and part.continues_with(self._wanted[0]):
             part = part.joined(self._wanted.popleft())
         first, num, groups = part
         most = max(1, max_bytes // self._groups.num_bytes(groups))

@@ -117,7 +117,9 @@ class Manifest:
 
     def has(self, part: Part) -> bool:
         """All of it is published."""
-        inside = part.first_block + part.num_blocks <= len(self) and part.num_blocks > 0
+        first, num, groups = part
+        inside = first >= 0 < num and first + num <= len(self)
+        inside &= groups.first >= 0 < groups.num and groups.end <= self.published.shape[1]
         return inside and bool(self.published[part.cells].all())
 
     def whole(self) -> Publication:

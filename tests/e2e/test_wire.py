@@ -6,12 +6,14 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.kv.layout import num_blocks_for
+from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.layout import KVLayout, num_blocks_for
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,
@@ -22,6 +24,7 @@ from shared.transfer.frames import (
     Verify,
     Watermark,
 )
+from shared.transfer.manifest import Part
 from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import KVProxy, ProxyThread, free_port
 from tests.support.fakes.proxy import (
@@ -38,6 +41,7 @@ CHUNK = 96
 BLOCK_SIZE = 16
 BLOCK_BYTES = 49_152
 """of the demo model: 2 (K, V) * 6 layers * 2 heads * 16 tokens * 32 numbers * 4 bytes"""
+GROUPS = layer_groups(KVLayout("demo", "float32", 6, 2, 2, 32, BLOCK_SIZE))
 LEASE_S = 3.0
 RETURN_S = 0.5
 PREFIX_FIELDS = (0, 4, 6, 10, 14, 22, 26)
@@ -121,14 +125,17 @@ def predicted(bed: Bed, num_tokens: int) -> WireBytes:
     assert isinstance(sealed.frame, Seal)
     ends = [*range(CHUNK, num_tokens, CHUNK), num_tokens]
     blocks = [num_blocks_for(end, BLOCK_SIZE) for end in ends]
-    pieces = [end - start for start, end in zip([0, *blocks], blocks, strict=False)]
-    plan = PullPlan(opened.frame, tuple(pieces), BLOCK_BYTES, sealed.frame.run)
+    published = [
+        Part(start, end - start, GroupRange(group, 1))
+        for start, end in pairwise([0, *blocks])
+        for group in range(len(GROUPS))
+    ]
     return predicted_wire_bytes(
         PullPlan(
-            plan.open,
-            plan.piece_blocks,
-            plan.block_bytes,
-            plan.run,
+            opened.frame,
+            tuple(published),
+            GROUPS,
+            sealed.frame.run,
             renew_every_ms=round(LEASE_S / 3 * 1000),
         )
     )

@@ -64,10 +64,12 @@ class IoProcess:
 
     def _on_prefill(self, event: Event) -> None:
         if isinstance(event, Scheduled):
+            for announced in event.announced:
+                self._offers[announced.attempt].publish(announced.piece, announced.step)
             for attempt, _ in event.started:
                 self._d.send(Reserve(replace(self.specs[attempt], mode="decode", reason="")))
         elif isinstance(event, StepReport):
-            for attempt, piece in event.pieces:
+            for attempt, piece in event.staged:
                 self._offers[attempt].publish(piece)
             for attempt, run in event.sealed:
                 self._offers[attempt].seal(run)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,9 +19,10 @@ from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
 from kernels.sharing.shared_memory import MappedMemory, SharedMemory
 from shared.errors import CorruptPieceError, PeerLostError
+from shared.kv.layer_groups import GroupRange, LayerGroups
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.device_copies import DeviceCopies
-from shared.mover.mover import Mover
+from shared.mover.mover import Mover, NoMarks
 from shared.protocol import Attempt
 from tests.gpu.pool_owner import BLOCK_BYTES, NUM_BLOCKS, content
 
@@ -30,6 +32,7 @@ NUM_WORDS = BLOCK_BYTES // 8
 NUM_KILLS = 20
 NUM_BYTES = NUM_BLOCKS * BLOCK_BYTES
 ATTEMPT = Attempt("r", 0)
+GROUPS = LayerGroups((1, 3, 4), BLOCK_BYTES // 4)
 
 
 def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -112,21 +115,28 @@ def test_what_is_no_pool_or_too_small_is_refused() -> None:
 async def test_a_mover_copies_out_of_another_process() -> None:
     ours = pool(16)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours))
+    mover = Mover(answers, DeviceCopies(ours, GROUPS))
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
         await client.map("p.1", NUM_BLOCKS, [descriptor])
         os.close(descriptor)
         source_blocks, blocks = (63, 5, 6, 7, 0), (1, 2, 3, 4, 15)
-        digests = await client.fetch(ATTEMPT, "p.1", source_blocks, blocks)
+        digests = await client.fetch(ATTEMPT, "p.1", source_blocks, blocks, GROUPS.all)
         for source_block, block in zip(source_blocks, blocks, strict=True):
             assert bool((ours[block] == content(source_block)).all())
-        assert digests == await client.digests(blocks)
-        assert len(set(digests)) == len(digests)
+        assert (digests == await client.digests(blocks, GROUPS.all, None)).all()
+        assert len(np.unique(digests)) == digests.size == len(blocks) * len(GROUPS)
         assert not ours[5].any()
+        middle = GroupRange(1, 1)
+        part = await client.fetch(ATTEMPT, "p.1", (8, 9), (6, 7), middle)
+        assert (part == await client.digests((6, 7), middle, None)).all()
+        words = slice(NUM_WORDS // 4, 3 * NUM_WORDS // 4)
+        for source_block, block in ((8, 6), (9, 7)):
+            assert bool((ours[block, words] == content(source_block)).all())
+            assert int(ours[block].count_nonzero()) == NUM_WORDS // 2
         with pytest.raises(CorruptPieceError, match="does not have"):
-            await client.fetch(ATTEMPT, "p.1", (NUM_BLOCKS,), (0,))
+            await client.fetch(ATTEMPT, "p.1", (NUM_BLOCKS,), (0,), GROUPS.all)
         with pytest.raises(PeerLostError):
             await client.map("p.2", 4 * NUM_BLOCKS, [asks.fileno()])
     client.close()
@@ -146,20 +156,31 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
 
     busy()
     torch.cuda.synchronize()
-    marks: list[torch.cuda.Event] = []
+
+    class Marks(NoMarks):
+        def of_attempt(self, attempt: Attempt) -> torch.cuda.Event:
+            return started
+
+        def of_step(self, step: int, group: int) -> torch.cuda.Event:
+            return started
+
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours), lambda _: marks[-1])
+    mover = Mover(answers, DeviceCopies(ours, GROUPS), Marks())
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
         await client.map("p.1", NUM_BLOCKS, [descriptor])
         os.close(descriptor)
         busy()
-        marks.append(torch.cuda.Event())
-        marks[-1].record()
-        await client.fetch(ATTEMPT, "p.1", (9,), (1,))
+        started = torch.cuda.Event()
+        started.record()
+        await client.fetch(ATTEMPT, "p.1", (9,), (1,), GROUPS.all)
         torch.cuda.synchronize()
         assert bool((ours[1] == content(9)).all())
+        busy()
+        started.record()
+        digests = await client.digests((1,), GROUPS.all, 5)
+        assert (digests == await client.digests((1,), GROUPS.all, None)).all()
     client.close()
     mover.join(10)
 
@@ -169,7 +190,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours))
+    mover = Mover(answers, DeviceCopies(ours, GROUPS))
     mover.start()
     client = MoverClient(asks)
     everything = tuple(range(NUM_BLOCKS))
@@ -178,12 +199,12 @@ async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> Non
         with owner() as (process, descriptor):
             await client.map("p", NUM_BLOCKS, [descriptor])
             os.close(descriptor)
-            await client.fetch(ATTEMPT, "p", everything, everything)
+            await client.fetch(ATTEMPT, "p", everything, everything, GROUPS.all)
             process.send_signal(signal.SIGKILL)
             for _ in range(5):
                 ours.zero_()
                 torch.cuda.synchronize()
-                await client.fetch(ATTEMPT, "p", everything, everything)
+                await client.fetch(ATTEMPT, "p", everything, everything, GROUPS.all)
                 wanted = torch.tensor([content(block) for block in everything], device="cuda")
                 assert bool((ours == wanted[:, None]).all())
             process.wait()

@@ -45,13 +45,13 @@ class HandOvers:
     def __init__(
         self,
         pool: BlockPool,
-        marks: Marks | None = None,
+        marks: Marks,
         staging: HostStaging | None = None,
         shared: SharedPool | None = None,
     ) -> None:
-        """`marks`: default: of a CPU, and of blocks with one layer group. `staging`: what is
-        handed over goes through host memory. `shared`: the pool that others map instead."""
-        self.marks = marks or Marks((1,), lambda: None)
+        """`staging`: what is handed over goes through host memory. `shared`: the pool that others
+        map instead."""
+        self.marks = marks
         self.shared = shared
         self._pool = pool
         self._staging = staging

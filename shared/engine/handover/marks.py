@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shared.kv.layer_groups import layer_groups
+from shared.kv.layout import KVLayout
 from shared.protocol import Attempt
 
 Mark = Any
@@ -93,3 +95,8 @@ class Marks:
     def forget(self, attempt: Attempt) -> None:
         """Its blocks are filled, or it has none any more."""
         self._attempts.pop(attempt, None)
+
+
+def host_marks(layout: KVLayout) -> Marks:
+    """Of a CPU, where work is done once it is started."""
+    return Marks(layer_groups(layout).layer_ends, lambda: None)

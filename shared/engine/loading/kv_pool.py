@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from shared.engine.handover.hand_overs import HandOvers
-from shared.engine.handover.marks import Marks
+from shared.engine.handover.marks import Marks, host_marks
 from shared.engine.handover.shared_pool import SharedPool
 from shared.engine.handover.staging import HostStaging
 from shared.engine.layers.kv_cache import device_pool, pool_of
@@ -29,8 +29,10 @@ class KVPool:
 
     def hand_overs(self, blocks: BlockPool) -> HandOvers:
         """Of an engine that schedules these blocks."""
-        record = _event if self.tensor.is_cuda else _nothing
-        marks = Marks(layer_groups(self.memory.layout).layer_ends, record)
+        layout = self.memory.layout
+        marks = host_marks(layout)
+        if self.tensor.is_cuda:
+            marks = Marks(layer_groups(layout).layer_ends, _event)
         return HandOvers(blocks, marks, self.staging, self.shared)
 
 
@@ -39,10 +41,6 @@ def _event() -> torch.cuda.Event:
     event = torch.cuda.Event()
     event.record()
     return event
-
-
-def _nothing() -> None:
-    """Whatever a CPU has started it has done."""
 
 
 def create_pool(

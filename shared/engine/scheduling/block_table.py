@@ -52,24 +52,32 @@ def take_blocks(
 def commit_blocks(pool: BlockPool, sequence: Sequence) -> None:
     """Name the blocks that became full, so that other sequences find them.
 
-    Where a twin computed the same content earlier, the table switches to the twin's block.
+    Where a twin computed the same content earlier, the table switches to the twin's block, unless
+    readers know its own: then it keeps a reference to the twin's besides.
     """
     if not pool.prefix_cache:
         return
-    table = sequence.block_table
+    table, twins = sequence.block_table, sequence.twin_blocks
     for index in range(
         sequence.num_committed_blocks, sequence.num_computed_tokens // pool.block_size
     ):
-        parent = table[index - 1] if index else NO_PARENT
+        parent = twins.get(index - 1, table[index - 1]) if index else NO_PARENT
         name = _hash_of_block(sequence, index, pool.block_size)
-        table[index] = pool.register(table[index], name, parent)
+        twin = pool.by_hash.get(name, table[index])
+        if twin != table[index] and index < sequence.num_published_blocks:
+            pool.acquire((twin,))
+            twins[index] = twin
+        else:
+            table[index] = pool.register(table[index], name, parent)
         sequence.num_committed_blocks = index + 1
 
 
 def drop_blocks(pool: BlockPool, sequence: Sequence) -> None:
     """Give back the whole table; full blocks stay findable until they are needed elsewhere."""
     pool.free(sequence.block_table)
+    pool.free(list(sequence.twin_blocks.values()))
     sequence.block_table = array("i")
+    sequence.twin_blocks.clear()
     sequence.num_committed_blocks = 0
     sequence.num_computed_tokens = 0
 

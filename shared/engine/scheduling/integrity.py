@@ -24,7 +24,8 @@ def check_engine(
 ) -> None:
     """IntegrityError if pool, block tables and queues disagree."""
     known = list(sequences)
-    check_pool(pool, [sequence.block_table for sequence in known])
+    twins = [list(sequence.twin_blocks.values()) for sequence in known]
+    check_pool(pool, [*(sequence.block_table for sequence in known), *twins])
     _check_queues(scheduler, known)
     for sequence in known:
         _check_sequence(pool, sequence)
@@ -157,7 +158,7 @@ def _check_sequence(pool: BlockPool, sequence: EngineSequence) -> None:
         _fail(f"{computed} computed tokens in {len(table)} blocks", sequence.attempt)
     committed = sequence.num_committed_blocks
     for index, block in enumerate(table):
-        block_hash = pool.hashes[block]
+        block_hash = pool.hashes[sequence.twin_blocks.get(index, block)]
         if index < committed and block_hash != sequence.block_hashes[index]:
             _fail("a block of the table holds another content", (sequence.attempt, index))
         if index >= committed and block_hash is not None:

@@ -86,6 +86,7 @@ class Sequence:
         "spec",
         "state",
         "token_ids",
+        "twin_blocks",
         "work",
     )
 
@@ -104,6 +105,8 @@ class Sequence:
         """where the output is in the sampling's grammar; there before the sequence is sampled"""
         self.block_hashes = list(spec.block_hashes)
         self.block_table: array[int] = array("i")
+        self.twin_blocks: dict[int, int] = {}
+        """by index in the table: another block in the prefix cache with the same content"""
         self.num_computed_tokens = 0
         """leading tokens whose K and V are in the pool"""
         self.num_in_flight_tokens = 0

@@ -40,11 +40,11 @@ class CopiedReads:
         self._max_bytes = limits.max_read_bytes
 
     async def bring(self) -> None:
-        """One copy at a time; `changed` is cleared before the ledger is asked, so no want is
-        missed."""
+        """One copy at a time, of what was published meanwhile as much as lies together. `changed`
+        is cleared before the ledger is asked, so no want is missed."""
         while True:
             self._progress.changed.clear()
-            while part := self._ledger.next_read(self._max_bytes):
+            while part := self._ledger.next_read(self._max_bytes, joined=True):
                 self._traffic.activate(self._request.attempt)
                 await self._copy(part)
             self._traffic.rest(self._request.attempt)

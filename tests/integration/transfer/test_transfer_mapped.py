@@ -10,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shared.errors import CorruptPieceError, PeerLostError, SettingsError, StaleBlocksError
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.host_copies import HostCopies
@@ -21,7 +24,7 @@ from shared.mover.mover import Mover
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import Mapping
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Tags
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, PullRequest
@@ -245,7 +248,11 @@ async def an_owner_that_closes(pair: Pair) -> None:
 
 def published_early(patch: pytest.MonkeyPatch) -> None:
     """Whoever digests does not look at the bytes."""
-    patch.setattr(BlockDigests, "of", lambda _, block_ids: (0,) * len(block_ids))
+
+    def nothing(_: BlockDigests, block_ids: Sequence[int], groups: GroupRange) -> Words:
+        return np.zeros((len(block_ids), groups.num), np.uint64)
+
+    patch.setattr(BlockDigests, "of", nothing)
 
 
 def tag_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -257,10 +264,10 @@ def table_read_before_the_copy_ended(patch: pytest.MonkeyPatch) -> None:
     fetch, is_fresh = Mapping.fetch, Mapping.is_fresh
 
     async def fetch_late(
-        self: Mapping, attempt: Attempt, tags: Sequence[Tag], blocks: Sequence[int]
-    ) -> tuple[int, ...]:
+        self: Mapping, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
+    ) -> Words:
         verdicts.append(is_fresh(self, tags))
-        return await fetch(self, attempt, tags, blocks)
+        return await fetch(self, attempt, tags, blocks, groups)
 
     patch.setattr(Mapping, "fetch", fetch_late)
     patch.setattr(Mapping, "is_fresh", lambda *_: all(verdicts))
@@ -271,12 +278,17 @@ def digest_of_another_block(patch: pytest.MonkeyPatch) -> None:
     fetch = FaultyCopies.fetch
 
     def fetch_and_digest_there(
-        self: FaultyCopies, source: str, theirs: Sequence[int], ours: Sequence[int], after: Any
-    ) -> tuple[int, ...]:
-        fetch(self, source, theirs, ours, after)
+        self: FaultyCopies,
+        source: str,
+        theirs: Sequence[int],
+        ours: Sequence[int],
+        groups: GroupRange,
+        after: Any,
+    ) -> Words:
+        fetch(self, source, theirs, ours, groups, after)
         held = self._pool[list(ours)].copy()
         self._pool[list(ours)] = self._peers[source].rows[list(theirs)]
-        digests = self._digests.of(ours)
+        digests = self._digests.of(ours, groups)
         self._pool[list(ours)] = held
         return digests
 

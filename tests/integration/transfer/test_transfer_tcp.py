@@ -9,15 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import uvloop
 
 from shared.errors import CorruptPieceError, KVTransferError, PeerLostError
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
@@ -37,6 +40,7 @@ from shared.transfer.frames import (
     Watermark,
     encode,
 )
+from shared.transfer.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
@@ -56,6 +60,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[3]
 OPEN = Open(Attempt("rid", 1), TICKET, "p.1", LAYOUT.fingerprint())
+
+GROUPS = layer_groups(LAYOUT)
 
 
 @pytest.fixture
@@ -100,8 +106,8 @@ async def test_bytes_on_the_wire_are_exactly_the_predicted_ones(
         await until(lambda: pair.p.released)
         plan = PullPlan(
             OPEN,
-            (3, 1),
-            LAYOUT.block_bytes,
+            (Part(0, 3, GROUPS.all), Part(3, 1, GROUPS.all)),
+            GROUPS,
             RUN,
             num_present,
             renew_every_ms=round(pair.limits.renew_every_s * 1000),
@@ -197,7 +203,11 @@ async def test_without_digests_the_flip_test_would_fail(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detector's mutant: payload damage is only seen by the digests."""
-    monkeypatch.setattr(BlockDigests, "of", lambda self, block_ids: (0,) * len(block_ids))
+
+    def nothing(_: BlockDigests, block_ids: Sequence[int], groups: GroupRange) -> Words:
+        return np.zeros((len(block_ids), groups.num), np.uint64)
+
+    monkeypatch.setattr(BlockDigests, "of", nothing)
     async with proxy_before(pair) as (proxy, address):
         proxy.recorded = {"to_server": bytearray(), "to_client": bytearray()}
         await offer_sealed(pair, ATTEMPT)
@@ -219,7 +229,7 @@ from shared.protocol import Attempt
 from shared.transfer.tcp import TcpTransport
 
 async def main():
-    layout = KVLayout("m", "float32", 2, 2, 1, 8, 4)
+    layout = KVLayout("m", "float32", 3, 2, 1, 8, 4)
     transport = TcpTransport(KVMemory.create(layout, 4), "p.1")
     await transport.start()
     transport.offer(Attempt("rid", 1), "ticket").publish(Piece(0, (1, 2), (0, 0)))
@@ -282,13 +292,16 @@ def encoded(*frames: Open | Read | Renew | Release) -> bytes:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4,
         encoded(Renew()),
         encoded(Open(Attempt("r" * 5000, 1), "t", "p.1", "f")),
-        encoded(OPEN, Read(0, 99)),
-        encoded(OPEN, Read(-1, 1)),
-        encoded(OPEN, Read(0, 0)),
+        encoded(OPEN, Read(0, 99, 0, 2)),
+        encoded(OPEN, Read(-1, 1, 0, 2)),
+        encoded(OPEN, Read(0, 0, 0, 2)),
+        encoded(OPEN, Read(0, 1, 0, 0)),
+        encoded(OPEN, Read(0, 1, -1, 1)),
+        encoded(OPEN, Read(0, 1, 1, 2)),
         encoded(OPEN, OPEN),
         encode(OPEN, 0) + encode(Renew(), 0),
         encode(OPEN, 0) + encode(Renew(), 1, payload_bytes=2**40),
-        encoded(OPEN, *[Read(0, 1)] * 3000),
+        encoded(OPEN, *[Read(0, 1, 0, 2)] * 3000),
     ],
     ids=[
         "http",
@@ -297,6 +310,9 @@ def encoded(*frames: Open | Read | Renew | Release) -> bytes:
         "unpublished",
         "negative",
         "empty-read",
+        "no-group",
+        "negative-group",
+        "group-too-many",
         "open-twice",
         "same-number",
         "payload",
@@ -338,9 +354,11 @@ async def test_cancelling_waits_for_the_thread_that_digests_the_destination(
     offer_two_pieces(pair, ATTEMPT)
     await until(lambda: pair.num_offers == 1)
     await asyncio.sleep(0.05)
-    futures: list[asyncio.Future[tuple[int, ...]]] = []
+    futures: list[asyncio.Future[Words]] = []
 
-    def never(self: DigestThreads, block_ids: tuple[int, ...]) -> "asyncio.Future[tuple[int, ...]]":
+    def never(
+        _: DigestThreads, block_ids: Sequence[int], __: GroupRange
+    ) -> "asyncio.Future[Words]":
         futures.append(asyncio.get_running_loop().create_future())
         return futures[-1]
 
@@ -352,7 +370,7 @@ async def test_cancelling_waits_for_the_thread_that_digests_the_destination(
         await asyncio.sleep(0.01)
         assert not pull.done()
     for future in futures:
-        future.set_result((0,))
+        future.set_result(np.zeros((1, len(GROUPS)), np.uint64))
     with pytest.raises(asyncio.CancelledError):
         await pull
 

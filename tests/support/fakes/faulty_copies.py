@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.mover.host_copies import HostCopies
 from tests.support.fakes.faulty_transport import Fault
@@ -27,20 +31,28 @@ class FaultyCopies(HostCopies):
         self._loop = asyncio.get_running_loop()
 
     def fetch(
-        self, source: str, source_blocks: Sequence[int], blocks: Sequence[int], after: Any
-    ) -> tuple[int, ...]:
+        self,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+        after: Any,
+    ) -> Words:
         self._strike(self._ours(), "read")
         fault = self._strike(self._source(), "blocks")
-        half = self._layout.block_bytes // 2
+        span = self._groups.span(groups)
+        half = (span.start + span.stop) // 2
         if (peer := self._peers.get(source)) is not None:
-            self._pool[blocks[0], :half] = peer.rows[source_blocks[0], :half]
+            self._pool[blocks[0], span.start : half] = peer.rows[
+                source_blocks[0], span.start : half
+            ]
         self._strike(self._source(), "half_read")
         if peer is not None:
-            self._pool[blocks[0], half:] = peer.rows[source_blocks[0], half:]
-        digests = super().fetch(source, source_blocks[1:], blocks[1:], after)
+            self._pool[blocks[0], half : span.stop] = peer.rows[source_blocks[0], half : span.stop]
+        digests = super().fetch(source, source_blocks[1:], blocks[1:], groups, after)
         if fault is Fault.CORRUPT:
-            self._pool[blocks[0], -1] ^= 1
-        return (*self._digests.of(blocks[:1]), *digests)
+            self._pool[blocks[0], span.stop - 1] ^= 1
+        return np.concatenate([self._digests.of(blocks[:1], groups), digests])
 
     def _strike(self, transport: Any, point: str) -> Fault:
         struck: Fault = asyncio.run_coroutine_threadsafe(

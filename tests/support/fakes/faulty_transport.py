@@ -20,7 +20,7 @@ from shared.transfer.blocks.copied import CopiedReads
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Frame, Open, encode
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Tags
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport
@@ -176,7 +176,7 @@ class FaultyReads(CopiedReads):
 
     strike: Callable[[str], Awaitable[Fault]]
 
-    async def is_fresh(self, tags: Sequence[Tag]) -> bool:
+    async def is_fresh(self, tags: Tags) -> bool:
         await self.strike("verify")
         return await super().is_fresh(tags)
 

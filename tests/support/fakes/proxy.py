@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from shared.kv.layer_groups import LayerGroups
 from shared.protocol import TokenRun
 from shared.transfer.frames import (
     PREFIX_BYTES,
@@ -24,6 +25,7 @@ from shared.transfer.frames import (
     decode_prefix,
     encode,
 )
+from shared.transfer.manifest import Part
 from tests.support.introduction import INTRODUCTION_BYTES
 
 Direction = Literal["to_server", "to_client"]
@@ -154,9 +156,9 @@ class PullPlan:
     except the renewals, of which a pull shorter than a third of the lease has none."""
 
     open: Open
-    piece_blocks: tuple[int, ...]
-    """blocks in each published piece, in the order of publication, without gaps"""
-    block_bytes: int
+    published: tuple[Part, ...]
+    """in that order, without gaps and each once"""
+    groups: LayerGroups
     run: TokenRun
     num_present_blocks: int = 0
     max_read_bytes: int = 32 * 2**20
@@ -175,20 +177,22 @@ def predicted_wire_bytes(plan: PullPlan) -> WireBytes:
     """Exact for a pull in which no block is read again."""
     to_prefill: list[Frame] = [plan.open]
     to_decode: list[Frame] = [Opened(plan.renew_every_ms)]
-    first = payload = 0
-    most = max(1, plan.max_read_bytes // plan.block_bytes)
-    for num in plan.piece_blocks:
-        to_decode.append(Watermark(first, *_columns(num), bytes(8 * num)))
-        start, end = max(first, plan.num_present_blocks), first + num
-        for at in range(start, end, most):
-            count = min(most, end - at)
-            to_prefill.append(Read(at, count))
+    num_blocks = payload = 0
+    for first, num, groups in plan.published:
+        digests = bytes(8 * num * groups.num)
+        to_decode.append(Watermark(first, groups.first, *_columns(num), digests))
+        part_bytes = plan.groups.num_bytes(groups)
+        most = max(1, plan.max_read_bytes // part_bytes)
+        num_blocks = max(num_blocks, first + num)
+        for at in range(max(first, plan.num_present_blocks), first + num, most):
+            count = min(most, first + num - at)
+            to_prefill.append(Read(at, count, *groups))
             to_decode.append(Blocks(at, *_columns(count)))
-            payload += count * plan.block_bytes
-        first = end
-    to_decode.append(Seal(*_columns(first), bytes(8 * first), plan.run))
+            payload += count * part_bytes
+    digests = bytes(8 * num_blocks * len(plan.groups))
+    to_decode.append(Seal(*_columns(num_blocks), digests, plan.run))
     present = plan.num_present_blocks
-    to_prefill += [Verify(present, *_columns(first - present)), Release()]
+    to_prefill += [Verify(present, *_columns(num_blocks - present)), Release()]
     to_decode.append(Verified(fresh=True))
     to_prefill += [Renew()] * plan.num_renews
     to_decode += [Renewed()] * plan.num_renews

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
@@ -80,8 +82,9 @@ class _Digests:
     def __init__(self, memory: KVMemory) -> None:
         self._blocks = BlockDigests(memory)
 
-    async def digests(self, blocks: list[int]) -> tuple[int, ...]:
-        return await asyncio.to_thread(self._blocks.of, blocks)
+    async def digests(self, blocks: list[int], groups: GroupRange, step: int | None) -> Words:
+        assert step is None
+        return await asyncio.to_thread(self._blocks.of, blocks, groups)
 
 
 async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> None:

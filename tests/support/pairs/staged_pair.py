@@ -143,7 +143,7 @@ class PdPair:
         return self.answers
 
     def _offer(self, output: StepOutput) -> None:
-        for attempt, piece in output.pieces:
+        for attempt, piece in output.staged:
             self._offers[attempt].publish(piece)
             self._published.setdefault(attempt, []).extend(piece.block_ids)
         for attempt, run in output.sealed:

@@ -29,7 +29,8 @@ from tests.support.fakes.faulty_transport import (
 
 Kind = Literal["memory", "tcp", "mapped"]
 KINDS: tuple[Kind, ...] = ("memory", "tcp", "mapped")
-LAYOUT = KVLayout("m", "float32", 2, 2, 1, 8, 4)
+LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
+"""of two layer groups"""
 NUM_BLOCKS = 24
 TICKET = "ticket"
 ATTEMPT = Attempt("rid", 1)

@@ -206,7 +206,7 @@ class EngineLives(RuleBasedStateMachine):
             self.tables[attempt] = block_ids
             for index in range(num_present):
                 self._check_block(attempt, index, self.runner.kv[block_ids[index]])
-        for attempt, piece in output.pieces:
+        for attempt, piece in [*output.staged, *(announced[:2] for announced in output.pieces)]:
             self.pieces.setdefault(attempt, []).append(piece)
             self._check_piece(attempt, piece)
         self.sealed.update(attempt for attempt, _ in output.sealed)

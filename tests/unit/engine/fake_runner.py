@@ -15,7 +15,7 @@ import torch
 from shared.engine.engine import Engine
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.batch_tensors import BatchTensors
-from shared.engine.running.model_runner import to_tensors
+from shared.engine.running.model_runner import OnStored, to_tensors
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.batch import HostBatch
@@ -51,7 +51,12 @@ class FakeRunner:
         self.max_tokens_fed = 0
         self.chunk_ends: list[int] = []
 
-    def run(self, packed: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        packed: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         batch = to_tensors(packed, previous)
         sources, targets = batch.copies.numpy().T
         self.kv[targets] = self.kv[sources]

@@ -57,8 +57,10 @@ def _free_half(pool: BlockPool, sequence: Sequence) -> None:
     block_table.drop_blocks(pool, sequence)
 
 
-def _lose_pieces(pool: BlockPool, sequence: Sequence, *, last: bool) -> list[Piece]:
-    return []
+def _lose_pieces(
+    pool: BlockPool, sequence: Sequence, num_tokens: int, *, last: bool
+) -> tuple[Piece | None, Piece | None]:
+    return None, None
 
 
 def _no_event(self: BlockPool, name: bytes) -> None:

@@ -80,8 +80,8 @@ class FakeOffer:
 
     journal: Journal
 
-    def publish(self, piece: Piece) -> None:
-        self.journal.note("offer", ("publish", piece.first_block))
+    def publish(self, piece: Piece, step: int | None = None) -> None:
+        self.journal.note("offer", ("publish", piece.first_block, step))
 
     def seal(self, run: TokenRun) -> None:
         self.journal.note("offer", ("seal", run.token_ids))

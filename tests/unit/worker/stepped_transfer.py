@@ -3,8 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
+
 from shared.clock import ManualClock
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
@@ -40,9 +44,13 @@ class InlineDigests(DigestThreads):
     def __init__(self, memory: KVMemory) -> None:
         self.blocks = BlockDigests(memory)
 
-    def digests(self, block_ids: Sequence[int]) -> "asyncio.Future[tuple[int, ...]]":
+    def digests(
+        self, block_ids: Sequence[int], groups: GroupRange, step: int | None = None
+    ) -> "asyncio.Future[Words]":
+        """A step has always been run."""
+        del step
         future = asyncio.get_running_loop().create_future()
-        future.set_result(self.blocks.of(block_ids))
+        future.set_result(self.blocks.of(block_ids, groups))
         return future
 
     def close(self) -> None:
@@ -52,8 +60,8 @@ class InlineDigests(DigestThreads):
 class NoDigests(BlockDigests):
     """Every block looks the same."""
 
-    def of(self, block_ids: Sequence[int]) -> tuple[int, ...]:
-        return (0,) * len(block_ids)
+    def of(self, block_ids: Sequence[int], groups: GroupRange) -> Words:
+        return np.zeros((len(block_ids), groups.num), np.uint64)
 
 
 class SteppedTransport(MemoryTransport):

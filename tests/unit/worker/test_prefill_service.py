@@ -6,7 +6,7 @@ from services.prefill.service import PrefillService
 from shared.errors import ProtocolError
 from shared.kv.memory import Piece
 from shared.protocol import Attempt, Cancel, Fail, Message, Ping, Pong, Refuse, Start, Tokens
-from shared.worker.channel import Abort, Add, Refused, Release, Scheduled
+from shared.worker.channel import Abort, Add, Announced, Refused, Release, Scheduled
 from shared.worker.inbox import Inbox
 from tests.unit.worker.fake_parts import (
     INC,
@@ -39,14 +39,17 @@ class Prefill(Stage):
         self.assign(rid=attempt.rid, epoch=attempt.epoch)
         self.inbox.on_event(Scheduled(10, started=((attempt, 2),)))
 
+    def announced(self, piece: Piece = PIECE) -> None:
+        self.inbox.on_event(Scheduled(20, announced=(Announced(A0, piece, 7),)))
+
     def sealed(self) -> None:
         self.started()
+        self.announced()
         run = make_run(0, 42)
         report = make_report(
             end_ns=30,
             chunks=((A0, 3),),
             tokens=(run,),
-            pieces=((A0, PIECE),),
             sealed=((A0, run),),
         )
         self.inbox.on_event(report)
@@ -113,11 +116,11 @@ def test_start_is_sent_when_the_first_chunk_is_scheduled(prefill: Prefill) -> No
     assert (frame.load.room_tokens, frame.load.queued_tokens) == (20, 3)
 
 
-def test_token_1_leaves_before_the_pieces_and_the_seal(prefill: Prefill) -> None:
+def test_token_1_leaves_before_the_seal(prefill: Prefill) -> None:
     prefill.sealed()
     entries = prefill.journal.take()
     kinds = [type(what).__name__ if who == "gateway" else what for who, what in entries[2:]]
-    assert kinds == ["Start", "Tokens", ("publish", 0), ("seal", (42,)), "Spans"]
+    assert kinds == ["Start", ("publish", 0, 7), "Tokens", ("seal", (42,)), "Spans"]
     assert prefill.state.attempts.num_uncomputed_tokens == 0
 
 
@@ -140,18 +143,25 @@ def test_pieces_are_published_chunk_by_chunk(prefill: Prefill) -> None:
     prefill.started()
     prefill.journal.take()
     for first in (0, 1):
-        pieces = ((A0, Piece(first, (first,), (1,))),)
-        prefill.inbox.on_event(make_report(chunks=((A0, 1),), pieces=pieces))
-    assert prefill.journal.take("offer") == [("publish", 0), ("publish", 1)]
+        prefill.announced(Piece(first, (first,), (1,)))
+        prefill.inbox.on_event(make_report(chunks=((A0, 1),)))
+    assert prefill.journal.take("offer") == [("publish", 0, 7), ("publish", 1, 7)]
+
+
+def test_what_was_staged_is_published_as_it_lies_there(prefill: Prefill) -> None:
+    prefill.started()
+    prefill.journal.take()
+    prefill.inbox.on_event(make_report(staged=((A0, PIECE),)))
+    assert prefill.journal.take("offer") == [("publish", 0, None)]
 
 
 def test_end_instead_of_seal_when_token_1_was_the_last(prefill: Prefill) -> None:
     prefill.started()
     prefill.journal.take()
     run = make_run(0, 42, finish_reason="length")
-    report = make_report(tokens=(run,), pieces=((A0, PIECE),), ended=(A0,))
-    prefill.inbox.on_event(report)
-    assert prefill.journal.take("offer") == [("publish", 0), "end"]
+    prefill.announced()
+    prefill.inbox.on_event(make_report(tokens=(run,), ended=(A0,)))
+    assert prefill.journal.take("offer") == [("publish", 0, 7), "end"]
     assert len(prefill.state.attempts) == 0
     prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == []
@@ -182,11 +192,10 @@ def test_cancel_refuses_reads_before_the_blocks_are_free(prefill: Prefill, reach
         prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == [("offer", "withdraw"), ("engine", Abort(A0))]
     prefill.service.on_released(A0)
-    prefill.inbox.on_event(Scheduled(10, started=((A0, 0),)))
+    prefill.inbox.on_event(Scheduled(10, started=((A0, 0),), announced=(Announced(A0, PIECE, 7),)))
     late = make_report(
         chunks=((A0, 3),),
         tokens=(make_run(0, 42),),
-        pieces=((A0, PIECE),),
         sealed=((A0, make_run(0, 42)),),
     )
     prefill.inbox.on_event(late)

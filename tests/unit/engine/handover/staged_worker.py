@@ -6,6 +6,7 @@ import torch
 
 from shared.engine.engine import Engine
 from shared.engine.handover.hand_overs import HandOvers
+from shared.engine.handover.marks import host_marks
 from shared.engine.handover.staging import HostStaging
 from shared.protocol import Sampling
 from tests.unit.engine.fake_runner import LAYOUT, FakeRunner, ForgetfulMemory, fake_engine
@@ -32,7 +33,7 @@ def stage(
         bounce_bytes=2 * LAYOUT.block_bytes,
         keep_bytes=keep_bytes,
     )
-    engine.hand_overs = HandOvers(pool, staging)
+    engine.hand_overs = HandOvers(pool, host_marks(memory.layout), staging)
     return staging
 
 

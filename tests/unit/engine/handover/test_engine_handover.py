@@ -40,7 +40,7 @@ def test_a_handed_over_answer_equals_a_whole_one(length: int, turns: int) -> Non
         prefill.add(spec)
         outputs = run_to_end(prefill)
         sealed = [run for output in outputs for _, run in output.sealed]
-        pieces = [piece for output in outputs for _, piece in output.pieces]
+        pieces = [piece for output in outputs for _, piece, _ in output.pieces]
         published = [block for piece in pieces for block in piece.block_ids]
         assert published == list(prefill.sequences[spec.work.attempt].block_table)
         for piece in pieces:

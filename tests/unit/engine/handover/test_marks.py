@@ -8,7 +8,9 @@ import torch
 
 from shared.engine.engine import Engine
 from shared.engine.handover.hand_overs import HandOvers
+from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
+from shared.engine.running.model_runner import OnStored
 from shared.engine.scheduling.batch import HostBatch
 from shared.protocol import Attempt, Sampling, TokenRun
 from tests.unit.engine.fake_runner import (
@@ -38,14 +40,18 @@ def marked_engine() -> tuple[Engine, Steps]:
     steps = Steps()
 
     class Noting(FakeRunner):
-        def run(self, packed: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+        def run(
+            self,
+            packed: HostBatch,
+            previous: torch.Tensor | None = None,
+            on_stored: OnStored | None = None,
+        ) -> torch.Tensor:
             steps.blocks.append(set((np.asarray(packed.slot_mapping) // BLOCK_SIZE).tolist()))
-            return super().run(packed, previous)
+            return super().run(packed, previous, on_stored)
 
     engine, runner = fake_engine(6, prefix_cache=False, runs_ahead=True)
     runner.__class__ = Noting
-    shared: Any = steps
-    engine.hand_overs = HandOvers(engine._pool, shared=shared)
+    engine.hand_overs = HandOvers(engine._pool, Marks((1,), steps.mark))
     return engine, steps
 
 
@@ -68,7 +74,7 @@ def test_the_mark_covers_the_step_that_ran_ahead_of_an_end() -> None:
     told: list[Any] = []
     engine.on_scheduled = lambda output: told.extend(marks_of(engine, output))
     blocks = reserve_behind(engine)
-    mark: Any = engine.hand_overs.mark_of(B)
+    mark: Any = engine.hand_overs.marks.of_attempt(B)
     assert told == [mark], "known before anybody is told of the blocks"
     writers = [number for number, step in enumerate(steps.blocks, 1) if step & set(blocks)]
     assert writers and max(writers) <= mark
@@ -78,7 +84,7 @@ def test_the_mark_covers_the_step_that_ran_ahead_of_an_end() -> None:
 
 
 def marks_of(engine: Engine, output: StepOutput) -> list[Any]:
-    return [engine.hand_overs.mark_of(attempt) for attempt, _, _ in output.reserved]
+    return [engine.hand_overs.marks.of_attempt(attempt) for attempt, _, _ in output.reserved]
 
 
 @pytest.mark.parametrize("end", ["adopt", "abort"])
@@ -89,12 +95,12 @@ def test_a_mark_is_forgotten_with_the_reservation(end: str) -> None:
         assert engine.adopt(B, TokenRun(*B, 0, (1,)))
     else:
         engine.abort(B)
-    assert engine.hand_overs.mark_of(B) is None
-    assert not engine.hand_overs._marks
+    assert engine.hand_overs.marks.of_attempt(B) is None
+    assert not engine.hand_overs.marks._attempts
 
 
 def test_a_pool_in_host_memory_has_no_marks() -> None:
     engine, _ = fake_engine(8)
     engine.reserve(make_spec("b", make_prompt(5), ENDS_EARLY, "decode"))
     assert engine.step().reserved
-    assert engine.hand_overs.mark_of(B) is None
+    assert engine.hand_overs.marks.of_attempt(B) is None

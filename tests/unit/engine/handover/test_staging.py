@@ -56,7 +56,7 @@ class Handover:
         self.p.engine.add(make_spec(name, prompt, SAMPLING, "prefill"))
         sealed = []
         for output in steps(self.p.engine):
-            for _, piece in output.pieces:
+            for _, piece in output.staged:
                 self._read(piece, table, num_present)
             sealed += [run for _, run in output.sealed]
         assert self.d.engine.adopt(attempt, sealed[0])
@@ -170,7 +170,7 @@ class Readers:
     def note(self, output: StepOutput) -> None:
         for attempt in output.ended:
             self.pieces.pop(attempt, None)
-        for attempt, piece in output.pieces:
+        for attempt, piece in output.staged:
             if attempt in output.ended:
                 continue  # END follows at once: what is read of it is thrown away
             for block, generation in zip(piece.block_ids, piece.generations, strict=True):
@@ -215,12 +215,12 @@ def test_a_prefix_that_was_kept_is_not_copied_again() -> None:
     engine, prompt = worker.engine, make_prompt(12)
     first = make_spec("a", prompt, SAMPLING, "prefill")
     engine.add(first)
-    [(_, piece)] = [piece for output in run_to_end(engine) for piece in output.pieces][:1]
+    [(_, piece)] = [piece for output in run_to_end(engine) for piece in output.staged][:1]
     engine.release(first.work.attempt)
     kept = bytes(worker.memory.block(piece.block_ids[0]))
     worker.device[piece.block_ids[0]] = 0
     engine.add(make_spec("b", (*prompt, 1), SAMPLING, "prefill"))
-    again = [piece for output in run_to_end(engine) for _, piece in output.pieces]
+    again = [piece for output in run_to_end(engine) for _, piece in output.staged]
     assert again[0].block_ids[0] == piece.block_ids[0]
     assert worker.memory.block(piece.block_ids[0]) == kept
 

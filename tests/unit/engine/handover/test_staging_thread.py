@@ -47,13 +47,13 @@ def test_token_1_does_not_wait_for_the_copy_and_the_seal_does() -> None:
     spec = make_spec("a", make_prompt(7), SAMPLING, "prefill")
     engine.add(spec)
     output = engine.step()
-    assert (len(output.tokens), output.pieces, output.sealed) == (1, [], [])
+    assert (len(output.tokens), output.staged, output.sealed) == (1, [], [])
     told = threading.Event()
     engine.hand_overs.on_ready = told.set
     staging.gate.set()
     assert told.wait(10) and engine.has_work
     last = list(steps(engine))[-1]
-    assert [piece.block_ids for _, piece in last.pieces] == [(0, 1)]
+    assert [piece.block_ids for _, piece in last.staged] == [(0, 1)]
     assert [run for _, run in last.sealed] == output.tokens
 
 

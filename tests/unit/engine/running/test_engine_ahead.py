@@ -100,7 +100,7 @@ def test_an_idle_engine_rehearses_until_nothing_is_left_to_make() -> None:
     def rehearsal() -> HostBatch | None:
         return decode_step(2 - len(ran)) if len(ran) < 2 else None
 
-    def run(batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(batch: HostBatch, *_: object) -> torch.Tensor:
         ran.append(batch.shape.num_tokens)
         assert (batch.slot_mapping == SKIP_SLOT).all()
         return torch.empty(0)

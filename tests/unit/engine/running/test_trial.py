@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.engine.running.model_runner import OnStored
 from shared.engine.running.trial import NUM_RUNS, prefill_token_s
 from shared.engine.scheduling.batch import HostBatch
 from tests.support.models.built_engine import built_engine
@@ -25,7 +26,12 @@ class SlowRunner:
     def __init__(self) -> None:
         self.query_lens: list[tuple[int, ...]] = []
 
-    def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
+    def run(
+        self,
+        batch: HostBatch,
+        previous: torch.Tensor | None = None,
+        on_stored: OnStored | None = None,
+    ) -> torch.Tensor:
         self.query_lens.append(tuple(batch.query_lens.tolist()))
         assert int(batch.slot_mapping.max()) < batch.block_tables.shape[1] * 4
         time.sleep(STEP_S)
