@@ -2,8 +2,9 @@
 
     digest = sum over words w[i] of mix(w[i] ^ mix((i + 1) * GOLDEN))   mod 2**64
 
-`mix` is the finalizer of SplitMix64. Few programs, each with blocks of its own, so that a
-decode step goes on at the same time.
+`mix` is the finalizer of SplitMix64. A program for each block: short ones find room next to a step
+that runs at the same time, while few long ones keep a multiprocessor from it (a prefill of 8,192
+tokens takes 0.5 % longer instead of 2 %).
 """
 
 import torch
@@ -15,7 +16,6 @@ from kernels.launching.launch import check_same_device
 WORD_BYTES = 8
 TILE_WORDS = 2048
 NUM_WARPS = 8
-NUM_PROGRAMS = 8
 
 
 @triton.jit
@@ -25,37 +25,29 @@ def _mix(x):
     return x ^ (x >> 31)
 
 
-@triton.jit(do_not_specialize=["num_blocks"])
+@triton.jit
 def block_digest_kernel(
     pool_ptr,
     block_ptr,
     output_ptr,
-    num_blocks,
     num_words,
     STRIDE: tl.constexpr,
     TILE_WORDS: tl.constexpr,
 ):
-    """Grid (programs,). Program p digests blocks p, p + programs, ... of the list."""
+    """Grid (blocks,)."""
     number = tl.program_id(0)
-    while number < num_blocks:
-        words_ptr = pool_ptr + tl.load(block_ptr + number) * STRIDE
-        total = tl.zeros((TILE_WORDS,), tl.uint64)
-        for start in range(0, num_words, TILE_WORDS):
-            at = start + tl.arange(0, TILE_WORDS)
-            inside = at < num_words
-            words = tl.load(words_ptr + at, inside, other=0).to(tl.uint64, bitcast=True)
-            key = _mix((at + 1).to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64))
-            total += tl.where(inside, _mix(words ^ key), tl.zeros((), tl.uint64))
-        tl.store(output_ptr + number, tl.sum(total, 0).to(tl.int64, bitcast=True))
-        number += tl.num_programs(0)
+    words_ptr = pool_ptr + tl.load(block_ptr + number) * STRIDE
+    total = tl.zeros((TILE_WORDS,), tl.uint64)
+    for start in range(0, num_words, TILE_WORDS):
+        at = start + tl.arange(0, TILE_WORDS)
+        inside = at < num_words
+        words = tl.load(words_ptr + at, inside, other=0).to(tl.uint64, bitcast=True)
+        key = _mix((at + 1).to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64))
+        total += tl.where(inside, _mix(words ^ key), tl.zeros((), tl.uint64))
+    tl.store(output_ptr + number, tl.sum(total, 0).to(tl.int64, bitcast=True))
 
 
-def block_digests(
-    pool: torch.Tensor,
-    block_ids: torch.Tensor,
-    output: torch.Tensor,
-    num_programs: int = NUM_PROGRAMS,
-) -> None:
+def block_digests(pool: torch.Tensor, block_ids: torch.Tensor, output: torch.Tensor) -> None:
     """Write the digests of blocks i64[n] of the pool u8[num_blocks, bytes] into `output` i64[n],
     whose bits are the unsigned value. The pool's rows may be the same part of each block.
     ValueError or TypeError for what does not fit."""
@@ -70,11 +62,10 @@ def block_digests(
     check_same_device(pool, block_ids, output)
     if not output.shape[0]:
         return
-    block_digest_kernel[(min(num_programs, output.shape[0]),)](
+    block_digest_kernel[(output.shape[0],)](
         pool.view(torch.int64),
         block_ids,
         output,
-        output.shape[0],
         pool.shape[1] // WORD_BYTES,
         STRIDE=pool.stride(0) // WORD_BYTES,
         TILE_WORDS=TILE_WORDS,

@@ -6,11 +6,8 @@ GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-def block_digests(
-    pool: torch.Tensor, block_ids: torch.Tensor, output: torch.Tensor, num_programs: int = 0
-) -> None:
+def block_digests(pool: torch.Tensor, block_ids: torch.Tensor, output: torch.Tensor) -> None:
     """See kernels/digest/block_digest.py."""
-    del num_programs
     words = pool[block_ids].contiguous().view(torch.int64)
     keys = _mix(torch.arange(1, words.shape[1] + 1) * _signed(GOLDEN))
     output.copy_(_mix(words ^ keys).sum(1))

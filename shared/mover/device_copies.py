@@ -28,7 +28,7 @@ class _Source:
 class DeviceCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a pool that is GPU memory.
 
-    Copies go to the copy engines and digests to few programs: a step that runs at the same time
+    Copies go to the copy engines and digests to short programs: a step that runs at the same time
     goes on."""
 
     def __init__(self, kv_pool: torch.Tensor, groups: LayerGroups) -> None:

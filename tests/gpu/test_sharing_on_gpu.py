@@ -126,7 +126,7 @@ async def test_a_mover_copies_out_of_another_process() -> None:
         for source_block, block in zip(source_blocks, blocks, strict=True):
             assert bool((ours[block] == content(source_block)).all())
         assert (digests == await client.digests(blocks, GROUPS.all, None)).all()
-        assert len(np.unique(digests)) == digests.size == len(blocks) * len(GROUPS)
+        assert len(np.unique(digests[:, 1])) == len(blocks)
         assert not ours[5].any()
         middle = GroupRange(1, 1)
         part = await client.fetch(ATTEMPT, "p.1", (8, 9), (6, 7), middle)
