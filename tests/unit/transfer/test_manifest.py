@@ -68,6 +68,11 @@ def test_a_part_is_there_when_all_of_it_is() -> None:
         Part(0, 3, GroupRange(0, 1)),
         Part(2**40, 1, GroupRange(0, 1)),
         Part(0, 0, GroupRange(0, 1)),
+        Part(-1, 1, GroupRange(0, 1)),
+        Part(-1, 2, GroupRange(0, 1)),
+        Part(0, 1, GroupRange(0, 0)),
+        Part(0, 1, GroupRange(-1, 1)),
+        Part(0, 1, GroupRange(NUM_GROUPS, 1)),
     ):
         assert not manifest.has(part)
 

@@ -229,6 +229,8 @@ async def test_verify_compares_manifest_pool_and_state(bench: Bench) -> None:
     assert not bench.table.is_fresh(offer, 0, Tags.of([1, 2], [1, 0]))
     assert not bench.table.is_fresh(offer, 0, Tags.of([2, 1], [0, 0]))
     assert not bench.table.is_fresh(offer, 2**40, good)
+    assert not bench.table.is_fresh(offer, -1, good)
+    assert not bench.table.is_fresh(offer, -2, good)
     bench.memory.generations[2] += 1
     assert not bench.table.is_fresh(offer, 0, good)
     assert bench.table.is_fresh(offer, 0, good[:1])
