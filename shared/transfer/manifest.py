@@ -116,11 +116,11 @@ class Manifest:
         return changed
 
     def has(self, part: Part) -> bool:
-        """All of it is published."""
-        first, num, groups = part
-        inside = first >= 0 < num and first + num <= len(self)
-        inside &= groups.first >= 0 < groups.num and groups.end <= self.published.shape[1]
-        return inside and bool(self.published[part.cells].all())
+        """All of it is published. Never of a part that is empty or out of range."""
+        first, num_blocks, groups = part
+        has_blocks = 0 <= first < first + num_blocks <= len(self)
+        has_groups = 0 <= groups.first < groups.end <= self.published.shape[1]
+        return has_blocks and has_groups and bool(self.published[part.cells].all())
 
     def whole(self) -> Publication:
         """All of it; it must be complete."""

@@ -10,24 +10,31 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import CorruptPieceError, PeerLostError
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.peer_memory import PeerTable
 from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.copies import Mark
 from shared.mover.host_copies import HostCopies
-from shared.mover.messages import MAX_BLOCKS
-from shared.mover.mover import Mover, no_mark
+from shared.mover.messages import MAX_DIGESTS
+from shared.mover.mover import Mover
 from shared.mover.runs import joined
 from shared.protocol import Attempt
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
-LAYOUT = KVLayout("m", "float32", 2, 2, 1, 8, 4)
+LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
+GROUPS = layer_groups(LAYOUT)
+ALL = GROUPS.all
+FIRST, LAST = GroupRange(0, 1), GroupRange(1, 1)
 ATTEMPT = Attempt("r", 0)
 
 
@@ -69,22 +76,37 @@ async def test_blocks_arrive_and_are_digested_where_they_lie() -> None:
     source, ours = pool(9, seed=1), pool(7)
     async with moving(ours) as client:
         await map_pool(client, "p.1", source)
-        digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4, 0), (1, 2, 3, 6))
+        digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4, 0), (1, 2, 3, 6), ALL)
         for theirs, here in zip((8, 3, 4, 0), (1, 2, 3, 6), strict=True):
             assert ours.block(here) == source.block(theirs)
-        assert digests == BlockDigests(source).of((8, 3, 4, 0))
-        assert await client.digests((6, 1)) == (digests[3], digests[0])
+        assert np.array_equal(digests, BlockDigests(source).of((8, 3, 4, 0), ALL))
+        assert np.array_equal(await client.digests((6, 1), ALL, None), digests[[3, 0]])
         assert bytes(ours.block(0)) == bytes(LAYOUT.block_bytes)
 
 
+async def test_a_group_arrives_and_the_rest_of_the_block_stays() -> None:
+    source, ours = pool(9, seed=1), pool(7, seed=2)
+    before = ours.rows().copy()
+    async with moving(ours) as client:
+        await map_pool(client, "p.1", source)
+        digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4), (1, 2, 3), LAST)
+        assert np.array_equal(digests, BlockDigests(source).of((8, 3, 4), LAST))
+        assert np.array_equal(await client.digests((2,), LAST, None), digests[1:2])
+        before[1:4, GROUPS.span(LAST)] = source.rows()[[8, 3, 4], GROUPS.span(LAST)]
+        assert np.array_equal(ours.rows(), before)
+        await client.fetch(ATTEMPT, "p.1", (8, 3, 4), (1, 2, 3), FIRST)
+        assert np.array_equal(ours.rows()[1:4], source.rows()[[8, 3, 4]])
+
+
 async def test_more_blocks_than_a_packet_names() -> None:
-    number = 2 * MAX_BLOCKS + 3
+    number = 2 * MAX_DIGESTS // len(GROUPS) + 3
     source, ours = pool(number, seed=2), pool(number)
     ids = list(range(number))
     random.Random(3).shuffle(ids)  # noqa: S311
     async with moving(ours) as client:
         await map_pool(client, "p.1", source)
-        assert await client.fetch(ATTEMPT, "p.1", ids, ids) == await client.digests(ids)
+        fetched = await client.fetch(ATTEMPT, "p.1", ids, ids, ALL)
+        assert np.array_equal(fetched, await client.digests(ids, ALL, None))
     assert ours.blocks == source.blocks
 
 
@@ -94,7 +116,7 @@ async def test_what_it_refuses_costs_the_question_only(tmp_path: Path) -> None:
     os.ftruncate(unsealed, 2**20)
     async with moving(ours) as client:
         with pytest.raises(CorruptPieceError, match="not mapped"):
-            await client.fetch(ATTEMPT, "p.1", (0,), (0,))
+            await client.fetch(ATTEMPT, "p.1", (0,), (0,), ALL)
         with pytest.raises(PeerLostError, match="cannot be mapped"):
             await client.map("p.1", 4, [unsealed])
         fd = source.read_only()
@@ -103,8 +125,8 @@ async def test_what_it_refuses_costs_the_question_only(tmp_path: Path) -> None:
         os.close(fd)
         await map_pool(client, "p.1", source)
         with pytest.raises(CorruptPieceError, match="a block that its pool does not have"):
-            await client.fetch(ATTEMPT, "p.1", (4,), (0,))
-        await client.fetch(ATTEMPT, "p.1", (3,), (0,))
+            await client.fetch(ATTEMPT, "p.1", (4,), (0,), ALL)
+        await client.fetch(ATTEMPT, "p.1", (3,), (0,), ALL)
         assert ours.block(0) == source.block(3)
     os.close(unsealed)
 
@@ -128,7 +150,7 @@ async def test_a_cancelled_fetch_returns_once_nothing_is_copied_any_more() -> No
     began, go_on = threading.Event(), threading.Event()
 
     class Slow(HostCopies):
-        def fetch(self, *arguments: Any) -> tuple[int, ...]:
+        def fetch(self, *arguments: Any) -> Words:
             began.set()
             assert go_on.wait(10)
             return super().fetch(*arguments)
@@ -136,7 +158,7 @@ async def test_a_cancelled_fetch_returns_once_nothing_is_copied_any_more() -> No
     source, ours = pool(4, seed=6), pool(4)
     async with moving(ours, Slow(ours)) as client:
         await map_pool(client, "p.1", source)
-        fetching = asyncio.create_task(client.fetch(ATTEMPT, "p.1", (1,), (1,)))
+        fetching = asyncio.create_task(client.fetch(ATTEMPT, "p.1", (1,), (1,), ALL))
         await asyncio.to_thread(began.wait, 10)
         fetching.cancel()
         done, _ = await asyncio.wait({fetching}, timeout=0.05)
@@ -147,34 +169,80 @@ async def test_a_cancelled_fetch_returns_once_nothing_is_copied_any_more() -> No
         assert ours.block(1) == source.block(1)
 
 
-async def test_a_mark_reaches_the_copy() -> None:
-    marks: list[Any] = []
+class StepMarks:
+    """A mark that says what it is of. A step's waits until the step has begun."""
 
-    class Noting(HostCopies):
-        def fetch(
-            self, source: str, source_blocks: Sequence[int], blocks: Sequence[int], after: Any
-        ) -> tuple[int, ...]:
-            marks.append(after)
-            return super().fetch(source, source_blocks, blocks, after)
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.begun = threading.Event()
 
+    def of_step(self, step: int, group: int) -> Mark:
+        self.asked.set()
+        assert self.begun.wait(10)
+        return step, group
+
+    def of_attempt(self, attempt: Attempt) -> Mark:
+        return attempt
+
+
+class Noting(HostCopies):
+    """Keeps the marks that its work comes behind."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        super().__init__(memory)
+        self.marks: list[Mark] = []
+
+    def fetch(
+        self,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+        after: Mark,
+    ) -> Words:
+        self.marks.append(after)
+        return super().fetch(source, source_blocks, blocks, groups, after)
+
+    def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
+        self.marks.append(after)
+        return super().digests(blocks, groups, after)
+
+
+async def test_a_copy_comes_behind_the_steps_of_its_attempt() -> None:
     source, ours = pool(4, seed=7), pool(4)
-    async with moving(ours, Noting(ours), mark_of=lambda attempt: attempt.rid) as client:
+    copies = Noting(ours)
+    async with moving(ours, copies, marks=StepMarks()) as client:
         await map_pool(client, "p.1", source)
-        await client.fetch(ATTEMPT, "p.1", (0,), (0,))
-    assert marks == ["r"]
+        await client.fetch(ATTEMPT, "p.1", (0,), (0,), ALL)
+    assert copies.marks == [ATTEMPT]
+
+
+async def test_a_digest_of_a_step_waits_for_its_last_group() -> None:
+    ours = pool(4, seed=8)
+    copies, marks = Noting(ours), StepMarks()
+    async with moving(ours, copies, marks=marks) as client:
+        asking = asyncio.create_task(client.digests((1, 3), ALL, 7))
+        await asyncio.to_thread(marks.asked.wait, 10)
+        assert copies.marks == []
+        ours.block(3)[:] = b"x" * LAYOUT.block_bytes
+        marks.begun.set()
+        assert np.array_equal(await asking, BlockDigests(ours).of((1, 3), ALL))
+        await client.digests((1,), FIRST, 8)
+        await client.digests((1,), ALL, None)
+    assert copies.marks == [(7, ALL.end - 1), (8, 0), None]
 
 
 async def test_whoever_asks_a_mover_that_is_gone_is_told() -> None:
     memory = pool(2)
     ours, theirs = data_socket_pair()
     client = MoverClient(ours)
-    asking = asyncio.create_task(client.digests((0,)))
+    asking = asyncio.create_task(client.digests((0,), ALL, None))
     await asyncio.sleep(0.01)
     theirs.close()
     with pytest.raises(PeerLostError):
         await asking
     with pytest.raises(PeerLostError):
-        await client.fetch(ATTEMPT, "p.1", (0,), (0,))
+        await client.fetch(ATTEMPT, "p.1", (0,), (0,), ALL)
     client.close()
     del memory
 
@@ -183,14 +251,14 @@ async def test_what_no_question_explains_ends_the_process() -> None:
     failed = threading.Event()
 
     class Broken(HostCopies):
-        def digests(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        def digests(self, *question: object) -> Words:
             raise RuntimeError("an illegal address")
 
     memory = pool(2)
     copies = Broken(memory)
-    async with moving(memory, copies, mark_of=no_mark, on_failure=failed.set) as client:
+    async with moving(memory, copies, on_failure=failed.set) as client:
         with pytest.raises(PeerLostError):
-            await client.digests((0,))
+            await client.digests((0,), ALL, None)
     assert failed.is_set()
 
 
@@ -199,7 +267,7 @@ def test_a_table_shows_what_its_owner_writes_and_takes_no_writes() -> None:
     table = PeerTable(3, memory.read_only())
     memory.generations[2] += 5
     assert list(table.generations) == [0, 0, 5]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="read-only"):
         table.generations[0] = 1
     table.close()
 

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.transfer.digest_threads import DigestThreads
 
 MASK = 2**64 - 1
+WHOLE = GroupRange(0, 1)
+"""of a pool of one layer"""
 
 
 def pool(block_bytes: int, num_blocks: int, seed: int = 0) -> KVMemory:
@@ -45,14 +48,31 @@ def test_equals_its_formula_in_any_order_of_blocks(block_bytes: int) -> None:
     memory = pool(block_bytes, 5)
     digests = BlockDigests(memory)
     expected = [scalar_digest(bytes(memory.block(block_id))) for block_id in range(5)]
-    assert digests.of([0, 1, 2, 3, 4]) == tuple(expected)
-    assert digests.of([3, 0, 4, 4, 1]) == tuple(expected[i] for i in (3, 0, 4, 4, 1))
-    assert digests.of([2]) == (expected[2],)
+    for block_ids in ([0, 1, 2, 3, 4], [3, 0, 4, 4, 1], [2], []):
+        found = digests.of(block_ids, WHOLE)
+        assert found.shape == (len(block_ids), 1)
+        assert found[:, 0].tolist() == [expected[block_id] for block_id in block_ids]
+
+
+@pytest.mark.parametrize("layer_bytes", [6, 8, 4096, 270_000])
+def test_a_group_is_digested_like_a_block_of_its_bytes(layer_bytes: int) -> None:
+    layout = KVLayout("m", "float16", 4, 1, 1, layer_bytes // 2, 1)
+    memory = KVMemory.create(layout, 5)
+    memory.blocks[: 5 * layout.block_bytes] = random.Random(1).randbytes(5 * layout.block_bytes)  # noqa: S311
+    groups, digests = layer_groups(layout), BlockDigests(memory)
+    assert len(groups) > 1
+    for block_ids in ([1, 2, 3], [4, 0, 2]):
+        for asked in (groups.all, GroupRange(1, len(groups) - 1), GroupRange(0, 1)):
+            spans = [groups.span(GroupRange(asked.first + i, 1)) for i in range(asked.num)]
+            assert digests.of(block_ids, asked).tolist() == [
+                [scalar_digest(bytes(memory.block(block_id)[span])) for span in spans]
+                for block_id in block_ids
+            ]
 
 
 def test_many_small_blocks_take_several_tiles() -> None:
     memory = pool(8, 70_000)
-    digests = BlockDigests(memory).of(range(70_000))
+    digests = BlockDigests(memory).of(range(70_000), WHOLE)[:, 0]
     for block_id in (0, 1, 32_767, 32_768, 65_536, 69_999):
         assert digests[block_id] == scalar_digest(bytes(memory.block(block_id)))
 
@@ -60,13 +80,13 @@ def test_many_small_blocks_take_several_tiles() -> None:
 def test_every_single_bit_flip_of_a_block_changes_it() -> None:
     memory = pool(128, 1)
     digests = BlockDigests(memory)
-    (before,) = digests.of([0])
+    before = digests.of([0], WHOLE)
     block = memory.block(0)
     for bit in range(128 * 8):
         block[bit // 8] ^= 1 << bit % 8
-        assert digests.of([0]) != (before,)
+        assert digests.of([0], WHOLE) != before
         block[bit // 8] ^= 1 << bit % 8
-    assert digests.of([0]) == (before,)
+    assert digests.of([0], WHOLE) == before
 
 
 @settings(max_examples=60)
@@ -76,14 +96,14 @@ def test_swapped_words_and_equal_flips_in_two_words_change_it(
 ) -> None:
     memory = pool(512, 1, seed)
     digests = BlockDigests(memory)
-    (before,) = digests.of([0])
+    before = digests.of([0], WHOLE)
     words = np.frombuffer(memory.block(0), dtype=np.uint64)
     if left != right:
         words[[left, right]] = words[[right, left]]
-        assert digests.of([0]) != (before,)
+        assert digests.of([0], WHOLE) != before
         words[[left, right]] = words[[right, left]]
         words[[left, right]] ^= np.uint64(1) << np.uint64(bit)
-        assert digests.of([0]) != (before,)
+        assert digests.of([0], WHOLE) != before
 
 
 def test_a_digest_without_position_keys_would_miss_swapped_words() -> None:
@@ -91,27 +111,27 @@ def test_a_digest_without_position_keys_would_miss_swapped_words() -> None:
     memory = pool(512, 1)
     mutant = BlockDigests(memory)
     mutant._keys = np.zeros_like(mutant._keys)
-    (before,) = mutant.of([0])
+    before = mutant.of([0], WHOLE)
     words = np.frombuffer(memory.block(0), dtype=np.uint64)
     words[[3, 40]] = words[[40, 3]]
-    assert mutant.of([0]) == (before,)
-    assert BlockDigests(memory).of([0]) != (before,)
+    assert mutant.of([0], WHOLE) == before
+    assert BlockDigests(memory).of([0], WHOLE) != before
 
 
 def test_swapped_blocks_and_zeros_are_told_apart() -> None:
     memory = pool(64, 3)
     digests = BlockDigests(memory)
-    before = digests.of([0, 1])
+    before = digests.of([0, 1], WHOLE)[:, 0].tolist()
     memory.block(0)[:], memory.block(1)[:] = bytes(memory.block(1)), bytes(memory.block(0))
-    assert digests.of([0, 1]) == before[::-1] != before
+    assert digests.of([0, 1], WHOLE)[:, 0].tolist() == before[::-1] != before
     memory.block(2)[:] = bytes(64)
-    assert digests.of([2]) != (0,)
+    assert digests.of([2], WHOLE) != 0
 
 
 @pytest.mark.anyio
 async def test_threads_digest_beside_the_loop() -> None:
     memory = pool(4096, 8)
     threads = DigestThreads(memory)
-    results = await asyncio.gather(*(threads.digests([block_id]) for block_id in range(8)))
-    assert [digest for (digest,) in results] == list(BlockDigests(memory).of(range(8)))
+    results = await asyncio.gather(*(threads.digests([block_id], WHOLE) for block_id in range(8)))
+    assert np.array_equal(np.concatenate(results), BlockDigests(memory).of(range(8), WHOLE))
     threads.close()

@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
+from shared.kv.columns import pack_ids, pack_words
 from shared.transfer import frame_stream
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Blocks, pack_ids, pack_words
+from shared.transfer.frames import Blocks
 
 pytestmark = pytest.mark.anyio
 

@@ -3,6 +3,7 @@
 import pytest
 
 from shared.errors import CorruptPieceError, ProtocolError
+from shared.kv.columns import pack_ids, pack_words
 from shared.protocol import Attempt, TokenLogprobs, TokenRun
 from shared.transfer import frames
 from shared.transfer.frames import (
@@ -12,6 +13,7 @@ from shared.transfer.frames import (
     Frame,
     Open,
     Opened,
+    Pool,
     Read,
     Refused,
     Release,
@@ -24,18 +26,18 @@ from shared.transfer.frames import (
     decode_header,
     decode_prefix,
     encode,
-    pack_ids,
-    pack_words,
-    unpack_ids,
-    unpack_words,
+    pack_tags,
+    unpack_digests,
+    unpack_tags,
 )
+from shared.transfer.manifest import Tags
 
 RUN = TokenRun("rid", 2, 7, (5,), (TokenLogprobs(-0.5, (5, 6), (-0.5, -1.5)),))
 FRAMES: list[Frame] = [
     Open(Attempt("rid", 2), "ticket", "p.1", "f" * 32),
     Opened(3333),
-    Watermark(4, pack_ids([1, 2]), pack_words([3, 4]), pack_words([2**64 - 1, 0])),
-    Read(0, 9),
+    Watermark(4, 1, pack_ids([1, 2]), pack_words([3, 4]), pack_words([2**64 - 1, 0])),
+    Read(0, 9, 2, 3),
     Blocks(0, pack_ids([1]), pack_words([1])),
     Seal(pack_ids([1]), pack_words([1]), pack_words([1]), RUN),
     End(),
@@ -45,6 +47,7 @@ FRAMES: list[Frame] = [
     Renew(),
     Renewed(),
     Refused("expired"),
+    Pool(64),
 ]
 
 
@@ -81,12 +84,33 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         decode(body)
 
 
-def test_columns_have_one_length_whatever_their_values() -> None:
-    assert len(pack_ids([0, 2**32 - 1])) == 8
-    assert len(pack_words([0, 2**64 - 1])) == 16
-    assert unpack_ids(pack_ids([0, 2**32 - 1])) == (0, 2**32 - 1)
-    assert unpack_words(pack_words([0, 2**64 - 1]), 2) == (0, 2**64 - 1)
-    with pytest.raises(ProtocolError):
-        unpack_ids(b"123")
-    with pytest.raises(ProtocolError):
-        unpack_words(b"12345678", 2)
+def test_tags_and_digests_travel_as_columns() -> None:
+    tags = Tags.of([0, 2**32 - 1], [7, 2**64 - 1])
+    columns = pack_tags(tags)
+    assert [len(column) for column in columns] == [8, 16]
+    assert unpack_tags(*columns).equal(tags).all()
+    assert len(unpack_tags(b"", b"")) == 0
+    assert unpack_digests(pack_words([1, 2, 3, 4, 5, 6]), 2).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("block_ids", "generations"),
+    [
+        (b"123", b""),
+        (b"1234", b"1234567"),
+        (b"1234", bytes(16)),
+        (bytes(8), bytes(8)),
+        (b"", b"8 bytes."),
+    ],
+)
+def test_columns_of_tags_that_do_not_fit_are_refused(block_ids: bytes, generations: bytes) -> None:
+    with pytest.raises(ProtocolError, match="columns do not fit"):
+        unpack_tags(block_ids, generations)
+
+
+@pytest.mark.parametrize(
+    ("digests", "num_blocks"), [(b"1234567", 1), (bytes(24), 2), (bytes(8), 0)]
+)
+def test_digests_that_do_not_fit_their_blocks_are_refused(digests: bytes, num_blocks: int) -> None:
+    with pytest.raises(ProtocolError, match="digests do not fit"):
+        unpack_digests(digests, num_blocks)

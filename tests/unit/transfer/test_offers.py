@@ -3,22 +3,26 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import numpy as np
 import pytest
 
 from shared.clock import ManualClock
+from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open
-from shared.transfer.ledger import Tag
+from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 
 pytestmark = pytest.mark.anyio
 
-LAYOUT = KVLayout("m", "float32", 1, 2, 1, 4, 4)
+LAYOUT = KVLayout("m", "float32", 3, 2, 1, 4, 4)
+ALL = layer_groups(LAYOUT).all
 ATTEMPT = Attempt("r", 1)
 RUN = TokenRun("r", 1, 0, (9,))
 
@@ -67,29 +71,35 @@ async def test_publications_keep_their_order_and_seal_stays_behind_them(bench: B
     offer.seal(RUN)
     assert offer.state is OfferState.WRITING
     await bench.until(offer, OfferState.SEALED)
-    assert [p.first_block for p in offer.publications] == list(range(6))
-    assert offer.manifest.tags == tuple(Tag(index, 0) for index in range(6))
-    assert offer.manifest.digests == BlockDigests(bench.memory).of(range(6))
+    assert [p.part for p in offer.publications] == [Part(first, 1, ALL) for first in range(6)]
+    assert offer.manifest.tags.equal(Tags.of(range(6), [0] * 6)).all()
+    assert np.array_equal(offer.manifest.digests, BlockDigests(bench.memory).of(range(6), ALL))
     assert offer.run == RUN
 
 
-async def published(bench: Bench, attempt: Attempt, piece: Piece) -> tuple[LiveOffer, int]:
+async def published(bench: Bench, attempt: Attempt, piece: Piece) -> tuple[LiveOffer, list[int]]:
     offer = bench.table.open(attempt, "s")
     changed = asyncio.Event()
     offer.watchers.add(changed)
     offer.publish(piece)
     async with asyncio.timeout(5):
         await changed.wait()
-    return offer, offer.publications[0].digests[0]
+    digests: list[int] = offer.publications[0].digests[0].tolist()
+    return offer, digests
+
+
+def digests_now(bench: Bench, block_id: int) -> list[int]:
+    digests: list[int] = BlockDigests(bench.memory).of([block_id], ALL)[0].tolist()
+    return digests
 
 
 async def test_a_sealed_block_is_digested_once_per_generation(bench: Bench) -> None:
     first = await bench.sealed()
     bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes  # reading it again gives another digest
     _, again = await published(bench, Attempt("r", 2), Piece(0, (1,), (0,)))
-    assert again == first.manifest.digests[0]
+    assert again == first.manifest.digests[0].tolist()
     _, later = await published(bench, Attempt("r", 3), Piece(0, (1,), (1,)))
-    assert (later,) == BlockDigests(bench.memory).of([1])
+    assert later == digests_now(bench, 1)
     assert later != again
 
 
@@ -101,8 +111,8 @@ async def test_the_digest_of_an_attempt_that_was_not_sealed_is_not_kept(
     offer, _ = await published(bench, Attempt("r", 2), Piece(0, (1,), (0,)))
     how(offer)
     bench.memory.block(1)[:] = b"x" * LAYOUT.block_bytes
-    _, digest = await published(bench, Attempt("r", 3), Piece(0, (1,), (0,)))
-    assert (digest,) == BlockDigests(bench.memory).of([1])
+    _, digests = await published(bench, Attempt("r", 3), Piece(0, (1,), (0,)))
+    assert digests == digests_now(bench, 1)
 
 
 async def test_seal_with_a_gap_or_a_foreign_block_is_refused_at_the_call(bench: Bench) -> None:
@@ -205,32 +215,34 @@ async def test_publishing_after_seal_changes_nothing(bench: Bench) -> None:
     other.publish(Piece(0, (1,), (0,)))
     other.seal(RUN)
     await bench.until(other, OfferState.SEALED)
-    assert offer.manifest.tags == (Tag(1, 0), Tag(2, 0))
+    assert offer.manifest.tags.equal(Tags.of([1, 2], [0, 0])).all()
     assert (offer.state, offer.run) == (OfferState.SEALED, RUN)
 
 
 async def test_verify_compares_manifest_pool_and_state(bench: Bench) -> None:
     offer = await bench.sealed()
-    good = [Tag(1, 0), Tag(2, 0)]
+    good = Tags.of([1, 2], [0, 0])
     assert bench.table.is_fresh(offer, 0, good)
     assert bench.table.is_fresh(offer, 1, good[1:])
-    assert bench.table.is_fresh(offer, 2, [])
+    assert bench.table.is_fresh(offer, 2, Tags.of([], []))
     assert not bench.table.is_fresh(offer, 1, good)
-    assert not bench.table.is_fresh(offer, 0, [Tag(1, 1), Tag(2, 0)])
-    assert not bench.table.is_fresh(offer, 0, [Tag(2, 0), Tag(1, 0)])
+    assert not bench.table.is_fresh(offer, 0, Tags.of([1, 2], [1, 0]))
+    assert not bench.table.is_fresh(offer, 0, Tags.of([2, 1], [0, 0]))
     assert not bench.table.is_fresh(offer, 2**40, good)
+    assert not bench.table.is_fresh(offer, -1, good)
+    assert not bench.table.is_fresh(offer, -2, good)
     bench.memory.generations[2] += 1
     assert not bench.table.is_fresh(offer, 0, good)
     assert bench.table.is_fresh(offer, 0, good[:1])
     offer.withdraw()
     assert not bench.table.is_fresh(offer, 0, good[:1])
-    assert not bench.table.is_fresh(offer, 2, [])
+    assert not bench.table.is_fresh(offer, 2, Tags.of([], []))
 
 
 async def test_an_offer_that_cannot_be_published_ends_and_the_next_is_served(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(block_ids: object) -> tuple[int, ...]:
+    async def broken(*question: object) -> Words:
         raise OSError("no memory for a thread")
 
     with monkeypatch.context() as patch:

@@ -2,9 +2,11 @@
 
 Pure. A hand-over that is the bottleneck must show here and not as requests that die waiting for
 it: the KV that a prefill worker has still to hand over, divided by the rate at which decode workers
-were measured to pull it, is how long a new prompt's KV would wait. A link with nothing to carry
-always takes one, so a slow one is tried again. KV that waits for blocks of a decode worker waits
-for no link: such a worker is full, and a prompt computed there would wait as well.
+were measured to pull it, is how long the link is busy with it. What prefill has yet to compute of
+it waits for prefill, not for the link: only what the link takes longer than prefill does is a wait
+of a new prompt's KV. A link with nothing to carry always takes one, so a slow one is tried again.
+KV that waits for blocks of a decode worker waits for no link: such a worker is full, and a prompt
+computed there would wait as well.
 """
 
 from collections import Counter
@@ -32,12 +34,13 @@ def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -
             if p_inc in left_tokens:
                 left_tokens[p_inc] += incoming.num_tokens
                 tokens_s[p_inc] += incoming.tokens_s
-    return [
-        worker
-        for worker in prefill
-        if left_tokens[worker.incarnation] <= HAND_OVER_LIMIT_S * tokens_s[worker.incarnation]
-        or not tokens_s[worker.incarnation]
-    ]
+
+    def is_open(worker: WorkerView) -> bool:
+        rate = tokens_s[worker.incarnation]
+        limit_s = HAND_OVER_LIMIT_S + worker.queued_tokens * worker.token_s
+        return not rate or left_tokens[worker.incarnation] <= limit_s * rate
+
+    return [worker for worker in prefill if is_open(worker)]
 
 
 def is_behind(decode: WorkerView) -> bool:

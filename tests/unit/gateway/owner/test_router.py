@@ -190,6 +190,17 @@ def test_kv_that_waits_for_blocks_of_decode_does_not_make_its_link_slow(
     assert placement is not None and placement.mode == expected
 
 
+@pytest.mark.parametrize(("queued_s", "expected"), [(0.0, "local"), (2.0, "prefill")])
+def test_kv_that_is_yet_to_be_computed_does_not_wait_for_its_link(
+    queued_s: float, expected: str
+) -> None:
+    """The link is busy for longer than its limit, but not for longer than prefill is."""
+    queued = view("p0", unpulled_tokens=LATE, token_s=0.01)
+    queued.queued_tokens = round(queued_s / queued.token_s)
+    placement = choose_placement([queued, pulling("d0", p0=0)], "auto", True)
+    assert placement is not None and placement.mode == expected
+
+
 def test_without_a_decode_worker_nothing_goes_past_the_link() -> None:
     placement = choose_placement([view("p0", unpulled_tokens=LATE)], "auto", True)
     assert placement is not None

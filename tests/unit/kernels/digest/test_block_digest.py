@@ -10,18 +10,26 @@ from triton.runtime.interpreter import InterpretedFunction
 from kernels.digest import reference
 from kernels.digest.block_digest import TILE_WORDS, block_digest_kernel, block_digests
 from shared.kv.digest import BlockDigests
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 
+pytestmark = pytest.mark.filterwarnings(  # the interpreter makes a loop's bound of an array of one
+    "ignore:Conversion of an array with ndim:DeprecationWarning"
+)
 DEVICE = "cpu" if isinstance(block_digest_kernel, InterpretedFunction) else "cuda"
 
 
-def layout_of(num_words: int) -> KVLayout:
-    return KVLayout("m", "float32", 1, 2, 1, 1, num_words)
+WHOLE = GroupRange(0, 1)
+"""of a pool of one layer"""
 
 
-def filled(num_blocks: int, num_words: int, seed: int) -> KVMemory:
-    memory = KVMemory.create(layout_of(num_words), num_blocks)
+def layout_of(num_words: int, num_layers: int = 1) -> KVLayout:
+    return KVLayout("m", "float32", num_layers, 2, 1, 1, num_words)
+
+
+def filled(num_blocks: int, num_words: int, seed: int, num_layers: int = 1) -> KVMemory:
+    memory = KVMemory.create(layout_of(num_words, num_layers), num_blocks)
     content = np.random.default_rng(seed).bytes(len(memory.blocks))
     memory.blocks[:] = content
     return memory
@@ -48,10 +56,23 @@ def digests_by(
 def test_three_ways_one_digest(num_words: int, num_programs: int) -> None:
     memory = filled(6, num_words, seed=num_words)
     blocks = [5, 0, 3, 3]
-    wanted = list(BlockDigests(memory).of(blocks))
+    wanted = BlockDigests(memory).of(blocks, WHOLE)[:, 0].tolist()
     assert digests_by(reference.block_digests, pool_of(memory), blocks) == wanted
     options = {"num_programs": num_programs}
     assert digests_by(block_digests, pool_of(memory), blocks, **options) == wanted
+
+
+@pytest.mark.parametrize("function", [reference.block_digests, block_digests])
+@pytest.mark.parametrize("num_words", [3, TILE_WORDS // 3 + 1])
+def test_rows_may_be_the_same_part_of_each_block(function: object, num_words: int) -> None:
+    memory = filled(5, num_words, seed=num_words, num_layers=6)
+    groups = layer_groups(memory.layout)
+    blocks, pool = [4, 0, 2, 2], pool_of(memory)
+    wanted = BlockDigests(memory).of(blocks, groups.all)
+    for group in range(len(groups)):
+        part = pool.to(DEVICE)[:, groups.span(GroupRange(group, 1))]
+        assert not part.is_contiguous()
+        assert digests_by(function, part, blocks) == wanted[:, group].tolist()
 
 
 @settings(deadline=None, max_examples=25)
@@ -60,7 +81,7 @@ def test_the_reference_is_what_io_processes_compute(
     num_words: int, seed: int, blocks: list[int]
 ) -> None:
     memory = filled(4, num_words, seed)
-    wanted = list(BlockDigests(memory).of(blocks)) if blocks else []
+    wanted = BlockDigests(memory).of(blocks, WHOLE)[:, 0].tolist()
     assert digests_by(reference.block_digests, pool_of(memory), blocks) == wanted
 
 
@@ -79,8 +100,16 @@ def test_a_changed_bit_or_two_words_that_changed_places_are_seen() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     ids = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    with pytest.raises(ValueError, match="no multiple of 8"):
+    with pytest.raises(ValueError, match="no whole words of 8"):
         block_digests(torch.zeros(2, 12, dtype=torch.uint8, device=DEVICE), ids, ids.clone())
+    with pytest.raises(ValueError, match="no whole words of 8"):  # neighbouring rows lie 12 apart
+        block_digests(torch.zeros(2, 12, dtype=torch.uint8, device=DEVICE)[:, :8], ids, ids.clone())
+    with pytest.raises(ValueError, match="no whole words of 8"):
+        block_digests(
+            torch.zeros(2, 16, dtype=torch.uint8, device=DEVICE)[:, 4:12], ids, ids.clone()
+        )
+    with pytest.raises(TypeError, match="is not u8"):
+        block_digests(torch.zeros(16, 2, dtype=torch.uint8, device=DEVICE).T, ids, ids.clone())
     with pytest.raises(TypeError, match="is not u8"):
         block_digests(torch.zeros(2, 16, device=DEVICE), ids, ids.clone())
     with pytest.raises(ValueError, match="blocks"):
