@@ -5,8 +5,8 @@ from weakref import WeakValueDictionary
 
 
 class Slots:
-    """So many for each source: its pulls share a link, and those of another source do not wait for
-    it. A source is forgotten with its last pull."""
+    """`per_source` for each source: its pulls share a link, and those of another source do not
+    wait for it. A source is forgotten with its last pull."""
 
     def __init__(self, per_source: int) -> None:
         self._per_source = per_source

@@ -224,6 +224,31 @@ def test_what_was_given_up_before_seal_is_tried_again_at_seal() -> None:
     assert ledger.complete
 
 
+def test_under_another_tag_damage_is_read_again_as_often() -> None:
+    ledger = PullLedger(1, 0, ONE)
+    publish(ledger, 0, tags(1), words(10))
+    while blocks := ledger.next_read(64):
+        read(ledger, blocks, tags(1), words(99))
+    publish(ledger, 0, tags(2), words(20))
+    for _ in range(MAX_READS_PER_TAG):
+        assert ledger.next_read(64) == part(0, 1)
+        read(ledger, part(0, 1), tags(2), words(99))
+    assert ledger.next_read(64) is None
+
+
+def test_what_was_held_and_is_overwritten_with_damage_is_not_held() -> None:
+    ledger = PullLedger(1, 0, ONE)
+    for generation in (1, 2, 1):
+        publish(ledger, 0, tags(generation), words(10 * generation))
+    ledger.seal(tags(1), words(10))
+    ledger.next_read(64)
+    read(ledger, part(0, 1), tags(1), words(10))
+    while blocks := ledger.next_read(64):
+        read(ledger, blocks, tags(1), words(99))
+    assert ledger.idle
+    assert not ledger.complete
+
+
 def test_the_same_piece_twice_is_read_once() -> None:
     ledger = PullLedger(2, 0, THREE)
     for _ in range(3):

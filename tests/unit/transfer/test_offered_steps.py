@@ -88,7 +88,7 @@ class Steps:
         await self.until(offer, lambda: offer.state is OfferState.SEALED)
 
     async def told(self, offer: LiveOffer, number: int) -> None:
-        """Until the offer has so many publications, and no more for some turns of the loop."""
+        """Until the offer has this number of publications; some turns later it has no more."""
         await self.until(offer, lambda: len(offer.publications) >= number)
         for _ in range(20):
             await asyncio.sleep(0)
