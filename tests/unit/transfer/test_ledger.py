@@ -85,9 +85,9 @@ def test_groups_published_one_after_the_other_are_read_together() -> None:
     ledger = PullLedger(2, 0, THREE)
     publish(ledger, 0, tags(1, 1), words(1, 2))
     publish(ledger, 0, tags(1, 1), words(3, 4), first_group=1)
-    assert ledger.next_read(1000) == part(0, 2, 0, 2)
+    assert ledger.next_read(1000, joined=True) == part(0, 2, 0, 2)
     publish(ledger, 0, tags(1, 1), words(5, 6), first_group=2)
-    assert ledger.next_read(1000) == part(0, 2, 2, 1)
+    assert ledger.next_read(1000, joined=True) == part(0, 2, 2, 1)
 
 
 def test_what_lies_elsewhere_is_read_by_itself() -> None:
@@ -95,7 +95,7 @@ def test_what_lies_elsewhere_is_read_by_itself() -> None:
     publish(ledger, 0, tags(1, 1), words(1, 2))
     publish(ledger, 0, tags(1, 1), words(3, 4), first_group=2)
     publish(ledger, 1, tags(1, 1, first=1), words(5, 6), first_group=1)
-    assert [ledger.next_read(1000) for _ in range(4)] == [
+    assert [ledger.next_read(1000, joined=True) for _ in range(4)] == [
         part(0, 2),
         part(0, 2, 2),
         part(1, 2, 1),
@@ -108,10 +108,12 @@ def test_a_block_counts_when_all_of_its_groups_are_held() -> None:
     for group, digest in enumerate((7, 8, 9)):
         publish(ledger, 0, tags(1), words(digest), first_group=group)
     ledger.seal(tags(1), words(7, 8, 9, num_groups=3))
-    assert ledger.next_read(1000) == part(0, 1, 0, 3)
+    assert ledger.next_read(1000, joined=True) == part(0, 1, 0, 3)
     read(ledger, part(0, 1, 0, 3), tags(1), words(7, 99, 9, num_groups=3))
     assert not ledger.complete
-    assert ledger.next_read(1000) == part(0, 1, 1), "only what is damaged is read again"
+    assert ledger.next_read(1000, joined=True) == part(0, 1, 1), (
+        "only what is damaged is read again"
+    )
     read(ledger, part(0, 1, 1), tags(1), words(8))
     assert ledger.complete
     assert (ledger.num_reread, ledger.num_read_blocks) == (1, 1)
@@ -123,12 +125,14 @@ def test_under_another_tag_groups_that_are_not_published_again_are_not_held() ->
     ledger.next_read(1000)
     read(ledger, part(0, 2, 0, 3), tags(1, 1), words(*range(6), num_groups=3))
     publish(ledger, 1, tags(2, first=1), words(30))
-    assert ledger.next_read(1000) == part(1, 1)
+    assert ledger.next_read(1000, joined=True) == part(1, 1)
     read(ledger, part(1, 1), tags(2, first=1), words(30))
-    assert ledger.next_read(1000) is None, "groups that are not published are not wanted"
+    assert ledger.next_read(1000, joined=True) is None, (
+        "groups that are not published are not wanted"
+    )
     ledger.seal(tags(1, 2), words(0, 1, 2, 30, 4, 5, num_groups=3))
     assert not ledger.complete
-    assert ledger.next_read(1000) == part(1, 1, 1, 2)
+    assert ledger.next_read(1000, joined=True) == part(1, 1, 1, 2)
     read(ledger, part(1, 1, 1, 2), tags(2, first=1), words(4, 5, num_groups=2))
     assert ledger.complete
 
@@ -137,7 +141,7 @@ def test_present_blocks_are_not_read_and_not_verified() -> None:
     ledger = PullLedger(3, 2, THREE)
     digests = words(*range(9), num_groups=3)
     publish(ledger, 0, tags(1, 1, 1), digests)
-    assert ledger.next_read(1000) == part(2, 1, 0, 3)
+    assert ledger.next_read(1000, joined=True) == part(2, 1, 0, 3)
     read(ledger, part(2, 1, 0, 3), tags(1, first=2), digests[2:])
     ledger.seal(tags(1, 1, 1), digests)
     assert ledger.complete
@@ -253,8 +257,8 @@ def test_the_same_piece_twice_is_read_once() -> None:
     ledger = PullLedger(2, 0, THREE)
     for _ in range(3):
         publish(ledger, 0, tags(1, 1), words(*range(6), num_groups=3))
-    assert ledger.next_read(1000) == part(0, 2, 0, 3)
-    assert ledger.next_read(1000) is None
+    assert ledger.next_read(1000, joined=True) == part(0, 2, 0, 3)
+    assert ledger.next_read(1000, joined=True) is None
 
 
 @pytest.mark.parametrize(
@@ -268,7 +272,7 @@ def test_what_the_prompt_or_the_model_does_not_have_is_refused(
     digests = np.zeros((num_blocks, num_groups), np.uint64)
     with pytest.raises(ProtocolError, match="does not have"):
         publish(ledger, first, tags(*[1] * num_blocks), digests, first_group)
-    assert ledger.next_read(1000) is None
+    assert ledger.next_read(1000, joined=True) is None
 
 
 def test_a_manifest_of_another_size_is_refused() -> None:
@@ -347,7 +351,9 @@ def random_pull_is_consistent(ledger_type: type[PullLedger], seed: int) -> bool:
         elif not num_publications and not ledger.sealed:
             whole = source.publication(part(0, num, 0, len(THREE)))
             ledger.seal(whole.tags, whole.digests)
-        elif (wanted_now := ledger.next_read(rng.randint(1, 120))) is not None:
+        elif (
+            wanted_now := ledger.next_read(rng.randint(1, 120), joined=rng.random() < 0.5)
+        ) is not None:
             versions = ledger.begin(wanted_now)
             sent = source.publication(wanted_now)
             is_damaged = rng.random() < 0.1
@@ -390,7 +396,7 @@ class BlindToGroups(PullLedger):
 
     def finish(self, part: Part, versions: Versions, tags: Tags, digests: Words) -> None:
         super().finish(part, versions, tags, digests)
-        self._held |= self._held.any(1)[:, None]
+        self._held |= self._held.any(1, keepdims=True)
 
 
 @pytest.mark.parametrize("mutant", [BlindToOverwriting, BlindToTags, BlindToGroups])

@@ -41,25 +41,21 @@ def pool_of(memory: KVMemory) -> torch.Tensor:
     return flat[: memory.num_blocks * num_bytes].view(memory.num_blocks, num_bytes)
 
 
-def digests_by(
-    function: object, pool: torch.Tensor, blocks: list[int], **options: int
-) -> list[int]:
+def digests_by(function: object, pool: torch.Tensor, blocks: list[int]) -> list[int]:
     device = DEVICE if function is block_digests else "cpu"
     ids = torch.tensor(blocks, dtype=torch.int64, device=device)
     output = torch.zeros_like(ids)
-    function(pool.to(device), ids, output, **options)  # type: ignore[operator]
+    function(pool.to(device), ids, output)  # type: ignore[operator]
     return [word % 2**64 for word in output.tolist()]
 
 
 @pytest.mark.parametrize("num_words", [1, 7, TILE_WORDS, TILE_WORDS + 5])
-@pytest.mark.parametrize("num_programs", [1, 3, 8])
-def test_three_ways_one_digest(num_words: int, num_programs: int) -> None:
+def test_three_ways_one_digest(num_words: int) -> None:
     memory = filled(6, num_words, seed=num_words)
     blocks = [5, 0, 3, 3]
     wanted = BlockDigests(memory).of(blocks, WHOLE)[:, 0].tolist()
     assert digests_by(reference.block_digests, pool_of(memory), blocks) == wanted
-    options = {"num_programs": num_programs}
-    assert digests_by(block_digests, pool_of(memory), blocks, **options) == wanted
+    assert digests_by(block_digests, pool_of(memory), blocks) == wanted
 
 
 @pytest.mark.parametrize("function", [reference.block_digests, block_digests])
