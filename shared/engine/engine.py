@@ -24,7 +24,7 @@ import torch
 
 from shared.engine.counters import EngineCounters
 from shared.engine.handover.hand_overs import HandOvers
-from shared.engine.handover.marks import StepMarks, host_marks
+from shared.engine.handover.marks import host_marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
@@ -38,6 +38,7 @@ from shared.engine.scheduling.integrity import check_engine
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
+from shared.engine.scheduling.step_marks import StepMarks
 from shared.errors import GrammarError, OffGrammarError, ProtocolError, RequestError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun

@@ -34,7 +34,7 @@ from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
 from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_words
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.manifest import Tags
+from shared.transfer.blocks.manifest import Tags
 
 VERSION = 4
 MAGIC = b"BtKV"

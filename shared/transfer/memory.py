@@ -15,11 +15,11 @@ from shared.kv.memory import KVMemory
 from shared.loops import Loops
 from shared.protocol import Attempt
 from shared.tasks import Tasks
+from shared.transfer.blocks.ledger import PullLedger
+from shared.transfer.blocks.manifest import Part
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
-from shared.transfer.ledger import PullLedger
-from shared.transfer.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic

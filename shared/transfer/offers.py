@@ -31,9 +31,9 @@ from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.manifest import Manifest, Part, Publication, Tags
 from shared.transfer.frames import Open, Refusal
 from shared.transfer.lease import LeaseHeap
-from shared.transfer.manifest import Manifest, Part, Publication, Tags
 from shared.transfer.transport import OnRelease
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from shared.clock import Clock
 from shared.errors import KVTransferError, PeerLostError, ProtocolError
 from shared.kv.layer_groups import GroupRange
 from shared.protocol import TokenRun
+from shared.transfer.blocks.manifest import Part, Publication
 from shared.transfer.blocks.progress import Progress, Reads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frame_stream import FrameStream
@@ -34,7 +35,6 @@ from shared.transfer.frames import (
     unpack_digests,
     unpack_tags,
 )
-from shared.transfer.manifest import Part, Publication
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Pulled, PullRequest, TransferLimits
 

@@ -15,6 +15,7 @@ from collections import deque
 from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
 from shared.kv.columns import pack_words
 from shared.kv.layer_groups import GroupRange
+from shared.transfer.blocks.manifest import Part, Publication
 from shared.transfer.blocks.progress import Served
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
@@ -36,7 +37,6 @@ from shared.transfer.frames import (
     pack_tags,
     unpack_tags,
 )
-from shared.transfer.manifest import Part, Publication
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits

@@ -14,6 +14,7 @@ import pytest
 
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout, num_blocks_for
+from shared.transfer.blocks.manifest import Part
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,
@@ -24,7 +25,6 @@ from shared.transfer.frames import (
     Verify,
     Watermark,
 )
-from shared.transfer.manifest import Part
 from tests.e2e.cluster import Cluster, Stream, running
 from tests.e2e.wire import KVProxy, ProxyThread, free_port
 from tests.support.fakes.proxy import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.engine.handover.marks import Marks, StepMarks
+from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.pieces import next_pieces
 from shared.engine.handover.shared_pool import SharedPool
@@ -25,6 +25,7 @@ from shared.engine.handover.staging import HostStaging
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.sequence import Sequence
+from shared.engine.scheduling.step_marks import StepMarks
 from shared.kv.memory import Piece
 from shared.protocol import Attempt, TokenRun
 

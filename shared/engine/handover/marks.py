@@ -3,52 +3,15 @@
     prefill   a step writes a layer group of the blocks it completes  -> of_step
     decode    steps that may still write what a reserved attempt's blocks were before -> of_attempt
 
-A mark is what the device calls it: a CUDA event; None on a CPU, where work is done once it is
-started. The step loop makes marks, others wait for them.
+The step loop makes marks, others wait for them.
 """
 
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from shared.engine.scheduling.step_marks import Mark, StepMarks
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.protocol import Attempt
-
-Mark = Any
-
-
-class StepMarks:
-    """Of one step, a mark for each layer group."""
-
-    def __init__(self, number: int, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
-        self.number = number
-        """of the step"""
-        self._layer_ends = layer_ends
-        self._record = record
-        self._marks: list[Mark] = []
-        self._changed = threading.Condition()
-
-    def on_stored(self, layer: int) -> None:
-        """The work that writes K and V of this layer has been started; called layer by layer."""
-        if layer + 1 == self._layer_ends[len(self._marks)]:
-            self._add()
-
-    def finish(self) -> None:
-        """All of the step's work has been started, whichever way."""
-        while len(self._marks) < len(self._layer_ends):
-            self._add()
-
-    def of_group(self, group: int) -> Mark:
-        """Waits until the group's work has been started."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._marks) > group)
-            return self._marks[group]
-
-    def _add(self) -> None:
-        with self._changed:
-            self._marks.append(self._record())
-            self._changed.notify_all()
 
 
 class Marks:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.engine.handover.marks import StepMarks
 from shared.engine.running.model_runner import Runner
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
@@ -21,6 +20,7 @@ from shared.engine.scheduling.batch import ScheduledSequence, pack_batch
 from shared.engine.scheduling.grammars import allowed_tokens
 from shared.engine.scheduling.scheduler import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
+from shared.engine.scheduling.step_marks import StepMarks
 
 
 @dataclass(frozen=True)

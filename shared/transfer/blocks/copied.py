@@ -10,11 +10,11 @@ from shared.errors import ProtocolError
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import Mappings
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool
-from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits

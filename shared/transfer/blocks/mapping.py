@@ -23,9 +23,9 @@ from shared.kv.layer_groups import GroupRange
 from shared.kv.peer_memory import PeerTable
 from shared.protocol import Attempt
 from shared.tasks import Tasks, settled
+from shared.transfer.blocks.manifest import Tags
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Pool
-from shared.transfer.manifest import Tags
 from shared.transfer.pull import open_attempt
 from shared.transfer.transport import PullRequest
 

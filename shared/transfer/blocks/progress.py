@@ -4,10 +4,10 @@ import asyncio
 from typing import Protocol
 
 from shared.kv.layer_groups import LayerGroups
+from shared.transfer.blocks.ledger import PullLedger
+from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame
-from shared.transfer.ledger import PullLedger
-from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.transport import PullRequest
 

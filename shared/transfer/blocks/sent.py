@@ -17,6 +17,8 @@ from shared.kv.columns import Words
 from shared.kv.layer_groups import layer_groups
 from shared.kv.memory import KVMemory
 from shared.tasks import settled
+from shared.transfer.blocks.ledger import Versions
+from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.views import block_views
 from shared.transfer.digest_threads import DigestThreads
@@ -30,8 +32,6 @@ from shared.transfer.frames import (
     pack_tags,
     unpack_tags,
 )
-from shared.transfer.ledger import Versions
-from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits

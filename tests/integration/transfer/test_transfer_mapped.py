@@ -23,8 +23,8 @@ from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
+from shared.transfer.blocks.manifest import Tags
 from shared.transfer.blocks.mapping import Mapping
-from shared.transfer.manifest import Tags
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, PullRequest

@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import uvloop
 
 from shared.errors import CorruptPieceError, KVTransferError, PeerLostError
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange, layer_groups
-from shared.kv.layout import KVLayout
-from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.manifest import Part
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import (
     PREFIX_BYTES,
@@ -40,10 +38,8 @@ from shared.transfer.frames import (
     Watermark,
     encode,
 )
-from shared.transfer.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState
-from shared.transfer.tcp import TcpTransport
-from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+from shared.transfer.transport import Pulled, TransferLimits
 from tests.support.fakes.proxy import (
     BitFlip,
     Direction,
@@ -373,45 +369,3 @@ async def test_cancelling_waits_for_the_thread_that_digests_the_destination(
         future.set_result(np.zeros((1, len(GROUPS)), np.uint64))
     with pytest.raises(asyncio.CancelledError):
         await pull
-
-
-def large_pull(loop_factory: object) -> float:
-    """24 MiB in scattered blocks and small reads; returns seconds of the pull."""
-    layout = KVLayout("m", "float32", 4, 2, 2, 16, 16)
-    num_blocks = 24 * 2**20 // layout.block_bytes
-    source, destination = (KVMemory.create(layout, num_blocks) for _ in range(2))
-    for block_id in range(num_blocks):
-        source.block(block_id)[:] = random.Random(block_id).randbytes(layout.block_bytes)  # noqa: S311
-    order = list(range(num_blocks))
-    random.Random(1).shuffle(order)  # noqa: S311
-
-    async def main() -> float:
-        limits = TransferLimits(max_read_bytes=2**20 + 5)
-        p, d = TcpTransport(source, "p.1"), TcpTransport(destination, "d.1", limits=limits)
-        await p.start()
-        offer = p.offer(ATTEMPT, TICKET)
-        for start in range(0, num_blocks, 100):
-            block_ids = tuple(order[start : start + 100])
-            offer.publish(Piece(start, block_ids, (0,) * len(block_ids)))
-        offer.seal(RUN)
-        started_s = time.monotonic()
-        request = PullRequest(ATTEMPT, p.address, "p.1", TICKET, tuple(range(num_blocks)))
-        pulled = await d.pull(request)
-        seconds_s = time.monotonic() - started_s
-        assert (pulled.num_blocks, pulled.num_reread) == (num_blocks, 0)
-        await d.close()
-        await p.close()
-        return seconds_s
-
-    with asyncio.Runner(loop_factory=loop_factory) as runner:  # type: ignore[arg-type]
-        seconds_s = runner.run(main())
-    for logical in range(num_blocks):
-        assert destination.block(logical) == source.block(order[logical])
-    return seconds_s
-
-
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_large_scattered_pulls_on_both_event_loops(
-    loop_factory: object, measured: Measured
-) -> None:
-    measured.at_most("pulled in", large_pull(loop_factory), 10, "s")

@@ -17,10 +17,10 @@ from typing import Any
 
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.transfer.blocks.copied import CopiedReads
+from shared.transfer.blocks.manifest import Tags
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Frame, Open, encode
-from shared.transfer.manifest import Tags
 from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.tcp import TcpTransport

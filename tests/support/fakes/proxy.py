@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from shared.kv.layer_groups import LayerGroups
 from shared.protocol import TokenRun
+from shared.transfer.blocks.manifest import Part
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,
@@ -25,7 +26,6 @@ from shared.transfer.frames import (
     decode_prefix,
     encode,
 )
-from shared.transfer.manifest import Part
 from tests.support.introduction import INTRODUCTION_BYTES
 
 Direction = Literal["to_server", "to_client"]

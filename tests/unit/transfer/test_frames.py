@@ -6,6 +6,7 @@ from shared.errors import CorruptPieceError, ProtocolError
 from shared.kv.columns import pack_ids, pack_words
 from shared.protocol import Attempt, TokenLogprobs, TokenRun
 from shared.transfer import frames
+from shared.transfer.blocks.manifest import Tags
 from shared.transfer.frames import (
     PREFIX_BYTES,
     Blocks,
@@ -30,7 +31,6 @@ from shared.transfer.frames import (
     unpack_digests,
     unpack_tags,
 )
-from shared.transfer.manifest import Tags
 
 RUN = TokenRun("rid", 2, 7, (5,), (TokenLogprobs(-0.5, (5, 6), (-0.5, -1.5)),))
 FRAMES: list[Frame] = [

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shared.kv.layer_groups import GroupRange
-from shared.transfer.manifest import Manifest, Part, Publication, Tags
+from shared.transfer.blocks.manifest import Manifest, Part, Publication, Tags
 
 NUM_GROUPS = 3
 ALL = GroupRange(0, NUM_GROUPS)

@@ -15,7 +15,7 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.manifest import Part
+from shared.transfer.blocks.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 
 pytestmark = pytest.mark.anyio

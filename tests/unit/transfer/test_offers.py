@@ -14,9 +14,9 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
+from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open
-from shared.transfer.manifest import Part, Tags
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shared.errors import ProtocolError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, LayerGroups
-from shared.transfer.manifest import Manifest, Part, Publication, Tags
+from shared.transfer.blocks.manifest import Manifest, Part, Publication, Tags
 
 MAX_READS_PER_TAG = 3
 """a cell whose bytes never match its digest is given up after this many reads"""
