@@ -115,6 +115,21 @@ class Incoming(NamedTuple):
     """measured while reads were unanswered; 0 until something was"""
 
 
+class StepCosts(NamedTuple):
+    """What a step of an engine takes on its device, in seconds, and each of what it computes."""
+
+    step_s: float
+    """a step whatever it computes"""
+    row_s: float
+    """a sequence that computes one token"""
+    context_token_s: float
+    """a position that such a token attends to"""
+    chunk_token_s: float
+    """a token of a chunk of a prompt"""
+    chunk_pair_s: float
+    """a chunk's token and one position it attends to"""
+
+
 @dataclass(frozen=True)
 class Load:
     """What a worker says of itself on every frame; a hint, the worker stays the judge."""
