@@ -25,6 +25,10 @@ class Runner(Protocol):
         """A call of `run` returns before the device is done, so that the host may put the next
         step together meanwhile."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes, and its logits lie."""
+
     def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
         """Do the batch's block copies, write K and V of its T tokens into the pool, and return the
         logits of its logits_rows, [R, vocab_size]. `previous`: i64, the tokens that the step
@@ -44,6 +48,7 @@ class ModelRunner:
         self._model = model
         self._kv_pool = kv_pool
         self._attention = attention
+        self.device = kv_pool.device
 
     @torch.inference_mode()
     def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:

@@ -120,6 +120,7 @@ def _spec(number: int, longest: int) -> SequenceSpec:
 
 class _NoModel:
     runs_ahead = True
+    device = torch.device("cpu")
 
     def run(self, batch: HostBatch, previous: torch.Tensor | None = None) -> torch.Tensor:
         return torch.empty(0)
