@@ -81,7 +81,7 @@ class StepTime:
         doubt = float(shares @ reach)
         self._fit = self._fit + trust * surprise / (1 + trust * doubt) * reach
         weight = trust * (FORGETTING - (1 - FORGETTING) / doubt)
-        self._covariance -= weight / (1 + weight * doubt) * np.outer(reach, reach)
+        self._covariance -= weight / (1 + weight * doubt) * (reach[:, None] * reach)
         self._multiples = _without_negatives(self._fit, self._covariance)
 
     def _trust(self, surprise: float) -> float:
@@ -96,11 +96,11 @@ class StepTime:
 def _without_negatives(
     fit: NDArray[np.float64], covariance: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The likeliest values where those that are negative must be 0."""
-    values, at_zero = fit, np.zeros(len(fit), dtype=bool)
-    while values.min() < 0:
-        at_zero |= values < 0
-        among = covariance[np.ix_(at_zero, at_zero)]
-        values = fit - covariance[:, at_zero] @ np.linalg.solve(among, fit[at_zero])
-        values[at_zero] = 0.0
+    """The likeliest values if those that are negative were known to be 0."""
+    values = fit
+    while values[least := int(values.argmin())] < 0:
+        towards = covariance[least] / covariance[least, least]
+        values = values - values[least] * towards
+        covariance = covariance - covariance[least][:, None] * towards
+        covariance[least] = covariance[:, least] = 0.0
     return values

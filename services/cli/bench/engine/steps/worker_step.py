@@ -108,7 +108,9 @@ def _engine(cell: WorkerStepCell) -> Engine:
         max_num_seqs=cell.num_sequences,
         max_model_len=cell.longest,
     )
-    return Engine(_NoModel(), scheduler, _NoSampler(), memory, "decode")
+    engine = Engine(_NoModel(), scheduler, _NoSampler(), memory, "decode")
+    engine.step_clock.warm()  # so that learning from steps is part of each
+    return engine
 
 
 def _spec(number: int, longest: int) -> SequenceSpec:
