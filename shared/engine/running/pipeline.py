@@ -33,7 +33,7 @@ class StartedStep:
     """which of the tokens is whose"""
     mark: torch.cuda.Event | None
     """when its K and V are in the pool, where somebody reads them from there"""
-    timed: TimedStep
+    timed: TimedStep | None
 
 
 class StepPipeline:
@@ -79,10 +79,10 @@ class StepPipeline:
         items, before = scheduled.items, self._in_flight
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
-        self._clock.begin()
+        self._clock.begin(batch)
         logits = self._runner.run(batch, before.tokens.device_ids if before else None)
         tokens = self._sampler.sample(logits, _sample_rows(items))
-        timed = self._clock.end(batch)
+        timed = self._clock.end()
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
             sequence.num_in_flight_tokens += num_tokens

@@ -15,14 +15,14 @@ class StepDuration(Protocol):
     """Of one step that was launched."""
 
     def seconds(self) -> float | None:
-        """None while the device still works on it. Valid until three more steps are launched."""
+        """None while the device still works on it. Valid until three more steps are timed."""
 
 
 class StepTimer(Protocol):
-    """Called around the launch of each step; nothing here waits for the device."""
+    """Called around the launch of a step; nothing here waits for the device."""
 
     def begin(self) -> None:
-        """What is launched from now on belongs to the next step."""
+        """What is launched from now on belongs to the step."""
 
     def end(self) -> StepDuration:
         """The step is launched."""

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 MAX_SEQUENCES = 16
 LONGEST_PROMPT = 500
-LONGEST_ANSWER = 60
+LONGEST_ANSWER = 30
 ERROR_LIMIT = 0.10
 MAX_WINDOWS = 3
 """what else the machine does can only add to the error: the calmest window counts"""
