@@ -18,7 +18,7 @@ from shared.protocol import StepCosts
 COLD_S = 20.0
 """from the first step on: kernels are loaded, graphs captured and clocks raised meanwhile"""
 DECODE_STRIDE = 4
-"""of so many steps without a chunk one is timed"""
+"""steps without a chunk from one that is timed to the next"""
 UNTRIED = StepCosts(1e-2, 1e-4, 1e-7, 1e-4, 1e-8)
 """of an engine without a trial"""
 

@@ -31,7 +31,7 @@ ON_GPU, ON_CPU = Known(5.0, 5.0, name="the goal"), Known(10.0, 10.0, name="the g
 
 @dataclass(frozen=True)
 class StepPredictionCell:
-    """Steps until so many predictions were compared with what they were of."""
+    """Steps until `num_errors` predictions were compared with the times that were measured."""
 
     num_sequences: int
     """at most, at once"""
@@ -46,7 +46,7 @@ class StepPredictionCell:
         """`longest`: tokens of the model's longest sequence."""
         if device_type == "cpu":
             return cls(8, min(256, longest // 2), 2 * NUM_RECENT, ON_CPU)
-        return cls(256, min(8192, longest // 2), 4 * NUM_RECENT, ON_GPU)
+        return cls(256, min(8192, longest // 2), 2 * NUM_RECENT, ON_GPU)
 
     @property
     def num_answer(self) -> int:
