@@ -3,9 +3,9 @@
     t = c0 + c1 rows + c2 context tokens + c3 chunk tokens + c4 chunk pairs
 
 See StepSize for the terms. The five costs are fitted by recursive least squares with directional
-forgetting (Bittanti, Bolzern, Campi, "Exponential convergence of a directional-forgetting
-identification algorithm", 1990): a step makes older ones count less only for what it tells itself,
-so an hour without prompts takes nothing away from what is known of them.
+forgetting (Kulhavy, "Restricted exponential forgetting in real-time identification", Automatica 23,
+1987): a step makes older ones count less only for what it tells itself, so an hour without prompts
+takes nothing away from what is known of them.
 
 The fit is of relative errors. A cost is fitted as a multiple of its seed, so all five unknowns are
 near 1 and all features are shares of a step's time: the arithmetic is well conditioned whatever
@@ -28,7 +28,7 @@ SEED_SPREAD, NOISE = 3.0, 0.05
 LEAST_SURPRISE = 0.05
 """relative error that a step may always teach in full"""
 NUM_TRUSTED = 32
-"""errors after which their 90th percentile bounds what one step can teach"""
+"""first steps that teach in full; from then on the 90th percentile of the errors is the bound"""
 FLOOR_S, CEILING_S = 1e-6, 3600.0
 """no step takes less or more; none is predicted to take less"""
 
@@ -46,7 +46,7 @@ class StepTime:
         self._covariance = (SEED_SPREAD / NOISE) ** 2 * np.eye(len(seed))
         """of the fit, in units of a step's noise"""
         self._multiples = self._fit
-        """the fit, if no cost were negative"""
+        """the fit, or the likeliest one without negative costs"""
         self.error = HeldOutError()
 
     @property
