@@ -16,6 +16,7 @@ Version history
        and carries a session secret; token ids travel packed, without the hashes of their blocks;
        REFUSE has a text
     3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
+    4  a load says what the worker's steps take
 """
 
 import typing
@@ -24,7 +25,7 @@ from typing import Literal, NamedTuple
 
 from shared.codec import Codec, PackedIds
 
-VERSION = 3
+VERSION = 4
 MAX_HELLO_BYTES = 64 * 2**10
 """of a frame before HELLO"""
 MAX_FRAME_BYTES = 8 * 2**20
@@ -115,6 +116,26 @@ class Incoming(NamedTuple):
     """measured while reads were unanswered; 0 until something was"""
 
 
+class StepCosts(NamedTuple):
+    """What a step of an engine takes on its device, in seconds, and each of what it computes; see
+    shared.engine.running.step_size."""
+
+    step_s: float = 0.0
+    """a step whatever it computes"""
+    row_s: float = 0.0
+    """a sequence that computes one token"""
+    context_token_s: float = 0.0
+    """a position that such a token attends to"""
+    chunk_token_s: float = 0.0
+    """a token of a chunk of a prompt"""
+    chunk_pair_s: float = 0.0
+    """a chunk's token and one position it attends to"""
+
+
+NO_COSTS = StepCosts()
+"""nobody knows them"""
+
+
 @dataclass(frozen=True)
 class Load:
     """What a worker says of itself on every frame; a hint, the worker stays the judge."""
@@ -138,6 +159,10 @@ class Load:
     unreserved_tokens: dict[str, int] = field(default_factory=dict)
     """prompt tokens whose KV lacks blocks here, by prefill worker; decode workers only. Where it
     lies they are unpulled too"""
+    step_costs: StepCosts = NO_COSTS
+    """of this worker's engine: a trial's at first, then fitted to its steps"""
+    step_error: float = 0.0
+    """relative error of what they predicted, 90th percentile of the latest steps; 0 before any"""
 
 
 class SpanEvent(NamedTuple):

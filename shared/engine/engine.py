@@ -28,7 +28,8 @@ from shared.engine.handover.marks import host_marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
-from shared.engine.running.trial import prefill_token_s
+from shared.engine.running.step_clock import StepClock
+from shared.engine.running.trial import try_steps
 from shared.engine.sampling.sampled_tokens import SampledToken, TokenSampler
 from shared.engine.scheduling.admission import check_fits
 from shared.engine.scheduling.block_pool import BlockPool
@@ -71,7 +72,10 @@ class Engine:
         self._runner = runner
         self._scheduler = scheduler
         self._pool: BlockPool = scheduler.pool
-        self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.hand_overs.mark)
+        self.step_clock = StepClock(runner.device)
+        self._pipeline = StepPipeline(
+            runner, sampler, self._pool.block_size, self.hand_overs.mark, self.step_clock
+        )
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started, reserved,
         handed_back, pieces), so that a hand-over can overlap with the step"""
@@ -129,12 +133,15 @@ class Engine:
             self._forget(sequence)
 
     def try_out(self) -> float:
-        """Seconds a prompt token takes here; before the first request only."""
+        """Seconds a prompt token takes here; before the first request only. Steps are predicted
+        from this trial until they were seen."""
         assert not self._num_arrived
         step_tokens = self._scheduler.max_num_batched_tokens
         num_tokens = step_tokens if self._runner.runs_ahead else min(TRIAL_TOKENS, step_tokens)
         num_tokens = min(num_tokens, self._scheduler.max_model_len)
-        return prefill_token_s(self._runner, num_tokens, self._pool.block_size)
+        trial = try_steps(self._runner, num_tokens, self._pool.block_size)
+        self.step_clock.start_from(trial.costs)
+        return trial.prefill_token_s
 
     def rehearse(self) -> bool:
         """Use 0.1 s of an idle time for what later steps would wait for; False: there is nothing,
@@ -195,6 +202,8 @@ class Engine:
             free=self._pool.num_free,
             cached=self._pool.num_cached,
             held=self._pool.num_held,
+            step_costs=self.step_clock.model.costs,
+            step_error=self.step_clock.model.error.p90,
         )
 
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
@@ -309,6 +318,7 @@ class Engine:
         tokens = iter(step.tokens.wait())
         if step.marks is not None:
             self.hand_overs.marks.end_step(step.marks.number)
+        self.step_clock.note(step.timed)
         for sequence, start, num_tokens, samples, prefill in step.items:
             token = next(tokens) if samples else None
             if sequence.state is SequenceState.FINISHED:  # while the step ran

@@ -87,6 +87,11 @@ def _gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
     running = _gauge("worker_running", "sequences in the worker's running batch", labels)
     waiting = _gauge("worker_waiting", "sequences that wait in the worker", labels)
     queued = _gauge("worker_queued_tokens", "prompt tokens accepted and not yet computed", labels)
+    step_error = _gauge(
+        "step_time_error",
+        "relative error of predicted step times, 90th percentile of the latest steps",
+        labels,
+    )
     stages = _gauge("worker_requests", "attempts on the worker by stage", (*labels, "stage"))
     for sample in samples:
         key, load = (sample.worker_id, sample.role), sample.load
@@ -96,9 +101,10 @@ def _gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
         running.add_metric(key, load.running)
         waiting.add_metric(key, load.waiting)
         queued.add_metric(key, load.queued_tokens)
+        step_error.add_metric(key, load.step_error)
         for stage in STAGES[sample.role]:
             stages.add_metric((*key, stage), sample.stages.get(stage, 0))
-    return [blocks, usage, running, waiting, queued, stages]
+    return [blocks, usage, running, waiting, queued, step_error, stages]
 
 
 def _worker_counters(samples: Iterable[WorkerSample]) -> Iterable[Metric]:

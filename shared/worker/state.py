@@ -70,6 +70,8 @@ class WorkerState:
                 if left.source
             ),
             unreserved_tokens=self.attempts.unreserved_tokens,
+            step_costs=engine.step_costs,
+            step_error=engine.step_error,
         )
 
     def refusal(self, incarnation: str, num_tokens: int) -> Refusal | None:

@@ -22,6 +22,7 @@ class LeadingRunner:
         self._followers = followers
         self._end = weakref.finalize(self, _end, self._own, ranks, followers)
         self.runs_ahead = runner.runs_ahead
+        self.device = runner.device
 
     @torch.inference_mode()
     def run(

@@ -38,6 +38,7 @@ class DeviceRunner:
         """`eager`: decode steps too run kernel by kernel, padded all the same."""
         self._model = model
         self.kv_pool = kv_pool
+        self.device = kv_pool.device
         self._attention = attention
         self._inputs = inputs
         self.graphs = graphs

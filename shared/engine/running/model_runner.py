@@ -29,6 +29,10 @@ class Runner(Protocol):
         """A call of `run` returns before the device is done, so that the host may put the next
         step together meanwhile."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes, and its logits lie."""
+
     def run(
         self,
         batch: HostBatch,
@@ -54,6 +58,7 @@ class ModelRunner:
         self._model = model
         self._kv_pool = kv_pool
         self._attention = attention
+        self.device = kv_pool.device
 
     @torch.inference_mode()
     def run(

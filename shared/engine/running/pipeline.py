@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from shared.engine.running.model_runner import Runner
+from shared.engine.running.step_clock import StepClock, TimedStep
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
 from shared.engine.scheduling.batch import ScheduledSequence, pack_batch
@@ -35,6 +36,7 @@ class StartedStep:
     """of its layer groups, where somebody waits for them"""
     mark: torch.cuda.Event | None
     """when its K and V are in the pool, where somebody reads them from there"""
+    timed: TimedStep | None
 
 
 class StepPipeline:
@@ -46,12 +48,14 @@ class StepPipeline:
         sampler: TokenSampler,
         block_size: int,
         mark: Callable[[], torch.cuda.Event | None],
+        clock: StepClock,
     ) -> None:
-        """`mark`: called after each start; see StartedStep."""
+        """`mark`: called after each start; see StartedStep. `clock`: times the steps."""
         self._runner = runner
         self._sampler = sampler
         self._block_size = block_size
         self._mark = mark
+        self._clock = clock
         self._in_flight: StartedStep | None = None
 
     @property
@@ -80,10 +84,12 @@ class StepPipeline:
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
         previous = before.tokens.device_ids if before else None
+        self._clock.begin(batch)
         logits = self._runner.run(batch, previous, marks.on_stored if marks else None)
         if marks is not None:
             marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
+        timed = self._clock.end()
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
             sequence.num_in_flight_tokens += num_tokens
@@ -92,7 +98,7 @@ class StepPipeline:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        return StartedStep(items, tokens, rows, marks, self._mark())
+        return StartedStep(items, tokens, rows, marks, self._mark(), timed)
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from shared.protocol import NO_COSTS, StepCosts
+
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Sequences, and KV blocks: free + cached + held == total."""
+    """Sequences, KV blocks (free + cached + held == total), and what steps take."""
 
     running: int
     waiting: int
@@ -13,3 +15,6 @@ class EngineLoad:
     free: int
     cached: int
     held: int
+    step_costs: StepCosts = NO_COSTS
+    step_error: float = 0.0
+    """of the costs; see shared.protocol.Load"""

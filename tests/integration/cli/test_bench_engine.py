@@ -16,9 +16,11 @@ import pytest
 from services.cli.__main__ import main
 from services.cli.bench.engine import checks
 from services.cli.bench.engine import plan as bench_plan
+from services.cli.bench.engine.steps import step_prediction
 from services.cli.bench.engine.workload import RandomPrompts, Request, Workload
 from services.cli.bench.kernels import runs
 from services.cli.bench.kernels.runs import bench_lines
+from shared.engine.running.step_clock import StepClock
 from shared.errors import BatonError
 from tests.rules.sources import ROOT
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -103,6 +105,27 @@ def test_a_demo_run_prints_every_kind_of_figure(capsys: pytest.CaptureFixture[st
     assert "s left" in captured.err
     table = [line for line in captured.err.splitlines() if line.startswith("offline-mixed")]
     assert len(table) == 2  # its row, and what it is
+
+
+def test_an_engine_predicts_its_own_steps(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ENGINE, "--model", tiny, "--cells", "step-time,tpot-1", "--quick"]) == 0
+    line, decode, check = lines_of(capsys.readouterr().out)
+    assert (line["cell"], line["unit"], line["rival"]) == ("step-time", "%", 10.0)
+    assert line["value"] > 0
+    assert line["step_us"] > 0
+    assert min(line[name] for name in ("row_us", "context_token_us", "chunk_token_us")) >= 0
+    assert line["num_decode_steps"] > 0
+    assert line["num_mixed_steps"] > 0
+    assert (decode["cell"], check["ok"]) == ("tpot-1", True), "its sequences are gone"
+
+
+def test_an_engine_whose_steps_cannot_be_timed_is_no_figure(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(StepClock, "note", lambda *_: None)
+    monkeypatch.setattr(step_prediction, "MAX_STEPS_PER_ERROR", 1)
+    assert main([*ENGINE, "--model", tiny, "--cells", "step-time", "--quick"]) == 1
+    assert "of 256 steps only 0 could be timed" in capsys.readouterr().err
 
 
 def test_random_weights_need_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

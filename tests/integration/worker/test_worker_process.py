@@ -83,6 +83,7 @@ async def test_a_worker_registers_and_answers(
     link.send(Ping(7))
     pong = await link.take(Pong)
     assert (pong.seq, pong.load.total, pong.load.state) == (7, 64, "ready")
+    assert all(cost > 0 for cost in pong.load.step_costs), "its trial seeded them"
     engine = worker.engine()
     assert "libtorch" not in maps_of(worker.io.pid)
     assert "libtorch" in maps_of(engine.pid)

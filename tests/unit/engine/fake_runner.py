@@ -44,6 +44,8 @@ class ForgetfulMemory(KVMemory):
 class FakeRunner:
     """Stands in for the model runner; counts what it was fed."""
 
+    device = torch.device("cpu")
+
     def __init__(self, num_blocks: int, *, runs_ahead: bool = False) -> None:
         self.runs_ahead = runs_ahead
         self.kv = np.full((num_blocks, BLOCK_SIZE, 2), -1, dtype=np.int64)

@@ -9,7 +9,7 @@ from shared.protocol import Load
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.worker_metrics import COUNTERS, WorkerSample
 
-LOAD = Load(512, 7, 2, 1, 100, 60, 30, 10)
+LOAD = Load(512, 7, 2, 1, 100, 60, 30, 10, step_error=0.04)
 DECODE = WorkerSample(
     "decode-0",
     "decode",
@@ -64,6 +64,7 @@ def test_a_workers_words_get_its_name_and_role() -> None:
     assert found[bytes_key] == 640
     assert found["baton_blocks", (who[0], ("state", "cached"), who[1])] == 30
     assert found["baton_kv_cache_usage_perc", who] == 0.1
+    assert found["baton_step_time_error", who] == 0.04
     assert found["baton_worker_requests", (who[0], ("stage", "transfer"), who[1])] == 2
     assert found["baton_worker_requests", (who[0], ("stage", "decode"), who[1])] == 0
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
-from shared.protocol import Attempt, Load
+from shared.protocol import Attempt, Load, StepCosts
 from shared.worker.attempts import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
@@ -102,6 +102,14 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state.attempts.hold(held("b", num_tokens=15))
     state.draining = True
     assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining")
+
+
+def test_the_load_has_what_the_engines_steps_take() -> None:
+    state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
+    costs = StepCosts(5e-3, 2e-5, 3e-8, 2.5e-5, 2e-9)
+    state.note_engine(EngineLoad(0, 0, 8, 8, 0, 0, costs, 0.04), {})
+    assert state.load().step_costs == costs
+    assert state.load().step_error == 0.04
 
 
 def test_engine_totals_and_own_counts_share_one_table() -> None:

@@ -42,7 +42,8 @@ class BatonSubject:
         self._engine: Engine | None = build_engine(
             compute, kv, engine, "decode", checkpoint, weights
         )
-        while self._engine.rehearse():  # as a worker does before its first request
+        self._engine.try_out()  # as a worker does before its first request
+        while self._engine.rehearse():
             pass
         self._vocab_size = choice.config.vocab_size
         self._block_size = kv.block_size
@@ -70,7 +71,7 @@ class BatonSubject:
 
     def run(self, workload: Workload) -> Run:
         engine, counters = self.engine, self.engine.counters
-        specs = [self._spec(request, workload.temperature) for request in workload.requests]
+        specs = self._specs(workload)
         hits, preemptions = counters.prefix_hit_tokens, counters.preemptions
         tokens: dict[str, list[int]] = {spec.work.attempt.rid: [] for spec in specs}
         steps_s: list[float] = []
@@ -98,6 +99,11 @@ class BatonSubject:
             num_preemptions=counters.preemptions - preemptions,
         )
 
+    def add(self, workload: Workload) -> None:
+        """To an engine that somebody else steps."""
+        for spec in self._specs(workload):
+            self.engine.add(spec)
+
     @contextlib.contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
         """`watcher` is called after each step of a run, within its time."""
@@ -113,6 +119,9 @@ class BatonSubject:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def _specs(self, workload: Workload) -> list[SequenceSpec]:
+        return [self._spec(request, workload.temperature) for request in workload.requests]
 
     def _spec(self, request: Request, temperature: float) -> SequenceSpec:
         self._num_requests += 1

@@ -22,7 +22,8 @@ EPILOG = (
     "cells: tpot-N, time per output token of N sequences that start together; prefill-N, one "
     "prompt to its first token; offline, all requests at once; attention-decode and "
     "attention-prefill, kernels by themselves; worker-step-256, the host's part of a worker's "
-    "step. JSON lines go to the output; progress, and a table at the end, to the error output. "
+    "step; step-time, if named, how well an engine predicts its own steps. "
+    "JSON lines go to the output; progress, and a table at the end, to the error output. "
     "Exit code: 0; 1 a check did not hold or a sequence failed, with --strict also a figure behind "
     "its goal (everything is shown all the same); 2 a flag is wrong; 3 no GPU, or no vLLM"
 )

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +19,7 @@ from services.cli.bench.engine.figures.known import Known, known_figure
 from services.cli.bench.engine.figures.model_size import ModelSize
 from services.cli.bench.engine.model_choice import ModelChoice
 from services.cli.bench.engine.steps.decode_profile import Profiled, profiled
+from services.cli.bench.engine.steps.step_prediction import StepPredictionCell
 from services.cli.bench.engine.steps.worker_step import WorkerStepCell
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.devices import resolve_device
@@ -31,6 +34,8 @@ GPU_STEP_TOKENS = 8192
 """all requests are there at once: large steps cost nobody a gap, and vLLM's `LLM` takes them too"""
 SPARE_BLOCKS = 2
 PROFILED_PROMPT = 1024
+
+CellT = TypeVar("CellT")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class BenchPlan:
     """kernels by themselves, before the engine has the device"""
     worker_steps: tuple[WorkerStepCell, ...]
     """the host by itself, of a worker's loop without a model"""
+    predictions: tuple[StepPredictionCell, ...]
+    """of the engine's own steps, before the cells"""
     cells: tuple[Cell, ...]
     profiled: tuple[Profiled, ...]
     """decodes that are traced after the cells"""
@@ -61,7 +68,9 @@ class BenchPlan:
         dtype = resolve_dtype(arguments.dtype, choice.config, device.type)
         size = ModelSize.of(choice.config, dtype, arguments.tp)
         _check_memory(choice.name, size.weight_bytes * arguments.tp, device)
-        attention, cells, steps = _cells(arguments, choice, device.type)
+        wanted = _wanted(arguments, choice, device.type)
+        cells = [cell for cell in wanted if isinstance(cell, Cell)]
+        predictions = _of_kind(StepPredictionCell, wanted)
         traces = _profiled(arguments, cells, device.type)
         place = {"device": str(device), "dtype": dtype}
         return cls(
@@ -71,11 +80,12 @@ class BenchPlan:
             dtype=dtype,
             size=size,
             facts=DeviceFacts.of(device),
-            attention=tuple(attention),
-            worker_steps=tuple(steps),
+            attention=_of_kind(AttentionCell, wanted),
+            worker_steps=_of_kind(WorkerStepCell, wanted),
+            predictions=predictions,
             cells=tuple(cells),
             profiled=tuple(traces),
-            settings=_settings(arguments, choice, [*cells, *traces], place),
+            settings=_settings(arguments, choice, [*cells, *traces, *predictions], place),
         )
 
     @property
@@ -92,22 +102,32 @@ class BenchPlan:
         return known_figure(name, cell.name, self.facts.name, tp_size=arguments.tp)
 
 
-def _cells(
+def _wanted(
     arguments: argparse.Namespace, choice: ModelChoice, device_type: str
-) -> tuple[list[AttentionCell], list[Cell], list[WorkerStepCell]]:
+) -> list[AttentionCell | WorkerStepCell | StepPredictionCell | Cell]:
     """What --cells names, of what the model is long enough for."""
-    apart = device_type == "cuda" and arguments.engine == "baton" and choice.name in MODELS
     longest = choice.config.longest_len
+    is_baton = arguments.engine == "baton"
+    apart = ATTENTION_CELLS if device_type == "cuda" and choice.name in MODELS else ()
     there = [cell for cell in cells_of(choice.name, device_type) if cell.longest <= longest]
     patterns = arguments.cells.split(",") if arguments.cells is not None else []
-    steps = [WorkerStepCell()] if arguments.engine == "baton" else []
-    wanted = chosen([*(ATTENTION_CELLS if apart else ()), *there, *steps], patterns)
-    attention = [one for one in wanted if isinstance(one, AttentionCell)]
-    steps = [one for one in wanted if isinstance(one, WorkerStepCell)]
-    cells = [one for one in wanted if not isinstance(one, AttentionCell | WorkerStepCell)]
-    if arguments.quick:
-        steps, cells = [step.quick() for step in steps], [cell.quick() for cell in cells]
-    return attention, cells, steps
+    wanted = chosen(
+        [
+            *(apart if is_baton else ()),
+            *there,
+            *([WorkerStepCell()] if is_baton else ()),
+            # By its name only: it wants a longer and wider engine than the other cells.
+            *([StepPredictionCell.of(device_type, longest)] if is_baton and patterns else ()),
+        ],
+        patterns,
+    )
+    if not arguments.quick:
+        return wanted
+    return [cell if isinstance(cell, AttentionCell) else cell.quick() for cell in wanted]
+
+
+def _of_kind(kind: type[CellT], cells: Iterable[object]) -> tuple[CellT, ...]:
+    return tuple(cell for cell in cells if isinstance(cell, kind))
 
 
 def _profiled(arguments: argparse.Namespace, cells: list[Cell], device_type: str) -> list[Profiled]:
@@ -120,7 +140,7 @@ def _profiled(arguments: argparse.Namespace, cells: list[Cell], device_type: str
 def _settings(
     arguments: argparse.Namespace,
     choice: ModelChoice,
-    decodes: list[Cell | Profiled],
+    decodes: Sequence[Cell | Profiled | StepPredictionCell],
     place: dict[str, str],
 ) -> Settings:
     """An engine as long and as wide as the cells need."""

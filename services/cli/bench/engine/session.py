@@ -1,7 +1,7 @@
 """`baton bench engine` from its plan to its last figure.
 
     measure the device -> attention by itself (P2, P3) -> a worker's loop by itself (P15)
-    -> load the engine -> cell after cell (P1) -> traced decodes (P15)
+    -> load the engine -> its steps predicted (P15) -> cell after cell (P1) -> traced decodes (P15)
     -> an eager engine computes some cells' first tokens again
 
 One engine holds the device at a time: what was there before is closed.
@@ -28,6 +28,7 @@ from services.cli.bench.engine.progress import Progress
 from services.cli.bench.engine.steps.decode_profile import Profiled, gap_figures, write_trace
 from services.cli.bench.engine.steps.gap import kernels_of
 from services.cli.bench.engine.steps.parts import render_parts, step_parts
+from services.cli.bench.engine.steps.step_prediction import step_prediction_figure
 from services.cli.bench.engine.steps.worker_step import ESTIMATE_S, worker_step_figure
 from services.cli.bench.engine.subject import Subject
 from services.cli.bench.engine.vllm_subject import VllmSubject
@@ -71,11 +72,13 @@ class Session:
         for step in plan.worker_steps:
             parts.begin(f"{step.name}: the host by itself")
             self._add(worker_step_figure(step, plan.choice.name))
-        if not plan.cells:
+        if not (plan.cells or plan.predictions):
             return
         parts.begin(f"loading {plan.choice.name}")
         subject = self._subject()
         try:
+            if isinstance(subject, BatonSubject):
+                self._predict(parts, subject)
             self._measure(parts, subject, floors)
             if isinstance(subject, BatonSubject):
                 self._profile(parts, subject)
@@ -90,6 +93,12 @@ class Session:
         if plan.arguments.engine == "vllm":
             return VllmSubject(plan.choice, *plan.settings.of_engine)
         return BatonSubject(plan.choice, *plan.settings.of_engine)
+
+    def _predict(self, parts: Progress, subject: BatonSubject) -> None:
+        prompts = RandomPrompts(subject.vocab_size, seed=3)
+        for cell in self._plan.predictions:
+            parts.begin(f"{cell.name}: {cell.num_errors} steps predicted")
+            self._add(step_prediction_figure(cell, subject, self._plan.choice.name, prompts))
 
     def _measure(self, parts: Progress, subject: Subject, floors: Floors) -> None:
         plan = self._plan
@@ -171,6 +180,7 @@ class Session:
         estimates = [part.estimate_s for part in plan.attention]
         estimates += [ESTIMATE_S] * len(plan.worker_steps)
         estimates += [LOAD_S if on_gpu else load_s]
+        estimates += [cell.estimate_s for cell in plan.predictions]
         estimates += [estimate_s(cell, floors) for cell in plan.cells]
         estimates += [PROFILE_S if on_gpu else load_s] * len(plan.profiled)
         return Progress([*estimates, EAGER_S if on_gpu else load_s])

@@ -122,6 +122,7 @@ class WorkerLink:
         view.spare_blocks = load.free + load.cached
         view.unpulled_tokens = load.unpulled_tokens + on_the_way
         view.unreserved_tokens = load.unreserved_tokens
+        view.step_costs = load.step_costs
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:
         """Its entry in `status --json`."""
@@ -141,5 +142,7 @@ class WorkerLink:
             },
             "running": load.running,
             "waiting": load.waiting,
+            "step_costs": load.step_costs._asdict(),
+            "step_error": round(load.step_error, 4),
             "heartbeat_age_s": round(self._clock.monotonic_s() - self.last_frame_s, 3),
         }

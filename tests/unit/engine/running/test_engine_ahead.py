@@ -1,9 +1,11 @@
 """An engine that decides a step while the one before it runs: what it costs and what it reports."""
 
+import pytest
 import torch
 
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.empty_steps import decode_step
+from shared.engine.running.step_clock import DECODE_STRIDE
 from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
 from shared.protocol import Sampling
 from tests.unit.engine.fake_runner import (
@@ -87,6 +89,18 @@ def test_a_preempted_sequence_keeps_the_token_that_was_on_its_way() -> None:
     for spec in specs:
         wanted = answer_alone(spec.work.token_ids, 7, spec.work.sampling, 24)
         assert tokens_of(outputs, spec.work.attempt) == wanted
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_every_prompt_step_and_some_decode_steps_teach_what_steps_take(runs_ahead: bool) -> None:
+    engine, _ = fake_engine(16, budget=8, runs_ahead=runs_ahead)
+    engine.step_clock.warm()
+    engine.add(make_spec("a", make_prompt(20), Sampling(40, temperature=0.0, ignore_eos=True)))
+    run_to_end(engine)
+    num_chunks = 3
+    num_decode_steps = engine.counters.steps - num_chunks
+    assert engine.step_clock.model.error.count == num_chunks + num_decode_steps // DECODE_STRIDE
+    assert engine.load().step_error > 0
 
 
 def _all_tokens(outputs: list[StepOutput]) -> list[int]:

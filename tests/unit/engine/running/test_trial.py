@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from shared.engine.running.model_runner import OnStored
-from shared.engine.running.trial import NUM_RUNS, prefill_token_s
+from shared.engine.running.step_size import StepSize
+from shared.engine.running.step_time import StepTime
+from shared.engine.running.trial import NUM_RUNS, Trial, try_steps
 from shared.engine.scheduling.batch import HostBatch
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -22,6 +24,7 @@ class SlowRunner:
     """Takes a known time a run."""
 
     runs_ahead = False
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.query_lens: list[tuple[int, ...]] = []
@@ -43,9 +46,22 @@ class SlowRunner:
 
 def test_it_is_the_time_of_a_run_shared_by_its_tokens() -> None:
     runner = SlowRunner()
-    token_s = prefill_token_s(runner, num_tokens=50, block_size=4)
-    assert runner.query_lens == [(50,)] * NUM_RUNS
-    assert token_s == pytest.approx(STEP_S / 50, rel=0.5)
+    trial = try_steps(runner, num_tokens=50, block_size=4)
+    assert runner.query_lens == [(50,)] * NUM_RUNS + [(1,)] * NUM_RUNS
+    assert trial.prefill_token_s == pytest.approx(STEP_S / 50, rel=0.5)
+    assert trial.shortest_s == pytest.approx(STEP_S, rel=0.5)
+
+
+def test_the_costs_predict_the_two_steps_of_the_trial() -> None:
+    trial = Trial(shortest_s=0.010, prompt_s=0.074, num_tokens=64)
+    model = StepTime(trial.costs)
+    assert model.predict(StepSize.of_chunk(0, 64)) == pytest.approx(0.074, rel=0.01)
+    assert model.predict(StepSize.of_chunk(0, 1)) == pytest.approx(0.010, rel=0.15)
+
+
+def test_a_prompt_that_took_no_longer_than_a_token_has_costs_all_the_same() -> None:
+    costs = Trial(shortest_s=0.010, prompt_s=0.009, num_tokens=64).costs
+    assert all(cost > 0 for cost in costs)
 
 
 def test_a_small_pool_is_not_written_beyond_its_end(tmp_path: Path) -> None:

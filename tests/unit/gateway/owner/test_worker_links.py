@@ -3,12 +3,13 @@
 import pytest
 
 from services.gateway.owner.links.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
-from shared.protocol import Assign, Load, Ping, Pong
+from shared.protocol import Assign, Load, Ping, Pong, StepCosts
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
 
-KV = Load(10, 0, 1, 2, 100, 70, 20, 10)
+COSTS = StepCosts(5e-3, 2e-5, 3e-8, 2.5e-5, 2e-9)
+KV = Load(10, 0, 1, 2, 100, 70, 20, 10, step_costs=COSTS, step_error=0.04334)
 
 
 def states(bench: Bench) -> list[tuple[str, str]]:
@@ -33,6 +34,8 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
                 "running": 1,
                 "waiting": 2,
+                "step_costs": COSTS._asdict(),
+                "step_error": 0.0433,
                 "heartbeat_age_s": 0.5,
             }
         ]

@@ -109,7 +109,9 @@ def _engine(cell: WorkerStepCell) -> Engine:
         max_num_seqs=cell.num_sequences,
         max_model_len=cell.longest,
     )
-    return Engine(_NoModel(), scheduler, _NoSampler(), memory, "decode")
+    engine = Engine(_NoModel(), scheduler, _NoSampler(), memory, "decode")
+    engine.step_clock.warm()  # so that learning from steps is part of each
+    return engine
 
 
 def _spec(number: int, longest: int) -> SequenceSpec:
@@ -121,6 +123,7 @@ def _spec(number: int, longest: int) -> SequenceSpec:
 
 class _NoModel:
     runs_ahead = True
+    device = torch.device("cpu")
 
     def run(
         self,
