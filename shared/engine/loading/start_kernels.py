@@ -7,17 +7,22 @@ from typing import Any
 import torch
 
 from kernels.launching.listing import listing
+from kernels.peer.inbox import PeerInbox
+from kernels.peer.reduce import SIZES
 from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.warm_up import warm_up
+from shared.engine.parallel.peer import MAX_BYTES, PeerRanks
 from shared.engine.parallel.ranks import Ranks, SingleRank
 from shared.model.checkpoint import Checkpoint
 
 META = torch.device("meta")
 NUM_BLOCKS = 2
 """of a pool that has no memory"""
+ADDRESS = 2**40
+"""of memory of a GPU: like all of them in size and alignment"""
 
 
 class AbsentWeights(RandomWeights):
@@ -28,13 +33,26 @@ class AbsentWeights(RandomWeights):
 
 
 class AbsentRanks:
-    """One of several ranks, none of which is there: see shared.engine.parallel.ranks.Ranks."""
+    """One of several ranks, none of which is there: see shared.engine.parallel.ranks.Ranks. The
+    first launches the sums of all of them, which are another kernel on each."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, *, overlap: bool) -> None:
         self.rank = rank
         self.size = size
+        self._all: list[PeerRanks] = []
+        self._sums: set[torch.Size] = set()
+        """shapes that were launched; layers repeat them"""
+        if size in SIZES and rank == 0:
+            addresses = [number * ADDRESS for number in range(1, size + 1)]
+            for number in range(size):
+                inbox = PeerInbox.over(number, addresses, MAX_BYTES[size], META)
+                self._all.append(PeerRanks(SingleRank(), inbox, None, overlap=overlap))
 
     def reduce(self, partial: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        if partial.shape not in self._sums:
+            self._sums.add(partial.shape)
+            for ranks in self._all:
+                ranks.reduce(partial, residual)
         return torch.empty_like(residual)
 
     def gather(self, logits: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -51,17 +69,15 @@ class AbsentRanks:
 
 
 def start_kernels(form: DeviceForm) -> dict[str, Callable[[], Any]]:
-    """What compiles each, by its key in Triton's cache; for a process of its own, see `listing`.
-
-    The sums of several ranks are not among them: each rank has its own.
-    """
+    """What compiles each, by its key in Triton's cache; for a process of its own, see `listing`."""
     # Torch works out the form of this product in Python, which takes as long as all the rest.
     forms = torch.library.Library("aten", "IMPL", "Meta")
     forms.impl("addmm_", lambda rows, first, second, **_: rows)
     size = form.layout.tp_size
     with listing(form.traits.capability) as kernels:
         for rank in range(min(2, size)):  # the first adds biases, all others are alike
-            _launch(form, AbsentRanks(rank, size) if size > 1 else SingleRank())
+            ranks = AbsentRanks(rank, size, overlap=form.traits.overlaps)
+            _launch(form, ranks if size > 1 else SingleRank())
     return kernels
 
 
