@@ -58,7 +58,7 @@ class Listing(AsyncCompileMode):
         self.kernels: dict[str, Callable[[], Any]] = {}
         """by the key of Triton's cache: what compiles one, or reads it if the cache has it"""
 
-    def submit(self, key: str, compile_fn: Callable[[], Any], finalize_fn: object) -> NotCompiled:
+    def submit(self, key: str, compile_fn: Callable[[], Any], *_: object) -> NotCompiled:
         self.kernels.setdefault(key, compile_fn)
         return NotCompiled()
 

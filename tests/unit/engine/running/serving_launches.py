@@ -8,8 +8,8 @@ must be imported without its interpreter.
     serving_launches [bare]   `bare`: without a warm-up
     serving_launches layer    instead: what one layer more of a prompt step costs the host
     serving_launches listed [greedy]
-                              instead: what a worker's start compiles ahead; `greedy`: of one that
-                              chose no token in any other way
+                              instead: what a worker's start compiles ahead; `greedy`: that of
+                              one case, if tokens were chosen in no other way
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import multiprocessing
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -307,10 +307,10 @@ def print_layer() -> None:
     sys.stdout.write(json.dumps({name: (many[name] - few[name]) / 4 for name in many}) + "\n")
 
 
-def print_listed() -> None:
+def print_listed(names: Iterable[str]) -> None:
     """Each in a process of its own, as where it matters."""
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        for line in pool.imap(listed, CASES):
+        for line in pool.imap(listed, names):
             sys.stdout.write(json.dumps(line) + "\n")
 
 
@@ -342,7 +342,7 @@ if __name__ == "__main__":
     if "greedy" in sys.argv[1:]:
         warming.SAMPLINGS = warming.SAMPLINGS[:1]
     if "listed" in sys.argv[1:]:
-        print_listed()
+        print_listed(CASES if "greedy" not in sys.argv else ["exact"])
         sys.exit()
     stub_device()
     if "layer" in sys.argv[1:]:
