@@ -124,11 +124,13 @@ def section_heads(num_heads: int, num_keys: int, kv_pool: torch.Tensor) -> int:
     )
 
 
-def prefill_tile(kv_pool: torch.Tensor) -> PrefillTile:
-    """The measured choice for the pool's device, type, head and block size."""
-    if not kv_pool.is_cuda:
+def prefill_tile(kv_pool: torch.Tensor, capability: tuple[int, int] | None = None) -> PrefillTile:
+    """The measured choice for the pool's device, type, head and block size. `capability`: default:
+    the device's."""
+    if kv_pool.device.type == "cpu":
         return PrefillTile(num_rows=16, num_keys=16, num_warps=4, num_stages=1)
-    capability = torch.cuda.get_device_capability(kv_pool.device)
+    if capability is None:
+        capability = torch.cuda.get_device_capability(kv_pool.device)
     block_size, head_dim = kv_pool.shape[4:]
     if capability[0] == 9 and fits_hopper(kv_pool.dtype, block_size, head_dim):
         return hopper_tile(head_dim)

@@ -91,16 +91,19 @@ class SamplingScratch:
 
     @classmethod
     def allocate(
-        cls, max_rows: int, vocab_size: int, device: torch.device | str
+        cls,
+        max_rows: int,
+        vocab_size: int,
+        device: torch.device | str,
+        num_multiprocessors: int | None = None,
     ) -> "SamplingScratch":
-        """ValueError for a vocabulary beyond MAX_VOCAB."""
+        """`num_multiprocessors`: default: the device's. ValueError for a vocabulary beyond
+        MAX_VOCAB."""
         if not 0 < vocab_size <= MAX_VOCAB:
             raise ValueError(f"a vocabulary of {vocab_size}, need 1 to {MAX_VOCAB}")
         where = torch.device(device)
-        num_multiprocessors = 1
-        if where.type == "cuda":
-            properties = torch.cuda.get_device_properties(where)
-            num_multiprocessors = properties.multi_processor_count
+        if num_multiprocessors is None:
+            num_multiprocessors = _num_multiprocessors(where)
         chunks = next_power_of_two(-(-vocab_size // CHUNK))
         programs = max(max_rows, num_multiprocessors)
         shared = min(max_rows, max(1, num_multiprocessors // 2))
@@ -128,6 +131,13 @@ class SamplingScratch:
         """Programs that search one row together. They wait for each other, so all of a launch
         must run at once: one per multiprocessor."""
         return _at_most(self.num_multiprocessors // num_rows)
+
+
+def _num_multiprocessors(device: torch.device) -> int:
+    """1 for what is no GPU."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _at_most(limit: int) -> int:

@@ -59,7 +59,7 @@ def store_kv(
     slot_mapping: torch.Tensor,
 ) -> None:
     """Write k, v [T, num_kv_heads, head_dim] of one layer into slots i64[T]; -1 skips a row."""
-    if kv_pool.is_cuda:
+    if kv_pool.device.type != "cpu":
         from kernels.elementwise.store_kv import store_kv as compiled  # noqa: PLC0415  (a CPU engine must
         # not pay for triton's import)
 

@@ -13,7 +13,7 @@ from kernels.attention.decode_plan import DecodePlan
 from kernels.attention.decode_tiles import decode_tile
 from kernels.attention.paged_decode import paged_decode
 from kernels.attention.paged_prefill import paged_prefill
-from kernels.attention.prefill_plan import PrefillPlan
+from kernels.attention.prefill_plan import PrefillPlan, prefill_tile
 from shared.engine.layers.batch_tensors import BatchTensors
 from shared.engine.layers.device_traits import DeviceTraits
 from shared.engine.layers.row_sizes import next_size
@@ -77,6 +77,7 @@ class PagedAttention:
                     self._num_heads,
                     kv_pool,
                     window,
+                    prefill_tile(kv_pool, self._traits.capability),
                 )
             self._plans[window] = StepPlan(split, decode, prefill)
 

@@ -11,7 +11,7 @@ from shared.protocol import Sampling
 
 SHORTEST = 2
 """tokens of a prompt that is no decode step"""
-SAMPLINGS = (
+SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(1, temperature=0.0),
     Sampling(1, temperature=1.0),
     Sampling(1, temperature=1.0, top_p=0.9),

@@ -21,15 +21,18 @@ eight ranks, which were not measured"""
 class PeerRanks:
     """See shared.engine.parallel.ranks.Ranks."""
 
-    def __init__(self, ranks: DistributedRanks, inbox: PeerInbox, memory: PeerMemory) -> None:
-        self.rank = ranks.rank
-        self.size = ranks.size
+    def __init__(
+        self, ranks: Ranks, inbox: PeerInbox, memory: PeerMemory | None, *, overlap: bool
+    ) -> None:
+        """`ranks`: the same ones, for all but these sums. `memory`: the inbox's, to be given back
+        at the end. `overlap`: programmatic dependent launch, from sm_90 on."""
+        self.rank = inbox.rank
+        self.size = inbox.size
         self._ranks = ranks
         self._inbox = inbox
         self._memory = memory
-        device = inbox.counters.device
-        self._overlap = torch.cuda.get_device_capability(device)[0] >= 9
-        self._max_bytes = MAX_BYTES[ranks.size]
+        self._overlap = overlap
+        self._max_bytes = MAX_BYTES[inbox.size]
 
     def reduce(self, partial: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         num_bytes = partial.numel() * partial.element_size()
@@ -50,7 +53,8 @@ class PeerRanks:
 
     def close(self) -> None:
         torch.cuda.synchronize()  # this rank has got all that the others send: none still writes
-        self._memory.close()
+        if self._memory is not None:
+            self._memory.close()
         self._ranks.close()
 
 
@@ -62,7 +66,7 @@ def with_peers(ranks: DistributedRanks, device: torch.device) -> Ranks:
     if not ranks.least(int(inbox is not None)):
         return ranks
     assert inbox is not None
-    return PeerRanks(ranks, *inbox)
+    return PeerRanks(ranks, *inbox, overlap=torch.cuda.get_device_capability(device)[0] >= 9)
 
 
 def _connect(ranks: DistributedRanks, device: torch.device) -> tuple[PeerInbox, PeerMemory] | None:

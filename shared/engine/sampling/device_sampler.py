@@ -33,13 +33,17 @@ class DeviceSampler:
     the device's, and the host's may lag behind.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device, num_multiprocessors: int | None = None
+    ) -> None:
+        """`num_multiprocessors`: default: the device's."""
         self._device = device
         self._packed = PackedRows(vocab_size)
         self._counts = count_rows(vocab_size, device)
         self._biases = bias_rows(vocab_size, device)
         self._adjusted = torch.empty(0, vocab_size, dtype=torch.float32, device=device)
-        self._scratch = SamplingScratch.allocate(MIN_ROWS, vocab_size, device)
+        self._num_multiprocessors = num_multiprocessors
+        self._scratch = self._allocate(MIN_ROWS)
         copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._positions: dict[int, int] = {}
         """of the last batch, by the id of a row's counts"""
@@ -57,8 +61,7 @@ class DeviceSampler:
         if not rows:  # a chunk of a prompt: waiting for its tokens is waiting for the step
             return turn.send(None)
         if len(rows) > self._scratch.max_rows:
-            size = next_power_of_two(len(rows))
-            self._scratch = SamplingScratch.allocate(size, self._packed.vocab_size, self._device)
+            self._scratch = self._allocate(next_power_of_two(len(rows)))
         constants = self._packed.constants(rows)
         kinds = frozenset([item[2] for item in constants])
         adjustments = self._adjustments(rows)
@@ -70,6 +73,11 @@ class DeviceSampler:
             adjust_logits(logits, table, adjusted, self._biases.table, counts)
         choose_tokens(logits, table, kinds, self._scratch, token_ids, adjusted, counts)
         return turn.send(raw_logprobs(logits, token_ids, rows))
+
+    def _allocate(self, max_rows: int) -> SamplingScratch:
+        return SamplingScratch.allocate(
+            max_rows, self._packed.vocab_size, self._device, self._num_multiprocessors
+        )
 
     def _adjustments(self, rows: Sequence[SampleRow]) -> list[Adjustment]:
         indexes = [

@@ -85,7 +85,8 @@ class Turn:
         ids, host = self._ids[: self._num_rows], self._ids_host[: self._num_rows]
         both = None
         if self._copies is None or self._chosen is None or self._copied is None:
-            host.copy_(ids)
+            if not ids.is_meta:  # a step that is only listed chooses none
+                host.copy_(ids)
             both = None if logprobs is None else (logprobs, logprobs)
         else:
             self._chosen.record()

@@ -10,6 +10,6 @@ def upload(numbers: "Sequence[int] | np.ndarray", device: torch.device) -> torch
     """A tensor of them on `device`, i64 unless they are an array of another type."""
     array = np.array(numbers, dtype=getattr(numbers, "dtype", np.int64))
     tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
+    if device.type != "cuda":
+        return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

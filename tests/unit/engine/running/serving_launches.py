@@ -7,13 +7,18 @@ must be imported without its interpreter.
 
     serving_launches [bare]   `bare`: without a warm-up
     serving_launches layer    instead: what one layer more of a prompt step costs the host
+    serving_launches listed [greedy]
+                              instead: what a worker's start compiles ahead; `greedy`: that of
+                              one case, if tokens were chosen in no other way
 """
 
+import hashlib
 import json
+import multiprocessing
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -24,27 +29,25 @@ import torch.nn.functional as F
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from kernels.attention import prefill_plan
-from kernels.attention.prefill_plan import PrefillTile
+from kernels.attention.prefill_plan import PrefillTile, prefill_tile
 from shared.engine.engine import Engine
+from shared.engine.layers import paged_attention
 from shared.engine.layers.device_traits import DeviceTraits
-from shared.engine.layers.kernel_operations import KernelOperations
-from shared.engine.layers.kv_cache import TORCH_DTYPES, pool_shape
-from shared.engine.layers.paged_attention import PagedAttention
+from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
 from shared.engine.layers.random_weights import RandomWeights
-from shared.engine.loading.runner_parts import load_model
+from shared.engine.loading import warm_up as warming
+from shared.engine.loading.device_form import DeviceForm, DeviceModel
+from shared.engine.loading.start_kernels import start_kernels
 from shared.engine.loading.warm_up import warm_up
+from shared.engine.parallel.ranks import SingleRank
 from shared.engine.running.decode_graphs import DecodeGraphs
 from shared.engine.running.device_runner import DeviceRunner
 from shared.engine.running.empty_steps import prompt_step
-from shared.engine.running.step_inputs import StepInputs
-from shared.engine.sampling.device_sampler import DeviceSampler
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.kv.layout import num_blocks_for
 from shared.kv.memory import KVMemory
-from shared.model.checkpoint import kv_layout, random_checkpoint
+from shared.model.checkpoint import Checkpoint, kv_layout, random_checkpoint
 from shared.model.shapes import SHAPES
 from shared.protocol import Attempt, Sampling, Work
 from tests.support.models.tiny_model import TINY, TINY_GPT2
@@ -52,9 +55,10 @@ from tests.support.models.tiny_model import TINY, TINY_GPT2
 CPU = torch.device("cpu")
 NUM_BLOCKS = 1500
 NUM_WAVES = 8
-HOPPER = 90
 compiled: list[str] = []
 """kernels, in order; each as often as there are variants of it"""
+keys: set[str] = set()
+"""of Triton's cache: where it would have looked for them"""
 repeated: list[str] = []
 """kernels, as often as they were launched without asking Triton"""
 
@@ -70,6 +74,22 @@ class Case:
     max_seqs: int
     max_tokens: int
     longest: int
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return random_checkpoint(Path("none"), "none", self.raw)
+
+    @property
+    def form(self) -> DeviceForm:
+        """On a GPU of 132 multiprocessors."""
+        return DeviceForm(
+            config=self.checkpoint.config,
+            layout=kv_layout(self.checkpoint, self.dtype, self.block_size),
+            length=self.longest,
+            max_tokens=self.max_tokens,
+            max_seqs=self.max_seqs,
+            traits=DeviceTraits(self.capability, 132),
+        )
 
 
 def shape(name: str) -> dict[str, Any]:
@@ -146,13 +166,19 @@ class Captured:
 def stub_device() -> None:
     """What Triton and torch would need one for, for the life of the process."""
 
-    def note(kernel: Any, key: str, _: object, number: int, *rest: object) -> Launched:
+    def note(
+        kernel: Any, key: str, signature: Any, number: int, constants: Any, options: Any, *rest: Any
+    ) -> Launched:
         compiled.append(kernel.__name__)
+        source = kernel.ASTSource(kernel, signature, constants, rest[0])
+        environment = jit.get_cache_invalidating_env_vars()
+        backend = kernel.device_caches[number][3]
+        keys.add(short(jit.get_cache_key(source, backend, options, environment)))
         launched = kernel.device_caches[number][0][key] = Launched(kernel, key)
         return launched
 
     stubs: tuple[tuple[Any, str, Any], ...] = (
-        (prefill_plan, "prefill_tile", gpu_tile),
+        (paged_attention, "prefill_tile", gpu_tile),
         (jit.JITFunction, "_do_compile", note),
         (DecodeGraphs, "_capture", lambda self, step: step() or Captured()),
         # A token id that no kernel wrote must be one all the same.
@@ -166,6 +192,10 @@ def stub_device() -> None:
         setattr(owner, name, stub)
 
 
+def short(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
 def zeros(num_rows: int, num_columns: int, dtype: torch.dtype) -> torch.Tensor:
     """Beginning of one buffer for all: nobody writes into a product."""
     size = num_rows * num_columns
@@ -177,13 +207,9 @@ def zeros(num_rows: int, num_columns: int, dtype: torch.dtype) -> torch.Tensor:
 buffers: dict[torch.dtype, torch.Tensor] = {}
 
 
-def gpu_tile(kv_pool: torch.Tensor) -> PrefillTile:
-    """What prefill_plan.prefill_tile chooses there."""
-    block_size, head_dim = kv_pool.shape[4:]
-    capability = driver.active.get_current_target().arch
-    if capability == HOPPER and prefill_plan.fits_hopper(kv_pool.dtype, block_size, head_dim):
-        return prefill_plan.hopper_tile(head_dim)
-    return prefill_plan.portable_tile(kv_pool.dtype, head_dim)
+def gpu_tile(kv_pool: torch.Tensor, capability: tuple[int, int]) -> PrefillTile:
+    """What is chosen there, where a CPU has a tile of its own."""
+    return prefill_tile(kv_pool.to("meta"), capability)
 
 
 class Zeros(RandomWeights):
@@ -195,24 +221,17 @@ class Zeros(RandomWeights):
 
 def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
     """As shared.engine.loading.device_rank does it, but for the memory."""
-    checkpoint = random_checkpoint(Path("none"), "none", case.raw)
-    config, traits = checkpoint.config, DeviceTraits(case.capability, 132)
-    layout = kv_layout(checkpoint, case.dtype, case.block_size)
-    with Zeros(checkpoint, TORCH_DTYPES[case.dtype], CPU) as reader:
-        model = load_model(config, reader, case.longest, KernelOperations(CPU, traits))
-    width = num_blocks_for(case.longest, case.block_size)
-    runner = DeviceRunner(
-        model,
-        torch.zeros(pool_shape(layout, NUM_BLOCKS), dtype=TORCH_DTYPES[case.dtype]),
-        PagedAttention(config.num_heads, config.windows, traits),
-        StepInputs(case.max_tokens, case.max_seqs, width, CPU),
-        DecodeGraphs(case.max_seqs),
-    )
-    sampler = DeviceSampler(config.vocab_size, CPU)
+    form = case.form
+    with Zeros(case.checkpoint, TORCH_DTYPES[case.dtype], CPU) as reader:
+        model = DeviceModel(form, reader, SingleRank())
+    if warm:
+        model.runner(device_pool(form.layout, 1, CPU), eager=True).run_eagerly(form.largest_step())
+    runner = model.runner(device_pool(form.layout, NUM_BLOCKS, CPU), eager=False)
+    sampler = form.sampler(CPU)
     if warm:
         warm_up(runner, sampler, case.max_tokens, case.longest, case.block_size)
         assert runner.graphs.missing == runner.graphs.sizes, "captured before anybody needs it"
-    memory = KVMemory.create(layout, NUM_BLOCKS)
+    memory = KVMemory.create(form.layout, NUM_BLOCKS)
     scheduler = Scheduler(
         BlockPool(NUM_BLOCKS, case.block_size, memory.generations),
         max_num_batched_tokens=case.max_tokens,
@@ -288,24 +307,43 @@ def print_layer() -> None:
     sys.stdout.write(json.dumps({name: (many[name] - few[name]) / 4 for name in many}) + "\n")
 
 
+def print_listed(names: Iterable[str]) -> None:
+    """Each in a process of its own, as where it matters."""
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        for line in pool.imap(listed, names):
+            sys.stdout.write(json.dumps(line) + "\n")
+
+
+def listed(name: str) -> dict[str, Any]:
+    return {"case": name, "keys": [short(key) for key in start_kernels(CASES[name].form)]}
+
+
 def main(*, warm: bool) -> None:
     for number, (name, case) in enumerate(CASES.items()):
         driver.set_active(Device(number, case.capability))
         compiled.clear()
         repeated.clear()
+        keys.clear()
         engine, runner = make_engine(case, warm=warm)
         num_warm = len(compiled)
         while engine.rehearse():
             pass
         assert not runner.graphs.missing
+        if warm:
+            engine.try_out()
         num_steps = serve(case, engine)
         line = {"case": name, "num_warm": num_warm, "num_steps": num_steps}
-        line["repeated"] = sorted(set(repeated))
+        line |= {"repeated": sorted(set(repeated)), "keys": sorted(keys)}
         sys.stdout.write(json.dumps(line | {"late": compiled[num_warm:]}) + "\n")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if "greedy" in sys.argv[1:]:
+        warming.SAMPLINGS = warming.SAMPLINGS[:1]
+    if "listed" in sys.argv[1:]:
+        print_listed(CASES if "greedy" not in sys.argv else ["exact"])
+        sys.exit()
     stub_device()
     if "layer" in sys.argv[1:]:
         print_layer()

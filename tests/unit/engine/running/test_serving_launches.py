@@ -46,6 +46,22 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
         assert case["num_warm"] >= 20
 
 
+def test_a_start_compiles_ahead_exactly_what_is_launched() -> None:
+    """By Triton's own keys. On a CPU gpt2 stores K and V without a kernel."""
+    ahead = {case["case"]: set(case["keys"]) for case in lines_of("listed")}
+    for case in served():
+        launched = set(case["keys"])
+        assert launched <= ahead[case["case"]], case["case"]
+        assert len(ahead[case["case"]] - launched) == (case["case"] == "gpt2"), case["case"]
+
+
+def test_a_kernel_that_a_list_lacks_is_noticed() -> None:
+    """Where the list was made for one way of choosing tokens."""
+    (ahead,) = lines_of("listed", "greedy")
+    (case,) = (case for case in served() if case["case"] == ahead["case"])
+    assert set(ahead["keys"]) < set(case["keys"])
+
+
 def test_layers_repeat_the_first_ones_launches() -> None:
     """Each of which serving_launches.py compares with what Triton would have chosen."""
     repeated = {name for case in served() for name in case["repeated"]}
