@@ -93,7 +93,7 @@ hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 
 		-k "(mapped and reuse) or amid_copies or middle_of_a_copy" \
 		tests/integration/transfer tests/e2e/test_kill.py
 
-slow-link: install ## hand-overs over a tenth of the link they need, 1P1D and 2P2D (SECONDS= SEED=)
+slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mapped, 1P1D and 2P2D (SECONDS= SEED=)
 	$(BIN)/python -m tests.campaigns.slow_link $(CAMPAIGN)
 
 kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECONDS= SEED= BUSY=1)
