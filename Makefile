@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,7 +88,12 @@ load: install ## load a running gateway as its users would (URL= USERS= TIME=); 
 	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
 
-slow-link: install ## hand-overs over a tenth of the link they need, 1P1D and 2P2D (SECONDS= SEED=)
+hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 workers killed amid copies
+	TRANSFER_PULLS=10000 TRANSFER_KILLS=100 WORKER_KILLS=20 $(BIN)/python -m pytest $(TEST_ARGS) \
+		-k "(mapped and reuse) or amid_copies or middle_of_a_copy" \
+		tests/integration/transfer tests/e2e/test_kill.py
+
+slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mapped, 1P1D and 2P2D (SECONDS= SEED=)
 	$(BIN)/python -m tests.campaigns.slow_link $(CAMPAIGN)
 
 kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECONDS= SEED= BUSY=1)

@@ -7,7 +7,6 @@ descriptors of its pool, and decode's mover copies (`blocks.mapping`, `blocks.co
 
 import asyncio
 import os
-import secrets
 import socket
 import struct
 from functools import partial
@@ -20,6 +19,7 @@ from shared.protocol import Attempt
 from shared.transfer.blocks.copied import CopiedReads, ShownPool
 from shared.transfer.blocks.mapping import BlockMover, Mappings
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.folder import new_socket_name, remove_dead_sockets
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
 from shared.transfer.pulls import Pulls, introduced
@@ -84,15 +84,17 @@ class MappedTransport:
         return "" if self._path is None else str(self._path)
 
     async def start(self) -> None:
-        """Listen in `folder`, which is made if it is absent. SettingsError when its path is too
-        long for a socket, OSError when nothing can be made there."""
-        path = self._folder.absolute() / f"{secrets.token_hex(8)}.sock"
+        """Listen in `folder`, which is made if it is absent; sockets that killed workers left
+        there are removed. SettingsError when its path is too long for a socket, OSError when
+        nothing can be made there."""
+        path = self._folder.absolute() / new_socket_name()
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise SettingsError(
                 f"--transfer-dir: {self._folder} is too long for a socket's path; "
                 f"with the socket's name it may have {MAX_PATH_BYTES} bytes"
             )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_dead_sockets(path.parent)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(str(path))

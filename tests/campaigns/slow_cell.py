@@ -1,15 +1,20 @@
-"""A cell as pods run it, with a throttle on the KV port of each prefill worker."""
+"""A cell as pods run it, with a throttle on the KV port of each prefill worker, or on the copies of
+each decode worker."""
 
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Protocol
 
 import httpx
 
 from shared.state.embedded import EmbeddedRedis
+from tests.campaigns.paced_decode import Pace
 from tests.campaigns.throttle import Throttle
 from tests.e2e.cluster import BATON, Cluster
 from tests.e2e.wire import free_port
@@ -17,12 +22,24 @@ from tests.e2e.wire import free_port
 READY_S = 90.0
 STOP_S = 20.0
 DRAIN = ("--drain-s", "1")
+Transport = Literal["tcp", "mapped"]
+
+
+class Link(Protocol):
+    """What KV passes at a rate."""
+
+    @property
+    def num_passed(self) -> int:
+        """Bytes so far."""
+
+    def set_rate(self, bytes_per_s: float) -> None:
+        """0 lifts it."""
 
 
 @dataclass(frozen=True)
 class SlowCell:
     cluster: Cluster
-    links: list[Throttle]
+    links: Sequence[Link]
 
     def set_rate(self, bytes_per_s: float) -> None:
         """Of all links together; 0 lifts it."""
@@ -31,21 +48,25 @@ class SlowCell:
 
     @property
     def num_passed(self) -> int:
-        """Bytes that prefill workers have sent to decode workers so far."""
+        """Bytes that have come from prefill workers to decode workers so far."""
         return sum(link.num_passed for link in self.links)
 
 
 @contextmanager
-def slow_cell(folder: Path, num_prefill: int, num_decode: int) -> Iterator[SlowCell]:
+def slow_cell(
+    folder: Path, num_prefill: int, num_decode: int, transport: Transport = "tcp"
+) -> Iterator[SlowCell]:
     """Ready, and not throttled yet."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
         stack.callback(_stop, processes)
-        links = []
+        links: list[Link] = []
+        meet = stack.enter_context(tempfile.TemporaryDirectory(prefix="kv"))
+        travel = ("--transport", transport, "--transfer-dir", meet)
 
-        def serve(role: str, name: str, *flags: str) -> Path:
-            command = [*BATON, "serve", role, "--redis", redis.url, *DRAIN, *flags]
+        def serve(role: str, name: str, *flags: str, program: Sequence[str] = BATON) -> Path:
+            command = [*program, "serve", role, "--redis", redis.url, *DRAIN, *flags]
             command += ["--parent-pid", str(os.getpid())]
             log = folder / f"{name}.log"
             with log.open("wb") as sink:
@@ -57,12 +78,22 @@ def slow_cell(folder: Path, num_prefill: int, num_decode: int) -> Iterator[SlowC
         cluster = Cluster(f"http://127.0.0.1:{port}", processes[0], log)
         stack.enter_context(cluster.client)
         for number in range(num_prefill):
-            kv_port = stack.enter_context(free_port())
-            links.append(stack.enter_context(Throttle(f"127.0.0.1:{kv_port}")))
-            flags = ("--transfer-port", str(kv_port), "--transfer-advertise", links[-1].address)
-            serve("prefill", f"prefill-{number}", "--worker-id", f"prefill-{number}", *flags)
+            name = ("--worker-id", f"prefill-{number}")
+            flags: tuple[str, ...] = travel
+            if transport == "tcp":
+                kv_port = stack.enter_context(free_port())
+                throttle = stack.enter_context(Throttle(f"127.0.0.1:{kv_port}"))
+                links.append(throttle)
+                flags += ("--transfer-port", str(kv_port), "--transfer-advertise", throttle.address)
+            serve("prefill", name[1], *name, *flags)
         for number in range(num_decode):
-            serve("decode", f"decode-{number}", "--worker-id", f"decode-{number}")
+            name = ("--worker-id", f"decode-{number}")
+            program: Sequence[str] = BATON
+            if transport == "mapped":
+                file = folder / f"pace-{number}"
+                links.append(Pace(file))
+                program = (sys.executable, "-m", "tests.campaigns.paced_decode", str(file))
+            serve("decode", name[1], *name, *travel, program=program)
         cluster.wait(lambda: _is_ready(cluster, num_prefill + num_decode), READY_S)
         yield SlowCell(cluster, links)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.campaigns.figures import Figure, at_least, at_most, exactly, judge, quantile, say
 from tests.campaigns.load import (
@@ -27,7 +28,7 @@ from tests.campaigns.load import (
     num_wrong,
     random_ask,
 )
-from tests.campaigns.slow_cell import SlowCell, slow_cell
+from tests.campaigns.slow_cell import SlowCell, Transport, slow_cell
 
 PROMPT_TOKENS = (300, 1200)
 MAX_TOKENS = 8
@@ -42,7 +43,6 @@ NORMAL_AGAIN_S = 10.0
 COMPUTED_SLACK = 0.005
 LEAST_LINK_SHARE = 0.9
 LEAST_ADMITTED = 0.9
-CELLS = ((1, 1), (2, 2))
 PHASES = ("calm", "throttled", "lifted")
 SAY_EVERY_S = 10.0
 IDLE_S = 30.0
@@ -51,6 +51,20 @@ REPORTED_S = 2.0
 PROMPT_TOKENS_TOTAL = "baton_prompt_tokens_total"
 COMPUTED = 'source="computed"'
 LOCAL_TOKENS = "baton_local_prefill_tokens_total"
+
+
+class Shape(NamedTuple):
+    """Of a cell."""
+
+    num_prefill: int
+    num_decode: int
+    transport: Transport = "tcp"
+
+    def __str__(self) -> str:
+        return f"{self.num_prefill}P{self.num_decode}D {self.transport}"
+
+
+SHAPES = (Shape(1, 1), Shape(2, 2), Shape(1, 1, "mapped"), Shape(2, 2, "mapped"))
 
 
 @dataclass(frozen=True)
@@ -183,17 +197,15 @@ class Slowed:
         return figures
 
 
-async def run_slow_link(
-    folder: Path, num_prefill: int, num_decode: int, phases: Phases, seed: int
-) -> Slowed:
+async def run_slow_link(folder: Path, shape: Shape, phases: Phases, seed: int) -> Slowed:
     numbers = random.Random(seed)  # noqa: S311
     asks = (random_ask(numbers, PROMPT_TOKENS, MAX_TOKENS) for _ in itertools.count())
-    with slow_cell(folder, num_prefill, num_decode) as cell:
+    with slow_cell(folder, *shape) as cell:
         url, model = cell.cluster.url, cell.cluster.model()
-        num_streams = NUM_STREAMS * num_prefill
+        num_streams = NUM_STREAMS * shape.num_prefill
         tokens_per_s = await _calibrate(Load(url, model), asks, num_streams, phases.calibrate_s)
         per_s = SHARE_OF_CELL * tokens_per_s / (sum(PROMPT_TOKENS) / 2)
-        say(f"{num_prefill}P{num_decode}D: {tokens_per_s:.0f} tokens/s; {per_s:.2f} requests/s")
+        say(f"{shape}: {tokens_per_s:.0f} tokens/s; {per_s:.2f} requests/s")
         await _settle(cell)
         slowed = await _run_load(cell, Load(url, model), asks, per_s, phases, seed)
         begin_s = time.monotonic()
@@ -276,9 +288,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     phases, statuses = Phases(throttled_s=arguments.seconds), []
-    for num_prefill, num_decode in CELLS:
+    for shape in SHAPES:
         with tempfile.TemporaryDirectory() as folder:
-            run = run_slow_link(Path(folder), num_prefill, num_decode, phases, arguments.seed)
+            run = run_slow_link(Path(folder), shape, phases, arguments.seed)
             statuses.append(judge(asyncio.run(run).figures()))
     return max(statuses)
 

@@ -10,7 +10,8 @@ import pytest
 from tests.campaigns import kill_campaign, stopped_worker
 from tests.campaigns.faults import Size
 from tests.campaigns.figures import Figure
-from tests.campaigns.slow_link import Phases, run_slow_link
+from tests.campaigns.slow_cell import Transport
+from tests.campaigns.slow_link import Phases, Shape, run_slow_link
 from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
@@ -39,6 +40,9 @@ def test_a_stopped_decode_worker_under_16_streams(tmp_path: Path, measured: Meas
     judge(stopped_worker.figures(faulted), measured)
 
 
-def test_a_link_of_a_tenth_of_what_the_load_needs(tmp_path: Path, measured: Measured) -> None:
-    slowed = asyncio.run(run_slow_link(tmp_path, 1, 1, SHORT_PHASES, seed=1))
+@pytest.mark.parametrize("transport", ["tcp", "mapped"])
+def test_a_link_of_a_tenth_of_what_the_load_needs(
+    transport: Transport, tmp_path: Path, measured: Measured
+) -> None:
+    slowed = asyncio.run(run_slow_link(tmp_path, Shape(1, 1, transport), SHORT_PHASES, seed=1))
     judge(slowed.figures(), measured)

@@ -1,23 +1,31 @@
 """Two prefill and two decode workers: nothing local and no backlog while nothing is wrong, one of
-each role killed under 24 streams and nobody notices, and all of it killed with its parent."""
+each role killed under 24 streams and nobody notices, one after the other amid copies, and all of it
+killed with its parent."""
 
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.cluster import Cluster, Stream, process_family, running
-from tests.support.kv_pools import holders, own_pool
+from tests.e2e.cluster import Cluster, Stream, Streams, process_family, running
+from tests.support.kv_pools import holders, own_pool, pools_gone_s
 from tests.support.measured import Measured
 
 NUM_STREAMS = 24
 NUM_TOKENS = 48
 GONE_S = 5.0
+NUM_KILLS = int(os.environ.get("WORKER_KILLS", "5"))
+"""amid copies; `make hand-overs` sets it"""
+NUM_READ_STREAMS = 6
+COPIES_WAIT_S = 0.05
+SERVES_WITHIN_S = 1.0
+"""what is left of the cell, after a kill"""
 POOL_GONE_S = 1.0
 """nothing maps the pool of a dead worker any more (R19)"""
 
@@ -119,22 +127,13 @@ def test_kill_one_decode_and_one_prefill_worker_under_24_streams(
     causes = [cause(cluster, stream) for stream in seen]
     num_hit = sum(ended in (expected, "link_lost") for ended in causes)
     assert num_hit >= 4 and expected in causes, f"the kill hit hardly anybody: {causes}"
-    cluster.wait(lambda: is_whole(cluster, died), 60)
+    wait_whole(cluster, died)
     cluster.wait_blocks_back()
     undisturbed = cluster.answers(bodies)
     assert all(stream.complete for stream in undisturbed)
     assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
     assert len({stream.text for stream in seen}) > NUM_STREAMS // 2
     cluster.wait_blocks_back()
-
-
-def pools_gone_s(pools: set[int], pids: list[int]) -> float:
-    """Seconds until none of these processes holds one of the pools."""
-    start_s = time.monotonic()
-    while any(holders(pool, pids) for pool in pools):
-        assert time.monotonic() < start_s + 5 * POOL_GONE_S, [holders(p, pids) for p in pools]
-        time.sleep(0.005)
-    return time.monotonic() - start_s
 
 
 def incarnations(cluster: Cluster) -> set[str]:
@@ -152,6 +151,92 @@ def cause(cluster: Cluster, stream: Stream) -> str:
     """What ended the first attempt of a request; empty when it had only one."""
     attempts = cluster.receipt(stream.rid)["attempts"]
     return str(attempts[0]["end"]) if len(attempts) > 1 else ""
+
+
+@pytest.mark.alone
+@pytest.mark.clock
+@pytest.mark.timeout(900)
+def test_workers_killed_in_turn_amid_copies(cluster: Cluster, measured: Measured) -> None:
+    """An owner first, then a reader, and so on."""
+    free_s, serves_s, num_hit = 0.0, 0.0, 0
+    for number in range(NUM_KILLS):
+        bodies = long_prompts(number)
+        before = {worker["incarnation"] for worker in cluster.workers()}
+        with cluster.streams(bodies) as streams:
+            streams.wait_tokens(1, num_streams=2)
+            victim = cluster.workers(("prefill", "decode")[number % 2])[number // 2 % 2]
+            pool, others = kill_amid_copies(cluster, victim)
+            free_s = max(free_s, pools_gone_s([pool], others))
+            serves_s = max(serves_s, serves_again_s(streams))
+            seen = streams.wait(120)
+        assert [stream for stream in seen if not stream.complete] == []
+        num_hit += sum(num_attempts(cluster, stream) > 1 for stream in seen)
+        wait_whole(cluster, {victim["incarnation"]})
+        assert len(before & {worker["incarnation"] for worker in cluster.workers()}) == 3
+        undisturbed = cluster.answers(bodies)
+        assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
+        cluster.wait_blocks_back()
+    measured.at_least("streams hit", num_hit, NUM_KILLS // 2)
+    measured.at_most("the survivors serve after", serves_s, SERVES_WITHIN_S, "s")
+    measured.at_most("a dead worker's pool is held for", free_s, POOL_GONE_S, "s")
+
+
+def long_prompts(number: int) -> list[dict[str, Any]]:
+    """Of several chunks: the first are copied while the last are computed. None begins like one
+    that a worker knows."""
+    rng = random.Random(number)  # noqa: S311
+    return [
+        {
+            "prompt": [rng.randrange(100, 1000) for _ in range(rng.randrange(200, 400))],
+            "max_tokens": NUM_TOKENS,
+            "ignore_eos": True,
+            "temperature": 0.9 * (at % 2),
+            "seed": at,
+        }
+        for at in range(NUM_READ_STREAMS)
+    ]
+
+
+def kill_amid_copies(cluster: Cluster, victim: dict[str, Any]) -> tuple[int, list[int]]:
+    """Its two processes; returns its pool and the processes that are left. The readers' engines
+    stand still meanwhile, so that copies which they are asked for are under way."""
+    engine = engine_process(victim)[0]
+    pool = own_pool(engine)
+    family = [process.pid for process in process_family(cluster.supervisor.pid)]
+    readers = [engine_process(worker)[0] for worker in cluster.workers("decode")]
+    for pid in readers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(COPIES_WAIT_S)
+        for pid in (victim["pid"], engine):
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        for pid in readers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    return pool, [pid for pid in family if pid not in (victim["pid"], engine)]
+
+
+def serves_again_s(streams: Streams) -> float:
+    """Seconds until a token for each stream has come, whichever streams they are of."""
+    start_s = time.monotonic()
+    wanted = num_tokens(streams) + NUM_READ_STREAMS
+    while num_tokens(streams) < wanted:
+        assert time.monotonic() < start_s + 60, streams.seen
+        time.sleep(0.005)
+    return time.monotonic() - start_s
+
+
+def num_tokens(streams: Streams) -> int:
+    return sum(len(stream.tokens) for stream in streams.seen)
+
+
+def num_attempts(cluster: Cluster, stream: Stream) -> int:
+    return len(cluster.receipt(stream.rid)["attempts"])
+
+
+def wait_whole(cluster: Cluster, died: set[str]) -> None:
+    cluster.wait(lambda: is_whole(cluster, died), 60)
 
 
 def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:

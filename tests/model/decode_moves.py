@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tests.model.mapping_moves import mapping_moves, mapping_of, readable
 from tests.model.world import (
     FOREIGN,
     RIGHT,
@@ -22,6 +23,8 @@ def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.decode[index]
     moves = {"idle": _idle, "pulling": _pulling, "verifying": _verifying, "decoding": _decoding}
     yield from moves[worker.state](world, scope, index)
+    if scope.mapped:
+        yield from mapping_moves(world, scope, index)
     if world.num_crashes < scope.max_crashes:
         crashed = with_decode(world, index, Decode(incarnation=worker.incarnation + 1))
         crashed = crashed._replace(num_crashes=world.num_crashes + 1)
@@ -31,7 +34,7 @@ def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
 def _idle(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.decode[index]
     if worker.owner == "other":
-        back = Decode(incarnation=worker.incarnation, last_epoch=worker.last_epoch)
+        back = _kept(worker)
         yield Move(f"d{index} gets its block back", with_decode(world, index, back), True)
         return
     for message in world.network:
@@ -48,8 +51,7 @@ def _reserve(world: World, scope: Scope, index: int, message: tuple[object, ...]
     assert isinstance(epoch, int) and isinstance(source, int) and isinstance(source_inc, int)
     bound = inc == worker.incarnation or "unbound assign" in scope.mutants
     if bound and epoch > worker.last_epoch:
-        reserved = Decode(
-            incarnation=worker.incarnation,
+        reserved = _kept(worker)._replace(
             last_epoch=epoch,
             state="pulling",
             epoch=epoch,
@@ -65,6 +67,8 @@ def _pulling(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.decode[index]
     if worker.reading is not None:
         yield from _complete_read(world, scope, index)
+        if "early verify" in scope.mutants:
+            yield from _verify_amid_a_read(world, scope, index)
     elif worker.quarantined:
         yield Move(f"d{index} leaves quarantine", with_decode(world, index, _freed(worker)))
     else:
@@ -82,7 +86,9 @@ def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
         kind, epoch, published_by = message[0], message[1], message[2:3]
         if kind not in ("WM", "SEAL") or epoch != worker.epoch:
             continue
-        if published_by != (worker.source,) or message[3] != source.incarnation:
+        if published_by != (worker.source,):
+            continue
+        if message[3] != source.incarnation and not scope.mapped:
             continue
         if message[3] != worker.source_incarnation and not _unbound(scope):
             continue
@@ -90,27 +96,32 @@ def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
         assert isinstance(inc, int) and isinstance(generation, int)
         tag = Tag(inc, generation)
         if worker.tag0 is None:
-            yield _reading(world, index, Read(0, tag))
+            yield from _reading(world, scope, index, Read(0, tag))
         if worker.tag1 is None and kind == "SEAL":
-            yield _reading(world, index, Read(1, tag))
+            yield from _reading(world, scope, index, Read(1, tag))
     blind = "no watermark" in scope.mutants and worker.tag0 is None
     if blind and source.incarnation == worker.source_incarnation and source.state == "writing":
-        yield _reading(world, index, Read(0, Tag(source.incarnation, source.generation)))
+        tag = Tag(source.incarnation, source.generation)
+        yield from _reading(world, scope, index, Read(0, tag))
 
 
-def _reading(world: World, index: int, read: Read) -> Move:
-    worker = world.decode[index]._replace(reading=read)
-    return Move(f"d{index} reads piece {read.piece}", with_decode(world, index, worker))
+def _reading(world: World, scope: Scope, index: int, read: Read) -> Iterator[Move]:
+    """R19: a copy begins only while its mapping stands."""
+    worker = world.decode[index]
+    stands = mapping_of(worker, read) is not None or "copy after unmap" in scope.mutants
+    if stands or not scope.mapped:
+        begun = with_decode(world, index, worker._replace(reading=read))
+        yield Move(f"d{index} reads piece {read.piece}", begun)
 
 
 def _complete_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
-    """What the source's memory holds at this moment arrives, if it is the same process."""
+    """What the source's memory holds at this moment arrives, if it is there."""
     worker = world.decode[index]
     read = worker.reading
     assert read is not None
-    source = world.prefill[worker.source]
+    source = readable(world, scope, worker, read)
     done = worker._replace(reading=None)
-    if source.incarnation != read.tag.incarnation and "no incarnation" not in scope.mutants:
+    if source is None:
         yield Move(f"d{index} read fails", with_decode(world, index, done))
     elif read.piece == 0:
         done = done._replace(tag0=read.tag, piece0=source.piece0)
@@ -148,6 +159,17 @@ def _to_verify(world: World, scope: Scope, index: int) -> Iterator[Move]:
             yield Move(f"d{index} asks to verify", with_decode(world, index, ready))
 
 
+def _verify_amid_a_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
+    """As if the read in flight had ended."""
+    worker = world.decode[index]
+    assert worker.reading is not None
+    piece, tag = worker.reading
+    hasty = worker._replace(tag0=tag) if piece == 0 else worker._replace(tag1=tag)
+    for move in _to_verify(with_decode(world, index, hasty), scope, index):
+        if move.world.decode[index].state == "verifying":
+            yield move
+
+
 def _drop(world: World, scope: Scope, index: int) -> Iterator[Move]:
     """CANCEL, a broken link or a higher epoch. R18: a read in flight ends first."""
     worker = world.decode[index]
@@ -162,10 +184,9 @@ def _drop(world: World, scope: Scope, index: int) -> Iterator[Move]:
 def _verifying(world: World, scope: Scope, index: int) -> Iterator[Move]:
     """R13: one verify, after SEAL and after the last read."""
     worker = world.decode[index]
-    source = world.prefill[worker.source]
     if ("CANCEL", worker.epoch) in world.network:
         yield Move(f"d{index} drops", with_decode(world, index, _freed(worker)))
-    if not _verified(worker, Tag(source.incarnation, source.generation), scope):
+    if not _verified(world, scope, worker):
         yield Move(f"d{index} verify fails", with_decode(world, index, _freed(worker)))
         return
     decoding = with_decode(world, index, worker._replace(state="decoding"))
@@ -173,18 +194,20 @@ def _verifying(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"d{index} commits", after)
 
 
-def _verified(worker: Decode, now: Tag, scope: Scope) -> bool:
+def _verified(world: World, scope: Scope, worker: Decode) -> bool:
+    """The sealed generation is the one in force in the source's table."""
     assert worker.sealed is not None
     if "no verify" in scope.mutants:
         return True
-    if "no incarnation" in scope.mutants:
-        return now.generation == worker.sealed.generation
-    return now == worker.sealed
+    table = readable(world, scope, worker, Read(0, worker.sealed))
+    return table is not None and table.generation == worker.sealed.generation
 
 
 def _decoding(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.decode[index]
-    if worker.next_index < scope.num_tokens:
+    if worker.reading is not None:
+        yield from _complete_read(world, scope, index)
+    elif worker.next_index < scope.num_tokens:
         assert worker.prefill is not None
         right = worker.piece0 == worker.piece1 == RIGHT
         lineage = Lineage(index, worker.incarnation)
@@ -205,14 +228,15 @@ def _unbound(scope: Scope) -> bool:
 def _freed(worker: Decode) -> Decode:
     if worker.owner == "other":
         return worker._replace(state="idle", epoch=-1, reading=None, quarantined=False)
-    return Decode(incarnation=worker.incarnation, last_epoch=worker.last_epoch)
+    return _kept(worker)
 
 
 def _lent(worker: Decode) -> Decode:
+    return _kept(worker)._replace(owner="other", piece0=FOREIGN, piece1=FOREIGN)
+
+
+def _kept(worker: Decode) -> Decode:
+    """What outlives an attempt."""
     return Decode(
-        incarnation=worker.incarnation,
-        last_epoch=worker.last_epoch,
-        owner="other",
-        piece0=FOREIGN,
-        piece1=FOREIGN,
+        incarnation=worker.incarnation, last_epoch=worker.last_epoch, mappings=worker.mappings
     )

@@ -1,5 +1,6 @@
 """What must hold in every reachable world, and what every world must be able to reach."""
 
+from tests.model.mapping_moves import mapping_of
 from tests.model.world import FOREIGN, Gateway, Scope, World
 
 
@@ -7,7 +8,12 @@ def broken(world: World, scope: Scope) -> str | None:
     """The first invariant this world breaks, or None."""
     if world.record.num_billed > 1:
         return "I1 usage is written twice"
-    return _delivery_broken(world) or _outcome_broken(world) or _blocks_broken(world)
+    return (
+        _delivery_broken(world)
+        or _outcome_broken(world)
+        or _blocks_broken(world)
+        or (_mapping_broken(world) if scope.mapped else None)
+    )
 
 
 def _delivery_broken(world: World) -> str | None:
@@ -44,8 +50,16 @@ def _blocks_broken(world: World) -> str | None:
     return None
 
 
+def _mapping_broken(world: World) -> str | None:
+    for worker in world.decode:
+        if worker.reading is not None and mapping_of(worker, worker.reading) is None:
+            return "I11 a copy reads what is no longer mapped"
+    return None
+
+
 def settled(world: World, scope: Scope) -> bool:
-    """I8: the request is terminal, the client answered, every block free, nothing in flight.
+    """I8: the request is terminal, the client answered, every block free, nothing in flight, and
+    nobody maps what a dead worker left: that memory is then free too.
 
     Without faults the client's answer must be DONE.
     """
@@ -58,6 +72,7 @@ def settled(world: World, scope: Scope) -> bool:
         and _not_owed(gateway)
         and all(w.state in ("free", "other") and w.preempted < 0 for w in world.prefill)
         and all(w.state == "idle" for w in world.decode)
+        and not any(mapping.left for w in world.decode for mapping in w.mappings)
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tests.model.mapping_moves import left_to_mappings
 from tests.model.world import (
     FOREIGN,
     RIGHT,
@@ -16,6 +17,8 @@ from tests.model.world import (
     with_prefill,
 )
 
+NUM_PIECES = 2
+
 
 def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.prefill[index]
@@ -29,7 +32,8 @@ def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield from _held(world, scope, index)
     if world.num_crashes < scope.max_crashes:
         reborn = Prefill(incarnation=worker.incarnation + 1)
-        crashed = with_prefill(world, index, reborn)._replace(num_crashes=world.num_crashes + 1)
+        crashed = with_prefill(left_to_mappings(world, index), index, reborn)
+        crashed = crashed._replace(num_crashes=world.num_crashes + 1)
         yield Move(f"p{index} crashes", crashed, environment=True)
 
 
@@ -57,7 +61,13 @@ def _accept(world: World, scope: Scope, index: int, message: tuple[object, ...])
     if not bound or epoch <= worker.last_epoch or worker.generation > scope.max_generation:
         return
     writing = _bumped(worker, scope)._replace(
-        last_epoch=epoch, state="writing", epoch=epoch, piece0=STALE, piece1=STALE, run=0
+        last_epoch=epoch,
+        state="writing",
+        epoch=epoch,
+        piece0=STALE,
+        piece1=STALE,
+        marks=(0,) * scope.num_ranks,
+        run=0,
     )
     started = with_prefill(world, index, writing)
     for after in send(started, scope, ("START", epoch, index, worker.incarnation)):
@@ -75,6 +85,7 @@ def _resume(world: World, scope: Scope, index: int) -> Iterator[Move]:
             epoch=epoch,
             piece0=STALE,
             piece1=STALE,
+            marks=(0,) * scope.num_ranks,
             preempted=-1,
             run=worker.run + 1,
         )
@@ -97,28 +108,52 @@ def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move]:
 
 def _writing(world: World, scope: Scope, index: int) -> Iterator[Move]:
     worker = world.prefill[index]
-    published = ("WM", worker.epoch, index, worker.incarnation, worker.generation)
-    if worker.piece0 == STALE:
-        if "early watermark" in scope.mutants and published not in world.network:
-            for after in send(world, scope, published):
-                yield Move(f"p{index} publishes too early", after)
-        written = with_prefill(world, index, worker._replace(piece0=RIGHT))
-        for after in send(written, scope, published):
-            yield Move(f"p{index} publishes piece 0", after)
-    else:
-        yield from _seal(world, scope, index)
+    published = _watermark(worker, index)
+    early = "early watermark" in scope.mutants and worker.piece0 == STALE
+    if early and published not in world.network:
+        for after in send(world, scope, published):
+            yield Move(f"p{index} publishes too early", after)
+    for rank, num_done in enumerate(worker.marks):
+        if num_done < NUM_PIECES:
+            yield from _pass_mark(world, scope, index, rank)
     if worker.run < scope.max_reruns and not scope.fault_free:
-        preempted = worker._replace(state="free", epoch=-1, preempted=worker.epoch)
+        preempted = worker._replace(state="free", epoch=-1, marks=(), preempted=worker.epoch)
         yield Move(f"p{index} preempts", with_prefill(world, index, preempted), True)
     if ("CANCEL", worker.epoch) in world.network:
         yield Move(f"p{index} cancels", with_prefill(world, index, _freed(worker)))
 
 
+def _pass_mark(world: World, scope: Scope, index: int, rank: int) -> Iterator[Move]:
+    """A rank's share of its next piece is computed. R11: a piece is published when it is whole,
+    so when the last rank has passed its mark."""
+    worker = world.prefill[index]
+    marks = (*worker.marks[:rank], worker.marks[rank] + 1, *worker.marks[rank + 1 :])
+    num_whole = min(marks)
+    written = worker._replace(
+        marks=marks,
+        piece0=RIGHT if num_whole > 0 else worker.piece0,
+        piece1=RIGHT if num_whole > 1 else worker.piece1,
+    )
+    ready = max if "one rank's mark" in scope.mutants else min
+    after = with_prefill(world, index, written)
+    if ready(marks) == ready(worker.marks):
+        yield Move(f"p{index} rank {rank} passes a mark", after)
+    elif ready(marks) == NUM_PIECES:
+        yield from _seal(after, scope, index)
+    else:
+        for sent in send(after, scope, _watermark(worker, index)):
+            yield Move(f"p{index} publishes piece 0", sent)
+
+
+def _watermark(worker: Prefill, index: int) -> tuple[object, ...]:
+    return "WM", worker.epoch, index, worker.incarnation, worker.generation
+
+
 def _seal(world: World, scope: Scope, index: int) -> Iterator[Move]:
-    """Piece 1 is written, then SEAL to decode and token 1 to the gateway."""
+    """SEAL to decode and token 1 to the gateway."""
     worker = world.prefill[index]
     generation = worker.generation + ("late generation" in scope.mutants)
-    held = worker._replace(state="held", piece1=RIGHT, generation=generation)
+    held = worker._replace(state="held", marks=(), generation=generation)
     lineage = Lineage(index, worker.incarnation, worker.run)
     token = Token(worker.epoch, world.first_index[worker.epoch], True, lineage, None)
     seal = ("SEAL", worker.epoch, index, worker.incarnation, generation, worker.run)
@@ -145,4 +180,4 @@ def _bumped(worker: Prefill, scope: Scope) -> Prefill:
 
 
 def _freed(worker: Prefill) -> Prefill:
-    return worker._replace(state="free", epoch=-1, preempted=-1, run=0)
+    return worker._replace(state="free", epoch=-1, marks=(), preempted=-1, run=0)

@@ -3,7 +3,9 @@
 A hand-over of two pieces: piece 0 is published (WM) while prefill still computes piece 1, SEAL
 comes after it. Every worker has one block that other requests may want too. Messages are a set:
 they may arrive late, twice, in any order or never. A worker may crash and return under a new
-incarnation with an empty block.
+incarnation with an empty block. Ranks of prefill compute their shares of a piece one by one. Decode
+reads over a connection, or maps prefill's pool and copies: then a dead incarnation's pool is there
+for as long as somebody maps it.
 """
 
 from dataclasses import dataclass
@@ -19,6 +21,10 @@ class Scope:
 
     num_prefill: int = 1
     num_decode: int = 1
+    num_ranks: int = 1
+    """of each prefill worker"""
+    mapped: bool = False
+    """decode copies out of prefill's pool and verifies in prefill's table, both mapped"""
     max_epochs: int = 1
     num_tokens: int = 2
     max_crashes: int = 0
@@ -73,6 +79,14 @@ class Record(NamedTuple):
     num_billed: int = 0
 
 
+class Pool(NamedTuple):
+    """What a prefill worker's memory holds: its block, and the block's entry of the table."""
+
+    generation: int
+    piece0: str
+    piece1: str
+
+
 class Prefill(NamedTuple):
     incarnation: int = 0
     last_epoch: int = -1
@@ -83,9 +97,15 @@ class Prefill(NamedTuple):
     generation: int = 0
     piece0: str = STALE
     piece1: str = STALE
+    marks: tuple[int, ...] = ()
+    """by rank, while it writes: pieces of which the rank's share is computed"""
     preempted: int = -1
     """epoch to be computed again inside itself"""
     run: int = 0
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.generation, self.piece0, self.piece1)
 
 
 class Tag(NamedTuple):
@@ -98,6 +118,15 @@ class Read(NamedTuple):
 
     piece: int
     tag: Tag
+
+
+class Mapping(NamedTuple):
+    """Of the pool of one incarnation of a prefill worker."""
+
+    source: int
+    incarnation: int
+    left: Pool | None = None
+    """what that incarnation left when it died; None while it lives"""
 
 
 class Decode(NamedTuple):
@@ -119,6 +148,7 @@ class Decode(NamedTuple):
     next_index: int = 0
     prefill: Lineage | None = None
     sealed: Tag | None = None
+    mappings: frozenset[Mapping] = frozenset()
 
 
 class World(NamedTuple):

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 POOL_MAP = re.compile(r" (\d+) +/memfd:baton-kv ")
@@ -18,6 +19,16 @@ def own_pool(pid: int) -> int:
 def holders(pool: int, pids: Iterable[int]) -> set[int]:
     """Those of the processes that map this pool or have it open."""
     return {pid for pid in pids if pool in _mapped_pools(pid) | set(_open_pools(pid).values())}
+
+
+def pools_gone_s(pools: Collection[int], pids: Collection[int], limit_s: float = 5.0) -> float:
+    """Seconds until none of these processes holds one of the pools. AssertionError after the
+    limit."""
+    start_s = time.monotonic()
+    while any(holders(pool, pids) for pool in pools):
+        assert time.monotonic() < start_s + limit_s, [holders(pool, pids) for pool in pools]
+        time.sleep(0.005)
+    return time.monotonic() - start_s
 
 
 def _mapped_pools(pid: int) -> set[int]:

@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from services.cli.cluster.ports import local_url, reserve_port
 from services.cli.cluster.redis_check import check_redis
 from services.cli.cluster.run_file import remove_record, write_record
 from services.cli.cluster.supervisor import Supervisor
+from shared.held_folder import held_folder
 from shared.model.checkpoint import load_checkpoint, max_model_len
 from shared.runtime_folder import runtime_folder
 from shared.settings.groups import ModelSettings, Settings
@@ -98,12 +98,12 @@ async def running(
 @contextmanager
 def _transfer_folder(settings: Settings) -> Iterator[Settings]:
     """The settings with a transfer folder where mapped workers need one and none is named. It is
-    this cell's alone and goes with it; one that a killed cell left is in nobody's way."""
+    this cell's alone and goes with it; one that a killed cell left is removed."""
     if settings.handover.transport != "mapped" or settings.handover.transfer_dir:
         yield settings
         return
-    with tempfile.TemporaryDirectory(prefix="baton-kv-", ignore_cleanup_errors=True) as folder:
-        yield changed(settings, transfer_dir=folder)
+    with held_folder("baton-kv-") as folder:
+        yield changed(settings, transfer_dir=str(folder))
 
 
 @asynccontextmanager

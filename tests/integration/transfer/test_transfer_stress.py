@@ -1,4 +1,5 @@
-"""Blocks that are reused all the time while they are pulled: no wrong block is ever accepted.
+"""Blocks that are reused all the time while they are pulled, leases that end meanwhile: no wrong
+block is ever accepted.
 
 A block's content names the block and its generation in every word, so a stale, foreign or torn
 block is recognised without trusting digests or tags.
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ from shared.errors import KVTransferError
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.mapping import Mapping
-from shared.transfer.offers import OfferTable
+from shared.transfer.offers import OfferState, OfferTable
 from tests.support.fakes.faulty_transport import Fault, FaultPlan
 from tests.support.pairs.transfer_pair import (
     KINDS,
@@ -40,7 +42,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[3]
 NUM_PULLS = int(os.environ.get("TRANSFER_PULLS", "2000"))
-"""`make` targets that look longer set it"""
+"""`make hand-overs` sets it"""
 NUM_WORDS = LAYOUT.block_bytes // 8
 POINTS = ("watermark", "blocks", "half_read", "seal", "verify", "read")
 
@@ -56,17 +58,31 @@ def reuse(memory: KVMemory, block_id: int) -> None:
 
 @dataclass
 class ReusingPlan(FaultPlan):
-    """At points chosen by the seed, prefill's engine gives a block to somebody else."""
+    """At points chosen by the seed, prefill's engine gives a block to somebody else, or the lease
+    ends and it gives all of them away."""
 
     memory: KVMemory
     rng: random.Random
+    offer: Any = None
     offered: list[int] = field(default_factory=list)
     num_reused: Counter[str] = field(default_factory=Counter)
+    num_ended: Counter[str] = field(default_factory=Counter)
+    """leases"""
 
     async def strike(self, point: str) -> Fault:
         if point in POINTS and self.rng.random() < 0.07:
             self.reuse_one(point)
+        if point in POINTS and self.rng.random() < 0.02:
+            self.end_lease(point)
         return Fault.PASS
+
+    def end_lease(self, point: str) -> None:
+        """Of a sealed offer; others have none."""
+        if self.offer.state is OfferState.SEALED:
+            self.num_ended[point] += 1
+            self.offer._table.drop(self.offer, OfferState.EXPIRED)
+            for block_id in self.offered:
+                reuse(self.memory, block_id)
 
     def reuse_one(self, point: str) -> None:
         reuse(self.memory, self.rng.choice(self.offered))
@@ -88,7 +104,7 @@ async def pull_under_reuse(pair: Pair, plan: ReusingPlan, number: int, tally: Ta
         reuse(memory, block_id)
     tags = [(block_id, memory.generations[block_id]) for block_id in plan.offered]
     attempt = Attempt("rid", number)
-    offer = pair.p.transport.offer(attempt, TICKET)
+    offer = plan.offer = pair.p.transport.offer(attempt, TICKET)
     split = rng.randint(0, num)
     pull = asyncio.create_task(pair.d.transport.pull(replace(pair.request(num), attempt=attempt)))
     for first, some in ((0, tags[:split]), (split, tags[split:])):
@@ -132,13 +148,14 @@ async def test_no_wrong_block_is_accepted_under_forced_reuse(kind: Kind) -> None
     """F16, F17, R13."""
     pools = num_pools()
     tally, plan = await run_under_reuse(kind, NUM_PULLS, seed=17)
-    del plan.memory
+    del plan.memory, plan.offer
     gc.collect()
     await until(lambda: num_pools() <= pools)
     assert tally.wrong == 0
     assert tally.refused > NUM_PULLS / 4
     assert tally.accepted > NUM_PULLS / 10
     assert set(plan.num_reused) == {*POINTS, "publish"}, "reuse really happened everywhere"
+    assert set(plan.num_ended) >= {"read", "half_read", "verify"}, "leases really ended"
 
 
 @pytest.mark.parametrize("kind", KINDS)

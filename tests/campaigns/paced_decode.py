@@ -1,0 +1,99 @@
+"""`baton serve decode` whose copies out of mapped pools have a rate.
+
+`python -m tests.campaigns.paced_decode PACE serve decode FLAGS`. The file PACE holds bytes a second
+(0: no limit), which the campaign writes, and the bytes copied so far, which the worker writes.
+"""
+
+import mmap
+import struct
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from services.cli.__main__ import main
+from services.decode import main as decode
+from services.decode.pulls import Pulls
+from services.decode.service import DecodeService
+from shared.protocol import Attempt
+from shared.transfer.blocks.copied import ShownPool
+from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.folder import transfer_folder
+from shared.transfer.mapped import MappedTransport
+from shared.transfer.transport import TransferLimits
+from shared.worker.node import Parts
+from tests.campaigns.throttle import Bucket
+
+RATE, PASSED = struct.Struct("=d"), struct.Struct("=Q")
+COPY_BYTES = 2**16
+"""a copy is noted when it has ended; a slow one must be small, as a wire's chunks are"""
+
+
+class Pace:
+    """The file, mapped; as the campaign's end of it, it is one of the links of a slow cell."""
+
+    def __init__(self, path: Path) -> None:
+        """Made if it is absent: no limit, nothing copied."""
+        with path.open("a+b") as file:
+            file.truncate(RATE.size + PASSED.size)
+            self._numbers = mmap.mmap(file.fileno(), 0)
+
+    @property
+    def bytes_per_s(self) -> float:
+        rate: float = RATE.unpack_from(self._numbers)[0]
+        return rate
+
+    def set_rate(self, bytes_per_s: float) -> None:
+        """0 lifts it."""
+        RATE.pack_into(self._numbers, 0, bytes_per_s)
+
+    @property
+    def num_passed(self) -> int:
+        passed: int = PASSED.unpack_from(self._numbers, RATE.size)[0]
+        return passed
+
+    def note_passed(self, num_bytes: int) -> None:
+        PASSED.pack_into(self._numbers, RATE.size, num_bytes)
+
+
+class PacedMover:
+    """Keeps the promise of `BlockMover`, no faster than its pace."""
+
+    def __init__(self, mover: BlockMover, block_bytes: int, pace: Pace) -> None:
+        self._mover = mover
+        self._block_bytes = block_bytes
+        self._pace = pace
+        self._bucket = Bucket()
+        self.map = mover.map
+        self.unmap = mover.unmap
+        self.digests = mover.digests
+
+    async def fetch(
+        self, attempt: Attempt, source: str, source_blocks: Sequence[int], blocks: Sequence[int]
+    ) -> tuple[int, ...]:
+        self._bucket.bytes_per_s = self._pace.bytes_per_s
+        await self._bucket.take(len(blocks) * self._block_bytes)
+        self._pace.note_passed(self._bucket.num_passed)
+        return await self._mover.fetch(attempt, source, source_blocks, blocks)
+
+
+def build_service(pace: Pace, parts: Parts) -> DecodeService:
+    """As that of `services.decode.main`, paced."""
+    handover = parts.settings.handover
+    transport = MappedTransport(
+        ShownPool(parts.memory, parts.pool),
+        parts.incarnation,
+        PacedMover(parts.mover, parts.memory.layout.block_bytes, pace),
+        folder=transfer_folder(handover.transfer_dir),
+        cell_secret=parts.settings.network.cell_secret,
+        limits=TransferLimits(
+            lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_read_bytes=COPY_BYTES
+        ),
+        clock=parts.clock,
+    )
+    return DecodeService(parts.state, parts.outbox, parts.engine, Pulls(transport), parts.clock)
+
+
+if __name__ == "__main__":
+    decode.build_service = partial(build_service, Pace(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[2:]))
