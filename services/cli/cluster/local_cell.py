@@ -25,6 +25,9 @@ from shared.settings.load import changed
 from shared.state.embedded import EmbeddedRedis
 from shared.telemetry.logs import configure_logs
 
+FOLDER_PREFIX = "baton-cell-"
+"""of folders whose process locks them; a Baton that does not must use another one"""
+
 
 @dataclass(frozen=True)
 class LocalCell:
@@ -102,7 +105,7 @@ def _transfer_folder(settings: Settings) -> Iterator[Settings]:
     if settings.handover.transport != "mapped" or settings.handover.transfer_dir:
         yield settings
         return
-    with held_folder("baton-kv-") as folder:
+    with held_folder(FOLDER_PREFIX) as folder:
         yield changed(settings, transfer_dir=str(folder))
 
 

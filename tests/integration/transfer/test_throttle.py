@@ -1,9 +1,14 @@
-"""The throttle of the slow-link campaign: every byte passes, at its rate, until it is lifted."""
+"""The throttles of the slow-link campaign: every byte passes, at its rate, until it is lifted."""
 
+import asyncio
 import socket
 import threading
 import time
+from pathlib import Path
+from unittest.mock import AsyncMock
 
+from shared.protocol import Attempt
+from tests.campaigns.paced_decode import Pace, PacedMover
 from tests.campaigns.throttle import BURST_S, Throttle
 
 NUM_BYTES = 2**19
@@ -45,3 +50,24 @@ def receive(address: str) -> bytes:
         while part := connection.recv(2**16):
             received += part
     return bytes(received)
+
+
+def test_copies_wait_for_their_rate(tmp_path: Path) -> None:
+    """What the campaign sets at its end of the file holds at the worker's."""
+    campaign, worker = Pace(tmp_path / "pace"), Pace(tmp_path / "pace")
+    mover = AsyncMock()
+    mover.fetch.return_value = (7,)
+
+    async def copy_all(rate: float) -> float:
+        campaign.set_rate(rate)
+        paced = PacedMover(mover, NUM_BYTES // 8, worker)
+        begin_s = time.monotonic()
+        for block in range(8):
+            assert await paced.fetch(Attempt("rid", 0), "p.1", [block], [block]) == (7,)
+        assert campaign.num_passed == NUM_BYTES
+        return time.monotonic() - begin_s
+
+    at_rate_s, lifted_s = (asyncio.run(copy_all(rate)) for rate in (RATE, 0))
+    assert at_rate_s >= NUM_BYTES / RATE - BURST_S
+    assert lifted_s < at_rate_s / 2
+    assert mover.fetch.await_count == 16
