@@ -15,6 +15,8 @@ from services.cli.__main__ import main
 from services.decode import main as decode
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import BlockMover
@@ -59,9 +61,9 @@ class Pace:
 class PacedMover:
     """Keeps the promise of `BlockMover`, no faster than its pace."""
 
-    def __init__(self, mover: BlockMover, block_bytes: int, pace: Pace) -> None:
+    def __init__(self, mover: BlockMover, groups: LayerGroups, pace: Pace) -> None:
         self._mover = mover
-        self._block_bytes = block_bytes
+        self._groups = groups
         self._pace = pace
         self._bucket = Bucket()
         self.map = mover.map
@@ -69,12 +71,17 @@ class PacedMover:
         self.digests = mover.digests
 
     async def fetch(
-        self, attempt: Attempt, source: str, source_blocks: Sequence[int], blocks: Sequence[int]
-    ) -> tuple[int, ...]:
+        self,
+        attempt: Attempt,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+    ) -> Words:
         self._bucket.bytes_per_s = self._pace.bytes_per_s
-        await self._bucket.take(len(blocks) * self._block_bytes)
+        await self._bucket.take(len(blocks) * self._groups.num_bytes(groups))
         self._pace.note_passed(self._bucket.num_passed)
-        return await self._mover.fetch(attempt, source, source_blocks, blocks)
+        return await self._mover.fetch(attempt, source, source_blocks, blocks, groups)
 
 
 def build_service(pace: Pace, parts: Parts) -> DecodeService:
@@ -83,7 +90,7 @@ def build_service(pace: Pace, parts: Parts) -> DecodeService:
     transport = MappedTransport(
         ShownPool(parts.memory, parts.pool),
         parts.incarnation,
-        PacedMover(parts.mover, parts.memory.layout.block_bytes, pace),
+        PacedMover(parts.mover, layer_groups(parts.memory.layout), pace),
         folder=transfer_folder(handover.transfer_dir),
         cell_secret=parts.settings.network.cell_secret,
         limits=TransferLimits(
