@@ -72,7 +72,7 @@ def start_kernels(form: DeviceForm) -> dict[str, Callable[[], Any]]:
     """What compiles each, by its key in Triton's cache; for a process of its own, see `listing`."""
     # Torch works out the form of this product in Python, which takes as long as all the rest.
     forms = torch.library.Library("aten", "IMPL", "Meta")
-    forms.impl("addmm_", lambda rows, first, second, **_: rows)
+    forms.impl("addmm_", lambda rows, first, second, **_: rows, allow_override=True)
     size = form.layout.tp_size
     with listing(form.traits.capability) as kernels:
         for rank in range(min(2, size)):  # the first adds biases, all others are alike

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from unittest.mock import AsyncMock
 
+from shared.kv.layer_groups import GroupRange, LayerGroups
 from shared.protocol import Attempt
 from tests.campaigns.paced_decode import Pace, PacedMover
 from tests.campaigns.throttle import BURST_S, Throttle
@@ -56,18 +57,21 @@ def test_copies_wait_for_their_rate(tmp_path: Path) -> None:
     """What the campaign sets at its end of the file holds at the worker's."""
     campaign, worker = Pace(tmp_path / "pace"), Pace(tmp_path / "pace")
     mover = AsyncMock()
-    mover.fetch.return_value = (7,)
+    groups = LayerGroups((1, 2), NUM_BYTES // 16)
 
     async def copy_all(rate: float) -> float:
         campaign.set_rate(rate)
-        paced = PacedMover(mover, NUM_BYTES // 8, worker)
+        paced = PacedMover(mover, groups, worker)
         begin_s = time.monotonic()
         for block in range(8):
-            assert await paced.fetch(Attempt("rid", 0), "p.1", [block], [block]) == (7,)
+            for group in range(2):
+                one = GroupRange(group, 1)
+                copied = await paced.fetch(Attempt("rid", 0), "p.1", [block], [block], one)
+                assert copied is mover.fetch.return_value
         assert campaign.num_passed == NUM_BYTES
         return time.monotonic() - begin_s
 
     at_rate_s, lifted_s = (asyncio.run(copy_all(rate)) for rate in (RATE, 0))
     assert at_rate_s >= NUM_BYTES / RATE - BURST_S
     assert lifted_s < at_rate_s / 2
-    assert mover.fetch.await_count == 16
+    assert mover.fetch.await_count == 32
