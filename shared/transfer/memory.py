@@ -20,7 +20,7 @@ from shared.transfer.blocks.manifest import Part
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
-from shared.transfer.offers import LiveOffer, OfferState, OfferTable
+from shared.transfer.offers import Digester, LiveOffer, OfferState, OfferTable
 from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
@@ -61,9 +61,11 @@ class MemoryTransport:
         incarnation: str,
         network: MemoryNetwork,
         *,
+        digester: Digester | None = None,
         limits: TransferLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """`digester`: of blocks that are offered; default: threads, which know no steps."""
         self.memory = memory
         self.incarnation = incarnation
         self._network = network
@@ -72,7 +74,8 @@ class MemoryTransport:
         self.traffic = Traffic(self._clock)
         self._threads = DigestThreads(memory)
         self.digests = BlockDigests(memory)
-        self.table = OfferTable(memory, self.limits.lease_s, self._clock, self._threads)
+        digester = digester or self._threads
+        self.table = OfferTable(memory, self.limits.lease_s, self._clock, digester)
         self._slots = Slots(self.limits.max_pulls)
         self._tasks = Tasks()
         self.loops = Loops(self._clock)

@@ -37,6 +37,7 @@ from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport
 from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
 from tests.support.oracles.one_ulp_off import OneUlpOff
+from tests.support.pairs.marked_digests import MarkedDigests
 from tests.support.pairs.worker_pair import ROOT, PairGateway, PairRequest, StepWorker, drive
 
 BLOCK_SIZE = 16
@@ -244,9 +245,11 @@ class Pair:
 
         transport: KVTransport
         if self._transport == "tcp":
-            transport = TcpTransport(engine.memory, role)
+            transport = TcpTransport(engine.memory, role, digester=MarkedDigests(engine))
         else:
-            transport = MemoryTransport(engine.memory, role, self._network)
+            transport = MemoryTransport(
+                engine.memory, role, self._network, digester=MarkedDigests(engine)
+            )
         if self._damage and role == "decode":
             transport = OneUlpOff(transport, engine.memory)
         return StepWorker(role, role, engine, transport, self.stirred)

@@ -22,6 +22,7 @@ from tests.support.models.structured_model import (
     structured_model,
     tokens_of,
 )
+from tests.support.pairs.marked_digests import MarkedDigests
 from tests.support.pairs.worker_pair import PairGateway, PairRequest, StepWorker, drive
 
 NUM_REQUESTS = 36
@@ -107,7 +108,9 @@ async def serve_pd(
         "prefill",
         "prefill",
         prefill_engine,
-        MemoryTransport(prefill_engine.memory, "prefill", network),
+        MemoryTransport(
+            prefill_engine.memory, "prefill", network, digester=MarkedDigests(prefill_engine)
+        ),
         stirred,
     )
     decode = StepWorker(

@@ -1,0 +1,27 @@
+"""Digests of what an engine in this process announces, in place of a mover."""
+
+import asyncio
+from collections.abc import Sequence
+
+from shared.engine.engine import Engine
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange
+from shared.transfer.digest_threads import DigestThreads
+
+
+class MarkedDigests(DigestThreads):
+    """Waits for the step's mark as a mover does."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.memory)
+        self._marks = engine.hand_overs.marks
+
+    def digests(
+        self, block_ids: Sequence[int], groups: GroupRange, step: int | None = None
+    ) -> "asyncio.Future[Words]":
+        def after_step() -> Words:
+            if step is not None:
+                self._marks.of_step(step, groups.end - 1)
+            return self._blocks.of(block_ids, groups)
+
+        return asyncio.get_running_loop().run_in_executor(self._executor, after_step)
