@@ -1,6 +1,8 @@
 """How fast a link carries KV, counting only time in which something could move.
 
-That is while a read is unanswered: waiting for a prompt to be computed is not the link's.
+That is while a read is unanswered: waiting for a prompt to be computed is not the link's. A link
+that has answered all it was asked measures how soon it answers, not how much it could carry: a
+small read takes its latency, on any link. Such a time may raise the rate and never lowers it.
 """
 
 from shared.clock import Clock
@@ -18,19 +20,24 @@ class RateMeter:
         self._clock = clock
         self._active: set[Attempt] = set()
         self._since_s = 0.0
+        self._is_full = False
         self._busy_s = 0.0
+        self._full_s = 0.0
         self._window_bytes = 0
         self._bytes_s = 0.0
 
     def activate(self, attempt: Attempt) -> None:
-        """From now on its bytes could move."""
+        """One more read of it is asked for: its bytes could move. A link that has not answered
+        all before is full, until it has."""
         self._measure()
+        self._is_full |= bool(self._active)
         self._active.add(attempt)
 
     def rest(self, attempt: Attempt) -> None:
         """Nothing of it can move just now."""
         self._measure()
         self._active.discard(attempt)
+        self._is_full &= bool(self._active)
 
     def move(self, num_bytes: int) -> None:
         self._window_bytes += num_bytes
@@ -46,10 +53,15 @@ class RateMeter:
         now_s = self._clock.monotonic_s()
         if self._active:
             self._busy_s += now_s - self._since_s
+        if self._is_full:
+            self._full_s += now_s - self._since_s
         self._since_s = now_s
         if self._busy_s < WINDOW_S:
             return
         seen = max(self._window_bytes, 1) / self._busy_s
         known = self._bytes_s
-        self._bytes_s = known + _WEIGHT * (seen - known) if known else seen
-        self._busy_s, self._window_bytes = 0.0, 0
+        if not known:
+            self._bytes_s = seen
+        elif seen > known or self._full_s > self._busy_s / 2:
+            self._bytes_s = known + _WEIGHT * (seen - known)
+        self._busy_s, self._full_s, self._window_bytes = 0.0, 0.0, 0

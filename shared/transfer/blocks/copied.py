@@ -45,7 +45,6 @@ class CopiedReads:
         while True:
             self._progress.changed.clear()
             while part := self._ledger.next_read(self._max_bytes, joined=True):
-                self._traffic.activate(self._request.attempt)
                 await self._copy(part)
             self._traffic.rest(self._request.attempt)
             await self._progress.changed.wait()
@@ -65,6 +64,7 @@ class CopiedReads:
         rows, _ = part.cells
         tags = self._ledger.tags_of(part)
         versions = self._ledger.begin(part)
+        self._traffic.activate(self._request.attempt)
         digests = await mapping.fetch(
             self._request.attempt, tags, self._request.block_ids[rows], part.groups
         )

@@ -40,6 +40,7 @@ def test_a_link_that_slows_down_is_noticed_within_seconds_and_one_that_stands_st
     clock = ManualClock()
     meter = RateMeter(clock)
     meter.activate(ONE)
+    meter.activate(ONE)
     for rate in (1e6, 1e4):
         for _ in range(200):
             clock.advance(WINDOW_S)
@@ -56,10 +57,12 @@ def test_after_a_hiccup_a_few_small_hand_overs_are_believed() -> None:
     meter = RateMeter(clock)
 
     def hand_over(num_bytes: int, seconds_s: float) -> None:
-        meter.activate(ONE)
+        for attempt in (ONE, TWO):
+            meter.activate(attempt)
         clock.advance(seconds_s)
         meter.move(num_bytes)
-        meter.rest(ONE)
+        for attempt in (ONE, TWO):
+            meter.rest(attempt)
 
     for _ in range(100):
         hand_over(10**6, 0.001)
@@ -69,3 +72,39 @@ def test_after_a_hiccup_a_few_small_hand_overs_are_believed() -> None:
     for _ in range(25):
         hand_over(10**6, 0.001)
     assert meter.bytes_s > 0.05 * 10**9
+
+
+def test_small_hand_overs_one_at_a_time_measure_no_less_than_is_known() -> None:
+    """Each waits for its latency alone; a link with two reads to answer says what it carries."""
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    meter.activate(ONE)
+    clock.advance(WINDOW_S)
+    meter.move(10**6)
+    meter.rest(ONE)
+    known = meter.bytes_s
+    for _ in range(200):
+        meter.activate(ONE)
+        clock.advance(WINDOW_S)
+        meter.move(100)
+        meter.rest(ONE)
+    assert meter.bytes_s == known
+    for _ in range(200):
+        meter.activate(ONE)
+        meter.activate(TWO)
+        clock.advance(WINDOW_S)
+        meter.move(100)
+        meter.rest(ONE)
+        meter.rest(TWO)
+    assert meter.bytes_s < 2 * 100 / WINDOW_S
+
+
+def test_a_link_that_was_measured_too_slow_is_believed_when_it_is_fast() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    for num_bytes in [1] + [10**6] * 30:
+        meter.activate(ONE)
+        clock.advance(WINDOW_S)
+        meter.move(num_bytes)
+        meter.rest(ONE)
+    assert meter.bytes_s > 0.9 * 10**6 / WINDOW_S
