@@ -113,7 +113,7 @@ class Incoming(NamedTuple):
     prefill_incarnation: str
     num_tokens: int
     tokens_s: float
-    """measured while reads were unanswered; 0 until something was"""
+    """measured while several reads were unanswered; 0 until they were once"""
 
 
 class StepCosts(NamedTuple):

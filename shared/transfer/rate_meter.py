@@ -2,7 +2,8 @@
 
 That is while a read is unanswered: waiting for a prompt to be computed is not the link's. A link
 that has answered all it was asked measures how soon it answers, not how much it could carry: a
-small read takes its latency, on any link. Such a time may raise the rate and never lowers it.
+small read takes its latency, on any link. Such a time may raise a rate and never lowers it, nor
+is it a first rate.
 """
 
 from shared.clock import Clock
@@ -45,7 +46,7 @@ class RateMeter:
 
     @property
     def bytes_s(self) -> float:
-        """0 until something was measured; afterwards above 0, also of a link that stands still."""
+        """0 until the link was full once; afterwards above 0, also of a link that stands still."""
         self._measure()
         return self._bytes_s
 
@@ -59,9 +60,10 @@ class RateMeter:
         if self._busy_s < WINDOW_S:
             return
         seen = max(self._window_bytes, 1) / self._busy_s
+        was_full = self._full_s > self._busy_s / 2
         known = self._bytes_s
         if not known:
-            self._bytes_s = seen
-        elif seen > known or self._full_s > self._busy_s / 2:
+            self._bytes_s = seen if was_full else 0.0
+        elif was_full or seen > known:
             self._bytes_s = known + _WEIGHT * (seen - known)
         self._busy_s, self._full_s, self._window_bytes = 0.0, 0.0, 0

@@ -22,7 +22,7 @@ class Backlog(NamedTuple):
     source: str
     num_bytes: int
     bytes_s: float
-    """measured; 0 until something was"""
+    """measured while the link was full; 0 until it was"""
 
 
 @dataclass

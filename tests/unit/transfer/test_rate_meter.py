@@ -15,6 +15,7 @@ def test_the_rate_is_of_the_time_in_which_something_could_move() -> None:
     assert meter.bytes_s == 0.0
     for _ in range(3):
         meter.activate(ONE)
+        meter.activate(ONE)
         clock.advance(WINDOW_S)
         meter.move(50)
         meter.rest(ONE)
@@ -78,33 +79,25 @@ def test_small_hand_overs_one_at_a_time_measure_no_less_than_is_known() -> None:
     """Each waits for its latency alone; a link with two reads to answer says what it carries."""
     clock = ManualClock()
     meter = RateMeter(clock)
-    meter.activate(ONE)
-    clock.advance(WINDOW_S)
-    meter.move(10**6)
-    meter.rest(ONE)
-    known = meter.bytes_s
-    for _ in range(200):
-        meter.activate(ONE)
-        clock.advance(WINDOW_S)
-        meter.move(100)
-        meter.rest(ONE)
-    assert meter.bytes_s == known
-    for _ in range(200):
-        meter.activate(ONE)
-        meter.activate(TWO)
-        clock.advance(WINDOW_S)
-        meter.move(100)
-        meter.rest(ONE)
-        meter.rest(TWO)
-    assert meter.bytes_s < 2 * 100 / WINDOW_S
 
-
-def test_a_link_that_was_measured_too_slow_is_believed_when_it_is_fast() -> None:
-    clock = ManualClock()
-    meter = RateMeter(clock)
-    for num_bytes in [1] + [10**6] * 30:
-        meter.activate(ONE)
+    def hand_over(num_bytes: int, *attempts: Attempt) -> None:
+        for attempt in attempts:
+            meter.activate(attempt)
         clock.advance(WINDOW_S)
         meter.move(num_bytes)
-        meter.rest(ONE)
-    assert meter.bytes_s > 0.9 * 10**6 / WINDOW_S
+        for attempt in attempts:
+            meter.rest(attempt)
+
+    hand_over(100, ONE)
+    assert meter.bytes_s == 0.0
+    hand_over(10**6, ONE, TWO)
+    known = meter.bytes_s
+    assert known == pytest.approx(10**6 / WINDOW_S)
+    for _ in range(200):
+        hand_over(100, ONE)
+    assert meter.bytes_s == known
+    hand_over(2 * 10**6, ONE)
+    assert meter.bytes_s > known
+    for _ in range(200):
+        hand_over(100, ONE, TWO)
+    assert meter.bytes_s < 2 * 100 / WINDOW_S

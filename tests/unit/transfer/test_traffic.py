@@ -43,6 +43,7 @@ def test_each_source_has_its_backlog_and_its_rate() -> None:
     traffic.expect(ONE, 1000, "p0")
     traffic.expect(TWO, 500, "p1")
     traffic.activate(ONE)
+    traffic.activate(ONE)
     clock.advance(2 * WINDOW_S)
     traffic.move(ONE, 100)
     assert traffic.backlogs() == [("p0", 900, 100 / (2 * WINDOW_S)), ("p1", 500, 0.0)]
@@ -56,6 +57,7 @@ def test_a_rate_outlives_its_hand_overs_but_not_those_of_many_others() -> None:
 
     def hand_over(source: str) -> None:
         traffic.expect(ONE, 100, source)
+        traffic.activate(ONE)
         traffic.activate(ONE)
         clock.advance(2 * WINDOW_S)
         traffic.move(ONE, 60)
