@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.cli.bench.gateway.cpu_time import cpu_time
 from shared.errors import CorruptPieceError, PeerLostError, SettingsError, StaleBlocksError
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
@@ -55,9 +56,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
 UNMAPPED_WITHIN_S = 1.0
 NUM_KILLS = int(os.environ.get("TRANSFER_KILLS", "20"))
-FASTER_THAN_TCP = 1.2
-"""both digest in numpy, at 1.1 GB/s a thread, and mapped is bound by it: 1.35 to 1.65 if cores are
-free"""
+CPU_OF_TCP = 1.2
+"""of what mapped takes, at least. Both digest in numpy, a second for 1.1 GB, which is most of
+what mapped does: 1.5 to 1.75"""
 
 
 @pytest.fixture
@@ -348,28 +349,33 @@ async def reader(kind: str, memory: KVMemory, folder: Path) -> AsyncIterator[KVT
 
 @pytest.mark.alone
 @pytest.mark.parametrize("block_kib", [1024, 4096])
-async def test_mapped_is_faster_than_tcp(
+async def test_mapped_needs_less_cpu_than_tcp(
     owners: OwnerProcesses, tmp_path: Path, measured: Measured, block_kib: int
 ) -> None:
-    """Digested blocks of an owner in another process; the best of several pulls in turns."""
+    """Digested blocks of an owner in another process. The CPU time of both processes is the
+    link's price, whoever else wants the cores meanwhile."""
     block_bytes, num_blocks = block_kib * 1024, 128 * 1024 // block_kib
     memory = KVMemory.create(layout_of(block_bytes), num_blocks)
-    gb_s: dict[str, float] = {"tcp": 0.0, "mapped": 0.0}
-    made = {kind: owners.make(kind, tmp_path, block_bytes, num_blocks) for kind in gb_s}
+    cpu_s = {"tcp": 0.0, "mapped": 0.0}
+    rates: dict[str, list[float]] = {kind: [] for kind in cpu_s}
+    made = {kind: owners.make(kind, tmp_path, block_bytes, num_blocks) for kind in cpu_s}
     async with contextlib.AsyncExitStack() as stack:
         readers = {
-            kind: await stack.enter_async_context(reader(kind, memory, tmp_path)) for kind in gb_s
+            kind: await stack.enter_async_context(reader(kind, memory, tmp_path)) for kind in cpu_s
         }
         for epoch in range(6):
             for kind, transport in readers.items():
                 memory.blocks[:8] = bytes(8)
-                rate = await gb_a_second(transport, made[kind], epoch, num_blocks)
-                gb_s[kind] = max(gb_s[kind], rate)
+                pids = os.getpid(), made[kind].pid
+                before_s = sum(cpu_time(pid).total_s for pid in pids)
+                rates[kind].append(await gb_a_second(transport, made[kind], epoch, num_blocks))
+                cpu_s[kind] += sum(cpu_time(pid).total_s for pid in pids) - before_s
                 last = num_blocks - 1
                 assert memory.block(last) == stamp(last, block_bytes)
                 assert memory.block(0) == stamp(0, block_bytes)
-    measured.note(f"tcp {gb_s['tcp']:.2f} GB/s, mapped {gb_s['mapped']:.2f} GB/s")
-    measured.at_least("mapped by tcp", gb_s["mapped"] / gb_s["tcp"], FASTER_THAN_TCP)
+    best = {kind: max(found) for kind, found in rates.items()}
+    measured.note(f"tcp {best['tcp']:.2f} GB/s, mapped {best['mapped']:.2f} GB/s, the best of 6")
+    measured.at_least("CPU time, tcp by mapped", cpu_s["tcp"] / cpu_s["mapped"], CPU_OF_TCP)
 
 
 async def gb_a_second(
