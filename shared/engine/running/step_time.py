@@ -1,8 +1,9 @@
 """How long a step takes, learned from the steps before it.
 
-    t = c0 + c1 rows + c2 context tokens + c3 chunk tokens + c4 chunk pairs
+    t = pace (c0 + c1 rows + c2 context tokens + c3 chunk tokens + c4 chunk pairs)
 
-See StepSize for the terms. The five costs are fitted by recursive least squares with directional
+Steps with a chunk have a pace of their own: they heat the device, and no graph holds them. See
+StepSize for the terms. The five costs are fitted by recursive least squares with directional
 forgetting (Kulhavy, "Restricted exponential forgetting in real-time identification", Automatica 23,
 1987): a step makes older ones count less only for what it tells itself, so an hour without prompts
 takes nothing away from what is known of them.
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.engine.running.held_out_error import HeldOutError
+from shared.engine.running.pace import Pace
 from shared.engine.running.step_size import StepSize
 from shared.protocol import StepCosts
 
@@ -47,30 +49,37 @@ class StepTime:
         """of the fit, in units of a step's noise"""
         self._multiples = self._fit
         """the fit, or the likeliest one without negative costs"""
+        self._row_pace, self._chunk_pace = Pace(), Pace()
         self.error = HeldOutError()
 
     @property
     def costs(self) -> StepCosts:
-        """The fitted costs. None is negative: more work is never predicted to take less."""
-        return StepCosts(*(self._seed * self._multiples).tolist())
+        """At today's pace. None is negative: more work is never predicted to take less."""
+        rows, chunks = self._row_pace.factor, self._chunk_pace.factor
+        paces = np.array([rows, rows, rows, chunks, chunks])
+        return StepCosts(*(self._seed * self._multiples * paces).tolist())
 
     def predict(self, size: StepSize) -> float:
         """Seconds."""
-        return self._total_s(self._seed * (1, *size))
+        return self._pace(size).factor * self._fitted_s(self._seed * (1, *size))
 
     def note(self, size: StepSize, seconds_s: float) -> None:
         """A step of this size took so long. What no step can take is ignored."""
         if not FLOOR_S <= seconds_s <= CEILING_S:
             return
         terms_s = self._seed * (1, *size)
-        predicted_s = self._total_s(terms_s)
+        fitted_s, pace = self._fitted_s(terms_s), self._pace(size)
+        self.error.note(pace.factor * fitted_s, seconds_s)
+        pace.note(fitted_s, seconds_s)
         # Divided by the larger time, no feature is more than a share of a step and no surprise is
         # far beyond 1, however wrong the clock or the model.
-        shares = terms_s / max(seconds_s, predicted_s)
-        self._learn(shares, seconds_s / max(seconds_s, predicted_s) - float(shares @ self._fit))
-        self.error.note(predicted_s, seconds_s)
+        shares = terms_s / max(seconds_s, fitted_s)
+        self._learn(shares, seconds_s / max(seconds_s, fitted_s) - float(shares @ self._fit))
 
-    def _total_s(self, terms_s: NDArray[np.float64]) -> float:
+    def _pace(self, size: StepSize) -> Pace:
+        return self._chunk_pace if size.num_chunk_tokens else self._row_pace
+
+    def _fitted_s(self, terms_s: NDArray[np.float64]) -> float:
         """`terms_s`: of a step, as the seed has them."""
         return max(FLOOR_S, float(terms_s @ self._multiples))
 
