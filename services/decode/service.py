@@ -187,9 +187,9 @@ class DecodeService:
             self._state.attempts.drop(attempt)
             self._engine.send(Abort(attempt))
             return
-        held.adopted_ns = pulled.end_ns
-        self._count_transfer(len(message.work.token_ids), reserved, pulled)
         self._engine.send(Adopt(attempt, pulled.run))
+        held.adopted_ns = self._clock.wall_ns()
+        self._count_transfer(len(message.work.token_ids), reserved, pulled)
         self._outbox.stages(held, transfer_span(pulled, self.transport.name))
 
     def _count_transfer(self, num_tokens: int, reserved: Reserved, pulled: Pulled) -> None:

@@ -13,7 +13,10 @@ SPAN_DECODE = "decode"
 SPAN_HELD = "kv_held"
 EVENT_FIRST_TOKEN = "first_token"  # noqa: S105 -- an event name
 EVENT_CHUNK = "chunk"
+EVENT_PUBLISHED = "published"
 EVENT_SEALED = "sealed"
+EVENT_COPIED = "copied"
+EVENT_ADOPTED = "adopted"
 EVENT_RELEASED = "released"
 
 OPERATION = "gen_ai.operation.name"

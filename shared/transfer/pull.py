@@ -133,6 +133,8 @@ class Pull:
             sealed_ns=self._sealed_ns,
             end_ns=end_ns,
             num_reread=self._ledger.num_reread,
+            published_ns=self._progress.published_ns,
+            copied_ns=self._progress.copied_ns,
         )
 
     async def _open(self, purpose: Purpose) -> float:
@@ -148,7 +150,7 @@ class Pull:
             match frame:
                 case Watermark():
                     self._ledger.publish(_publication(frame))
-                    self._progress.note()
+                    self._progress.note_published()
                 case Seal():
                     self._sealed_ns = self._clock.wall_ns()
                     self._token_1 = frame.run

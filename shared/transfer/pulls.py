@@ -71,7 +71,7 @@ class Pulls:
     async def _pull(self, request: PullRequest) -> Pulled:
         stream = await self._connect(request.source)
         try:
-            progress = Progress(request, self._groups)
+            progress = Progress(request, self._groups, self._clock)
             pull = self._pull_over(stream, progress)
             pulled = await pull.run(self._reads_of(progress, stream))
         except BaseException:
@@ -88,7 +88,8 @@ class Pulls:
             logger.info("the lease of %s is not kept: %s", request.attempt, error)
             return
         try:
-            await self._pull_over(stream, Progress(request, self._groups)).keep()
+            progress = Progress(request, self._groups, self._clock)
+            await self._pull_over(stream, progress).keep()
         finally:
             stream.close()
 

@@ -58,6 +58,10 @@ class Pulled:
     """wall clock: verified"""
     num_reread: int = 0
     """blocks read again because their generation had changed or their bytes were damaged"""
+    published_ns: int = 0
+    """wall clock: the last layer group was published, as this side heard it; 0: not known"""
+    copied_ns: int = 0
+    """wall clock: the last read ended, and what it brought had been digested; 0: not known"""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ def held_span(held: HeldAttempt, released_ns: int) -> Span:
 
 def transfer_span(pulled: Pulled, transport: str) -> Span:
     """From the first byte asked for to the verdict. What ran before SEAL overlapped with
-    prefill; `after_seal_ms` is what nothing hid."""
+    prefill; `after_seal_ms` is what nothing hid. Events: the last layer group was published, SEAL
+    arrived, the last copy ended."""
     overlapped_ns = max(pulled.sealed_ns - pulled.start_ns, 0)
     after_seal_ns = pulled.end_ns - pulled.start_ns - overlapped_ns
     seconds_s = max(pulled.end_ns - pulled.start_ns, 1) / 1e9
@@ -60,16 +61,27 @@ def transfer_span(pulled: Pulled, transport: str) -> Span:
             names.TRANSFER_OVERLAPPED_MS: round(overlapped_ns / 1e6, 3),
             names.TRANSFER_AFTER_SEAL_MS: round(after_seal_ns / 1e6, 3),
         },
-        (SpanEvent(names.EVENT_SEALED, pulled.start_ns + overlapped_ns),),
+        _events(
+            (names.EVENT_PUBLISHED, pulled.published_ns),
+            (names.EVENT_SEALED, pulled.start_ns + overlapped_ns),
+            (names.EVENT_COPIED, pulled.copied_ns),
+        ),
     )
 
 
 def decode_span(held: HeldAttempt) -> Span:
-    """From the first decode step's begin to the last token's step end."""
+    """From the first decode step's begin to the last token's step end. Before it, as an event:
+    the engine was told that the sequence's KV is here."""
     return Span(
         names.SPAN_DECODE,
         held.first_decode_ns,
         held.last_token_ns,
         os.getpid(),
         {names.DECODED_TOKENS: held.num_decoded_tokens},
+        _events((names.EVENT_ADOPTED, held.adopted_ns)),
     )
+
+
+def _events(*named: tuple[str, int]) -> tuple[SpanEvent, ...]:
+    """Those whose time is known."""
+    return tuple(SpanEvent(name, time_ns) for name, time_ns in named if time_ns)

@@ -72,7 +72,7 @@ class CopiedReads:
         self._traffic.move(self._request.attempt, num_bytes)
         self._progress.num_bytes += num_bytes
         self._ledger.finish(part, versions, tags, digests)
-        self._progress.note()
+        self._progress.note_copied()
 
 
 class ShownPool:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from shared.clock import Clock
 from shared.kv.layer_groups import LayerGroups
 from shared.transfer.blocks.ledger import PullLedger
 from shared.transfer.blocks.manifest import Part, Tags
@@ -15,15 +16,28 @@ from shared.transfer.transport import PullRequest
 class Progress:
     """How far one pull is: its ledger, and events for those that wait for it to change."""
 
-    def __init__(self, request: PullRequest, groups: LayerGroups) -> None:
+    def __init__(self, request: PullRequest, groups: LayerGroups, clock: Clock) -> None:
         self.request = request
+        self._clock = clock
         self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks, groups)
         self.num_bytes = 0
         """payload that arrived"""
+        self.published_ns = self.copied_ns = 0
+        """wall clock: the last publication was heard, the last read ended"""
         self.changed = asyncio.Event()
         """there may be more to read; cleared by whoever reads"""
         self.idle = asyncio.Event()
         """sealed, and the last read has ended: what is missing now stays missing"""
+
+    def note_published(self) -> None:
+        """The ledger knows of more blocks."""
+        self.published_ns = self._clock.wall_ns()
+        self.note()
+
+    def note_copied(self) -> None:
+        """A read has ended, and the ledger knows what it brought."""
+        self.copied_ns = self._clock.wall_ns()
+        self.note()
 
     def note(self) -> None:
         """The ledger has changed."""

@@ -133,7 +133,7 @@ class SentReads:
     ) -> None:
         self._ledger.finish(part, versions, tags, await asyncio.shield(digesting))
         self._digesting.remove(digesting)
-        self._progress.note()
+        self._progress.note_copied()
 
 
 class SentBlocks:

@@ -39,7 +39,7 @@ def test_a_quick_run_measures_every_figure_and_leaves_nothing(
     num_mb = 2 * 2 * 2 * 64 * 4 * 256 / 1e6
     assert [one["name"] for one in rates][-1] == f"KV of {num_mb:.3g} MB, p50"
     moments = timeline["moments_ms"]
-    order = ("prefill begins", "last chunk computed and published", "verified")
+    order = ("prefill begins", "published, as decode read it", "copied", "verified", "adopted")
     times_ms = [moments[name] for name in (*order, "first decode step begins")]
     assert times_ms == sorted(times_ms)
     assert moments["token 1 at the gateway"] < moments["token 2 at the client"]

@@ -1,6 +1,7 @@
 """An attempt's life on a decode worker: which frames and engine calls follow, in which order."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, St
 from shared.transfer.transport import Pulled
 from shared.worker.channel import Abort, Add, Adopt, Refused, Reserve, Reserved, Scheduled
 from shared.worker.inbox import Inbox
+from shared.worker.spans import decode_span, transfer_span
 from tests.unit.worker.fake_parts import (
     INC,
     FakePeer,
@@ -80,6 +82,17 @@ async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
     start_ns, end_ns, attributes = decode.spans()["kv_transfer"]
     assert (start_ns, end_ns) == (100, 200)
     assert {640, 2, "fake"} <= set(attributes.values())
+
+
+async def test_the_spans_say_when_kv_was_published_copied_and_adopted(decode: Decode) -> None:
+    pulled = replace(PULLED, published_ns=120, copied_ns=190)
+    events = (("published", 120), ("sealed", 150), ("copied", 190))
+    assert transfer_span(pulled, "fake").events == events
+    assert transfer_span(PULLED, "fake").events == (("sealed", 150),)
+    decode.clock.advance(1.0)
+    await decode.adopted()
+    held = decode.state.attempts[A0]
+    assert decode_span(held).events == (("adopted", decode.clock.wall_ns()),)
 
 
 async def test_the_decode_span_runs_from_the_first_step_to_the_last_token(decode: Decode) -> None:

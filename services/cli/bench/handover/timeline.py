@@ -58,6 +58,7 @@ def read_timeline(receipt: Mapping[str, Any], token_2_ns: int) -> Timeline:
         moment("first chunk computed and published", min(chunks_ns, default=None)),
         moment("last chunk computed and published", max(chunks_ns, default=None)),
         moment("token 1 at the gateway", receipt.get("first_token_ns")),
+        moment("published, as decode read it", _event(spans, "published")),
         moment("sealed, as decode read it", _event(spans, "sealed")),
         moment("copied", _event(spans, "copied")),
         moment("verified", edge("kv_transfer", "end_ns")),

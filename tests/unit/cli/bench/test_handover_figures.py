@@ -139,6 +139,7 @@ def test_the_moments_of_a_hand_over_are_in_its_receipt() -> None:
         "first chunk computed and published": 40.0,
         "last chunk computed and published": 90.0,
         "token 1 at the gateway": 92.0,
+        "published, as decode read it": None,
         "sealed, as decode read it": 91.0,
         "copied": None,
         "verified": 95.0,
@@ -149,11 +150,12 @@ def test_the_moments_of_a_hand_over_are_in_its_receipt() -> None:
     }
 
 
-def test_a_moment_that_a_receipt_has_one_day_is_shown() -> None:
+def test_the_moments_that_decode_saw_are_shown() -> None:
     stages = [dict(stage) for stage in STAGES]
-    stages[2]["events"] = [["sealed", 1091 * MS], ["copied", 1093 * MS]]
+    stages[2]["events"] = [["published", 1090 * MS], ["sealed", 1091 * MS], ["copied", 1093 * MS]]
     found = moments({**RECEIPT, "stages": stages})
-    assert (found["copied"], found["adopted"]) == (93.0, None)
+    assert (found["published, as decode read it"], found["copied"]) == (90.0, 93.0)
+    assert found["adopted"] is None
 
 
 def test_a_missing_moment_is_named() -> None:
