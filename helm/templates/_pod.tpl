@@ -3,7 +3,7 @@
 {{- define "baton.replicas" -}}
 {{- $block := get .root.Values .role -}}
 {{- if eq $block.autoscaling.mode "none" }}
-replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}1{{ end }}
+replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}{{ ternary 2 1 (eq .role "gateway") }}{{ end }}
 {{- end }}
 {{- end -}}
 
@@ -30,6 +30,9 @@ topologySpreadConstraints:
   - maxSkew: {{ $block.topologySpread.maxSkew }}
     topologyKey: {{ $block.topologySpread.topologyKey }}
     whenUnsatisfiable: {{ $block.topologySpread.whenUnsatisfiable }}
+    {{- if semverCompare ">=1.27.0-0" .root.Capabilities.KubeVersion.Version }}
+    matchLabelKeys: [pod-template-hash] # a rollout's old pods do not count
+    {{- end }}
     labelSelector:
       matchLabels:
         {{- include "baton.selector" . | nindent 8 }}
@@ -44,12 +47,19 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- $block := get .root.Values .role -}}
-{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
+{{- range $key := list "nodeSelector" "affinity" "priorityClassName" "runtimeClassName" "schedulerName" }}
 {{- with get $block $key }}
 {{ $key }}:
   {{- if kindIs "string" . }} {{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 {{- end }}
+tolerations:
+  {{- with $block.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- range list "not-ready" "unreachable" }}
+  - {key: node.kubernetes.io/{{ . }}, operator: Exists, effect: NoExecute, tolerationSeconds: {{ int $.root.Values.lostNodeS }}}
+  {{- end }}
 {{- end -}}
 
 {{- define "baton.podSecurity" -}}
@@ -60,14 +70,18 @@ runAsNonRoot: true
 {{ $key }}: {{ int . }}
 {{- end }}
 {{- end }}
+{{- if $security.fsGroup }}
+fsGroupChangePolicy: OnRootMismatch # not every file of a checkpoint at every start
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
 {{- define "baton.containerSecurity" -}}
-{{- $rdma := dig "rdma" dict (get .root.Values .role | default dict) -}}
+{{- $block := get .root.Values .role | default dict -}}
+{{- $rdma := dig "rdma" dict $block -}}
 allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
+readOnlyRootFilesystem: {{ dig "readOnlyRootFilesystem" true $block }}
 runAsNonRoot: true
 capabilities:
   drop: [ALL]
@@ -121,6 +135,9 @@ capabilities:
   mountPath: /etc/baton/{{ $name }}
   readOnly: true
 {{- end }}
+{{- with (get .root.Values .role).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "baton.volumes" -}}
@@ -147,6 +164,9 @@ capabilities:
     secretName: {{ $source.secret }}
     defaultMode: 0440
     items: [{key: {{ $source.key }}, path: {{ $source.file }}}]
+{{- end }}
+{{- with (get .root.Values .role).extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -188,6 +208,29 @@ lifecycle:
 {{- toYaml $all -}}
 {{- end -}}
 
+{{/* One pod at a time: a new one first, or, where GPUs are few, the old one's GPU first. */}}
+{{- define "baton.strategy" -}}
+{{- $block := get .root.Values .role -}}
+{{- $surge := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) (gt (int (dig "gpu" "count" 0 $block)) 0) -}}
+{{- $strategy := $block.strategy | default dict -}}
+{{- if eq ($strategy.type | default "RollingUpdate") "Recreate" -}}
+type: Recreate
+{{- else -}}
+{{- toYaml (dict "type" "RollingUpdate" "rollingUpdate" ($strategy.rollingUpdate | default $surge)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Seconds after which a rollout has failed: a pod may take as long to start as its probe allows. */}}
+{{- define "baton.deadline" -}}
+{{- $startup := (get .root.Values .role).probes.startup -}}
+{{- add (mul (int $startup.periodSeconds) (int $startup.failureThreshold)) 60 -}}
+{{- end -}}
+
+{{/* The ServiceAccount of a role: the user's, or the chart's. Takes {root, role}. */}}
+{{- define "baton.serviceAccount" -}}
+{{- (get .root.Values .role).serviceAccountName | default (printf "%s-%s" (include "baton.fullname" .root) .role) -}}
+{{- end -}}
+
 {{/* A whole Deployment. Takes {root, role, image, ports: {name: number}, probePort}. */}}
 {{- define "baton.deployment" -}}
 {{- $name := printf "%s-%s" (include "baton.fullname" .root) .role -}}
@@ -201,9 +244,8 @@ metadata:
 spec:
   {{- include "baton.replicas" . | nindent 2 }}
   strategy:
-    {{- $strategy := $block.strategy }}
-    {{- if eq $strategy.type "Recreate" }}{{ $strategy = pick $strategy "type" }}{{ end }}
-    {{- toYaml $strategy | nindent 4 }}
+    {{- include "baton.strategy" . | nindent 4 }}
+  progressDeadlineSeconds: {{ include "baton.deadline" . }}
   selector:
     matchLabels:
       {{- include "baton.selector" . | nindent 6 }}
@@ -211,13 +253,17 @@ spec:
     metadata:
       {{- include "baton.podMetadata" . | nindent 6 }}
     spec:
-      serviceAccountName: {{ $name }}
+      serviceAccountName: {{ include "baton.serviceAccount" . }}
       automountServiceAccountToken: false
       enableServiceLinks: false # their BATON_... variables would name no setting
       terminationGracePeriodSeconds: {{ include "baton.grace" . }}
       securityContext:
         {{- include "baton.podSecurity" . | nindent 8 }}
       {{- include "baton.placement" . | nindent 6 }}
+      {{- with $block.initContainers }}
+      initContainers:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       containers:
         - name: {{ .role }}
           image: {{ include "baton.image" . }}

@@ -45,6 +45,20 @@ better: the role's ports, its device, its pod's address. Takes {root, role}. */}
 {{- if regexMatch "^[\\w][\\w.-]*/[\\w][\\w.-]*$" (.model | default "demo") }}true{{ end -}}
 {{- end -}}
 
+{{/* A model that no pod could find is refused: demo, owner/name, or a path below a mounted volume.
+Takes {root, role, settings}. */}}
+{{- define "baton.checkModel" -}}
+{{- $model := .settings.model | default "demo" -}}
+{{- $mounts := list -}}
+{{- if .root.Values.modelVolume.existingClaim }}{{ $mounts = append $mounts .root.Values.modelVolume.mountPath }}{{ end -}}
+{{- range (get .root.Values .role).extraVolumeMounts }}{{ $mounts = append $mounts .mountPath }}{{ end -}}
+{{- $mounted := false -}}
+{{- range $mounts }}{{ if hasPrefix (printf "%s/" (trimSuffix "/" .)) $model }}{{ $mounted = true }}{{ end }}{{ end -}}
+{{- if not (or $mounted (eq $model "demo") (include "baton.usesHub" .settings) (hasKey .settings "randomWeights")) -}}
+{{- fail (printf "%s: settings.model is %s: neither demo, nor owner/name of the hub, nor a path below a mounted volume (modelVolume, extraVolumeMounts)" .role $model) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Port of the OTLP endpoint. Takes settings. */}}
 {{- define "baton.otlpPort" -}}
 {{- $url := urlParse .otlpEndpoint -}}

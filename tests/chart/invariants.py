@@ -24,7 +24,7 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def selectors_match_labels(release: Release) -> Iterator[str]:
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
-    for item in release.of_kind("Deployment", "StatefulSet"):
+    for item in release.of_kind("Deployment"):
         if not matches(item["spec"]["selector"], pods[component(item)]):
             yield f"{_name(item)} does not select its own pods"
     for item in release.of_kind("Service", "PodDisruptionBudget"):
@@ -83,11 +83,8 @@ def ports_exist(release: Release) -> Iterator[str]:
 
 
 def services_exist(release: Release) -> Iterator[str]:
-    """What StatefulSet, Ingress and `helm test` call by name is there, with that port."""
+    """What Ingress and `helm test` call by name is there, with that port."""
     services = {o["metadata"]["name"]: o["spec"]["ports"] for o in release.of_kind("Service")}
-    for item in release.of_kind("StatefulSet"):
-        if item["spec"]["serviceName"] not in services:
-            yield f"{_name(item)} has no Service"
     for item in release.of_kind("Ingress"):
         for path in item["spec"]["rules"][0]["http"]["paths"]:
             backend = path["backend"]["service"]

@@ -31,14 +31,14 @@ class Release:
         return found
 
     def workload(self, role: str) -> Object:
-        """The Deployment or StatefulSet of a component."""
-        (found,) = (o for o in self.of_kind("Deployment", "StatefulSet") if component(o) == role)
+        """The Deployment of a component."""
+        (found,) = (o for o in self.of_kind("Deployment") if component(o) == role)
         return found
 
     def pods(self) -> Iterator[tuple[str, Object]]:
         """(component, pod or pod template) of everything that runs."""
         for item in self.objects:
-            if item["kind"] in ("Deployment", "StatefulSet", "Job"):
+            if item["kind"] in ("Deployment", "Job"):
                 yield component(item), item["spec"]["template"]
             elif item["kind"] == "Pod":
                 yield component(item), item

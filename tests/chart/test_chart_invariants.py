@@ -108,7 +108,6 @@ MUTANTS: list[tuple[str, Change]] = [
             "service"
         ].update(name="web"),
     ),
-    ("services_exist", lambda r: r.workload("redis")["spec"].update(serviceName="gone")),
     (
         "monitors_and_spreads_match_labels",
         lambda r: r.of_kind("ServiceMonitor")[0]["spec"]["selector"]["matchLabels"].update(a="b"),

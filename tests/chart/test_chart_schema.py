@@ -21,7 +21,7 @@ README = (CHART / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("name", VALUE_SETS)
 def test_lint_is_clean(name: str) -> None:
-    for version in ("1.29.0", "1.37.0"):
+    for version in ("1.20.0", "1.29.0", "1.37.0"):
         report = helm_python.lint(CHART, VALUE_SETS[name], strict=True, kube_version=version)
         found = [item["error"] for item in report["messages"] if item["severity"] > 1]
         assert (found, report["errors"]) == ([], [])
@@ -66,9 +66,11 @@ BAD = [
     (put("image.engine.pullPolicy", "always"), "/image/engine/pullPolicy"),
     (put("ingress.enabled", True), "/ingress/host"),
     (put("decode.extraEnv", [{"name": "BATON_MODEL", "value": "x"}]), "/decode/extraEnv/0/name"),
-    (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "/decode/resources/limits"),
+    (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "'nvidia.com/gpu'"),
     (put("security.runAsUser", 0), "/security/runAsUser"),
     (put("hub.cache.size", "big"), "/hub/cache/size"),
+    (put("decode.resources.requests.cpu", -1), "/decode/resources/requests/cpu"),
+    (put("decode.extraVolumes", [{"name": "cache"}]), "/decode/extraVolumes/0/name"),
 ]
 
 
@@ -82,7 +84,7 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (put("gateway.terminationGracePeriodSeconds", 30), "stopping takes up to 50 s"),
+        (put("gateway.terminationGracePeriodSeconds", 30), "stopping takes up to 620 s"),
         (
             put("decode", {"settings": {"drainS": 0.5}, "terminationGracePeriodSeconds": 5}),
             "stopping takes up to 11 s",
@@ -90,6 +92,11 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
         (put("prefill.gpu.count", 1), "prefill and decode would use other KV types"),
         (put("settings.transport", "mapped"), "pods have no folder in common"),
         (put("prefill", {"settings": {"transport": "mapped"}}), "pods have no folder in common"),
+        (put("decode", {"gpu": {"count": 8}}), "gpu.count is 8 and settings.tp 1"),
+        ({"settings": {"tp": 2}, "prefill": {"gpu": {"count": 2}}}, "cannot hand KV over"),
+        (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),
+        (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
+        (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),
     ],
 )
 def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason: str) -> None:
@@ -105,6 +112,8 @@ def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason:
         put("decode.replicas", 0),
         put("decode.autoscaling", SCALED),
         put("security.runAsUser", None),
+        put("decode.resources.requests.cpu", 0.5),
+        put("settings", {"model": "llama-3.1-8b", "randomWeights": True}),
         put("gateway.pdb.maxUnavailable", "50%"),
     ],
 )

@@ -20,9 +20,10 @@ PD_RDMA: Values = {
     "prefill": {
         "replicas": 2,
         "settings": {"maxNumBatchedTokens": 8192, "prefixCache": False, "transferPort": 9100},
-        "gpu": {"count": 4},
+        "gpu": {"count": 1},
         "rdma": {
             "enabled": True,
+            "count": 4,
             "annotations": {"k8s.v1.cni.cncf.io/networks": "roce"},
             "env": [{"name": "UCX_TLS", "value": "rc,cuda_copy"}],
         },
@@ -93,6 +94,49 @@ EXTERNAL_REDIS_SECRET: Values = {
     "decode": {"strategy": {"type": "Recreate"}},
 }
 
+EXTENDED: Values = {
+    "settings": {"model": "/mnt/llama", "dtype": "bfloat16"},
+    "lostNodeS": 5,
+    "gateway": {"replicas": 3, "resources": {"requests": {"cpu": 2, "memory": "1Gi"}}},
+    "prefill": {
+        "gpu": {"count": 1},
+        "readOnlyRootFilesystem": True,
+        "schedulerName": "batch",
+        "initContainers": [
+            {
+                "name": "warm",
+                "image": "busybox:1",
+                "command": ["true"],
+                "resources": {"limits": {"memory": "16Mi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
+        "extraVolumes": [{"name": "weights", "emptyDir": {"sizeLimit": "20Gi"}}],
+        "extraVolumeMounts": [{"name": "weights", "mountPath": "/mnt", "readOnly": True}],
+    },
+    "decode": {
+        "gpu": {"count": 1},
+        "serviceAccountName": "ours",
+        "extraVolumes": [{"name": "weights", "emptyDir": {"sizeLimit": "20Gi"}}],
+        "extraVolumeMounts": [{"name": "weights", "mountPath": "/mnt", "readOnly": True}],
+    },
+    "extraObjects": [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {
+                "name": "ours",
+                "labels": {"app.kubernetes.io/component": "{{ .Release.Name }}"},
+            },
+            "automountServiceAccountToken": False,
+        }
+    ],
+}
+
 EVERYTHING: Values = {
     "image": {
         "control": {"digest": "sha256:" + "a" * 64},
@@ -109,7 +153,7 @@ EVERYTHING: Values = {
     "gateway": {
         "preStopS": 20,
         "terminationGracePeriodSeconds": 120,
-        "settings": {"maxLiveRequests": 2000000},
+        "settings": {"maxLiveRequests": 2000000, "drainS": 60},
         "service": {"type": "LoadBalancer", "port": 80, "annotations": {"lb": "internal"}},
         "podAnnotations": {"note": "x"},
         "podLabels": {"team": "llm"},
@@ -152,5 +196,6 @@ VALUE_SETS = {
     "external-redis": EXTERNAL_REDIS,
     "external-redis-secret": EXTERNAL_REDIS_SECRET,
     "existing-secret": EXISTING_SECRET,
+    "extended": EXTENDED,
     "everything": EVERYTHING,
 }

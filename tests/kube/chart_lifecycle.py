@@ -29,8 +29,7 @@ DECODE = f"{APPS}/deployments/rel-baton-decode"
 PREFILL = f"{APPS}/deployments/rel-baton-prefill"
 CELL = f"{CORE}/secrets/rel-baton-cell"
 KINDS = {
-    "Deployment": 3,
-    "StatefulSet": 1,
+    "Deployment": 4,
     "Service": 4,
     "ServiceAccount": 4,
     "NetworkPolicy": 6,
@@ -198,5 +197,5 @@ def image_of(workload: dict[str, Any]) -> str:
 
 
 def template_of(cluster: Cluster, name: str) -> dict[str, Any]:
-    template: dict[str, Any] = cluster.get(f"{APPS}/statefulsets/{name}")["spec"]["template"]
+    template: dict[str, Any] = cluster.get(f"{APPS}/deployments/{name}")["spec"]["template"]
     return template
