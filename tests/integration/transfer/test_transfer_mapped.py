@@ -55,6 +55,7 @@ from tests.support.pairs.transfer_pair import (
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(240)]
 
 UNMAPPED_WITHIN_S = 1.0
+GONE_WITHIN_S = 5.0
 NUM_KILLS = int(os.environ.get("TRANSFER_KILLS", "20"))
 CPU_OF_TCP = 1.2
 """of what mapped takes, at least. Both digest in numpy, a second for 1.1 GB, which is most of
@@ -73,11 +74,11 @@ def owners() -> Iterator[OwnerProcesses]:
         yield owners
 
 
-async def no_more_pools_than(num: int) -> float:
-    """Seconds until no more are mapped or open."""
-    start_s = time.monotonic()
-    await until(lambda: num_pools() <= num)
-    return time.monotonic() - start_s
+async def no_more_pools_than(num: int) -> None:
+    """Until no more are mapped or open. How soon is measured where owners are killed: collecting
+    this process's garbage takes longer, on busy cores."""
+    async with asyncio.timeout(GONE_WITHIN_S):
+        await until(lambda: num_pools() <= num)
 
 
 async def no_longer_held(pool: int) -> float:
@@ -147,7 +148,7 @@ async def test_pulls_of_one_source_share_a_mapping_until_its_owner_closes(pair: 
     await asyncio.gather(*pulls)
     assert num_pools() == pools + 4, "table and blocks, each with a descriptor of its own"
     await pair.p.transport.close()
-    assert await no_more_pools_than(pools) < UNMAPPED_WITHIN_S
+    await no_more_pools_than(pools)
 
 
 async def test_a_mapping_that_was_lost_is_made_again(pair: Pair) -> None:
@@ -243,8 +244,7 @@ async def an_owner_that_closes(pair: Pair) -> None:
     offer.seal(RUN)
     await pair.pull(1)
     await pair.p.transport.close()
-    async with asyncio.timeout(UNMAPPED_WITHIN_S):
-        await no_more_pools_than(pools)
+    await no_more_pools_than(pools)
 
 
 def published_early(patch: pytest.MonkeyPatch) -> None:
