@@ -178,8 +178,8 @@ class Node:
         return own and (self._worker.transfer_advertise or own)
 
     def _is_ready(self) -> bool:
-        listed = self._registration is not None and self._registration.is_listed
-        return listed and not self._state.draining
+        known = self._registration is not None and self._registration.is_known
+        return known and not self._state.draining
 
     def _trouble(self) -> str:
         return "; ".join(

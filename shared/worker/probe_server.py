@@ -2,8 +2,8 @@
 
 It answers these two and nothing else: no keep-alive, no word about the work. /health says that
 the event loop turns and every background loop does, or which one does not; a worker whose engine
-ends ends itself. /ready says that the model
-is loaded, gateways can find this worker, and it is not draining.
+ends ends itself. /ready says that the model is loaded, gateways have been able to find this worker,
+and it is not draining; Redis may be away.
 """
 
 import asyncio

@@ -27,16 +27,18 @@ class Registration:
         self._registry = registry
         self._entry = entry
         self._publisher = publisher
-        self._listed = False
+        self._listed = self._was_listed = False
+        """as far as the last refresh knows; ever"""
         self._flushed_s = 0.0
         self._withdrawn = False
         self._writing = asyncio.Lock()
         """a refresh that is on its way must not overtake the withdrawal"""
 
     @property
-    def is_listed(self) -> bool:
-        """Whether gateways can find this worker, as far as the last refresh knows."""
-        return self._listed and not self._withdrawn
+    def is_known(self) -> bool:
+        """Gateways have been able to find this worker. A Redis that is away later takes no
+        links away, so it makes a worker no less ready."""
+        return self._was_listed and not self._withdrawn
 
     def start(self, loops: Loops) -> None:
         """Refresh until `withdraw`; tell what the prefix cache gained and lost."""
@@ -65,7 +67,7 @@ class Registration:
                 raise
         if not self._listed:
             logger.info("ready: registered in redis")
-        self._listed = True
+        self._listed = self._was_listed = True
 
     async def _publish(self) -> None:
         if self._publisher.has_changes or time.monotonic() - self._flushed_s > KEEPALIVE_S:

@@ -173,8 +173,8 @@ class Door:
         return self._missing_workers()
 
     def _missing_workers(self) -> str:
-        links = self._links
-        return missing_workers(links.views, self._identity.topology, links.prefill_seen)
+        links, topology = self._links, self._identity.topology
+        return missing_workers(links.views, topology, links.prefill_seen(topology))
 
     def _check_capacity(self, request: GenerateRequest, *, returned: bool) -> None:
         """A follow-up choice may wait for a worker even when the line is full, and may finish

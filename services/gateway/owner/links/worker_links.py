@@ -24,6 +24,7 @@ from shared.link.link import Link
 from shared.loops import Loops
 from shared.process import worker_id_of
 from shared.protocol import MAX_LIVE_ATTEMPTS, VERSION, Attempt, Hello, Message, Ping, Pong
+from shared.settings.groups import Topology
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
 from shared.tasks import Tasks
 from shared.telemetry.worker_metrics import WorkerSample
@@ -35,6 +36,8 @@ MAX_UNANSWERED_PINGS = 6
 REDIAL_INTERVAL_S = 0.25
 SUSPECT_S = 2.5
 """how long a lost worker is still shown, as suspect"""
+PREFILL_WAIT_S = 60.0
+"""for the first prefill worker of a pool that shall have one: it may be loading its model"""
 
 Dial = Callable[
     [str, int, Hello, Callable[[Any, Message], None], Callable[[Any], None]], Awaitable[OpenLink]
@@ -77,8 +80,6 @@ class WorkerLinks:
     ) -> None:
         self.views: list[WorkerView] = []
         """of all linked workers, for the router"""
-        self.prefill_seen = False
-        """the pool has had a prefill worker since this gateway started"""
         self.registry_answers = False
         self.lost_at_s: float | None = None
         """when the last link was lost"""
@@ -89,6 +90,9 @@ class WorkerLinks:
         self._cost = cost
         self._dial = dial
         self._user: LinkUser | None = None
+        self._prefill_seen = False
+        """the pool has had a prefill worker since this gateway started"""
+        self._first_linked_s: float | None = None
         self._workers: dict[str, WorkerLink] = {}
         self._by_link: dict[Any, WorkerLink] = {}
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
@@ -178,6 +182,13 @@ class WorkerLinks:
 
     # Turns of the loops
 
+    def prefill_seen(self, topology: Topology) -> bool:
+        """The pool has had a prefill worker, or is meant to have one, and the other workers have
+        been linked for long enough without it: then they serve alone."""
+        if self._prefill_seen or topology != "pd" or self._first_linked_s is None:
+            return self._prefill_seen
+        return self._clock.monotonic_s() - self._first_linked_s >= PREFILL_WAIT_S
+
     async def _poll_registry(self) -> None:
         try:
             entries = await self._list()
@@ -189,7 +200,7 @@ class WorkerLinks:
         self._entries = {
             entry.incarnation: entry for entry in entries if not self._unlinked.is_stranger(entry)
         }
-        self.prefill_seen |= any(entry.role == "prefill" for entry in entries)
+        self._prefill_seen |= any(entry.role == "prefill" for entry in entries)
         self._dial_missing()
 
     async def _list(self) -> tuple[WorkerEntry, ...]:
@@ -282,7 +293,9 @@ class WorkerLinks:
             self._past_counters.subtract(former[1].counters)
             worker.counters = dict(former[1].counters)
         self._workers[peer.incarnation] = self._by_link[link] = worker
-        self.prefill_seen |= peer.role == "prefill"
+        if self._first_linked_s is None:
+            self._first_linked_s = self._clock.monotonic_s()
+        self._prefill_seen |= peer.role == "prefill"
         self.views = [item.view for item in self._workers.values()]
         logger.info("worker linked: %s (%s)", worker.worker_id, peer.role)
         assert self._user is not None

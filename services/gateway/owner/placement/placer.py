@@ -48,8 +48,8 @@ class Placer:
 
     def placement(self) -> Placement | None:
         """Where prompts may go now; None when nobody can serve."""
-        links = self._links
-        return choose_placement(links.views, self._identity.topology, links.prefill_seen)
+        links, topology = self._links, self._identity.topology
+        return choose_placement(links.views, topology, links.prefill_seen(topology))
 
     def takes_prompts(self, worker: WorkerLink) -> bool:
         """Whether prompts may go there now: to a decode worker none while prefill lives."""

@@ -78,8 +78,8 @@ def choose_placement(
 ) -> Placement | None:
     """Prefill workers if one lives, else decode workers alone; None when nobody can serve.
 
-    `prefill_seen`: the pool has had a prefill worker. Until then a pool of topology `pd` is
-    still starting, and one of topology `auto` is aggregated.
+    `prefill_seen`: the pool has had a prefill worker, or one was awaited for long enough. Until
+    then a pool of topology `pd` is still starting, and one of topology `auto` is aggregated.
     """
     decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
     if topology != "agg":
