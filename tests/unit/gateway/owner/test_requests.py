@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.owner.generation import Generation
-from services.gateway.owner.links.worker_links import PREFILL_WAIT_S
 from shared.errors import AttemptError, OverloadedError
 from shared.protocol import Assign, Attempt, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
 from shared.state.records import RequestState
@@ -228,41 +227,6 @@ async def test_a_dead_prefill_worker_leaves_local_prefill_with_its_reason() -> N
         )
         d.tokens(0, 10, reason="length")
         assert await read(generation) == ([10], "length")
-
-
-async def test_a_pool_of_decode_workers_alone_is_aggregated() -> None:
-    d = FakeWorker("decode", "d0")
-    async with started(Bench()) as bench:
-        await bench.add(d)
-        assert bench.door.ready()
-        bench.door.submit(bench.request())
-        assert d.last(Assign).reason == "agg"
-
-
-async def test_a_starting_pd_pool_is_not_ready_without_its_prefill_worker() -> None:
-    p, d = pair()
-    async with started(Bench(topology="pd")) as bench:
-        await bench.add(d)
-        assert not bench.door.ready()
-        assert bench.door.trouble() == "no prefill worker is linked"
-        await bench.add(p)
-        assert bench.door.ready()
-
-
-async def test_a_pd_pool_serves_without_prefill_once_it_has_waited_for_it() -> None:
-    """A gateway that starts while no prefill worker lives must not wait for ever."""
-    p, d = pair()
-    async with started(Bench(topology="pd")) as bench:
-        bench.clock.advance(2 * PREFILL_WAIT_S)
-        await bench.add(d)
-        assert not bench.door.ready(), "the wait begins with the first worker"
-        bench.clock.advance(PREFILL_WAIT_S)
-        assert bench.door.ready()
-        bench.door.submit(bench.request())
-        assert (d.last(Assign).mode, d.last(Assign).reason) == ("local", "no_prefill_worker")
-        await bench.add(p)
-        bench.door.submit(bench.request("r2"))
-        assert p.last(Assign).mode == "prefill"
 
 
 async def test_handback_and_refusal_move_the_request_on() -> None:
