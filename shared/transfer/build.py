@@ -5,10 +5,12 @@ from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.folder import transfer_folder
-from shared.transfer.mapped import BlockMover, MappedTransport
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.terms import Terms
 from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.ways.folder import transfer_folder
+from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.tcp import tcp_transport
 
 
 def check_transport(settings: Settings) -> None:
@@ -40,22 +42,10 @@ def build_transport(
     check_transport(settings)
     handover, network = settings.handover, settings.network
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
+    terms = Terms(network.cell_secret, limits, clock)
     if handover.transport == "mapped":
-        return MappedTransport(
-            ShownPool(memory, pool),
-            incarnation,
-            mover,
-            folder=transfer_folder(handover.transfer_dir),
-            cell_secret=network.cell_secret,
-            limits=limits,
-            clock=clock,
-        )
-    return TcpTransport(
-        memory,
-        incarnation,
-        listen_at=(network.host, settings.worker.transfer_port),
-        cell_secret=network.cell_secret,
-        digester=mover,
-        limits=limits,
-        clock=clock,
-    )
+        folder = transfer_folder(handover.transfer_dir)
+        shown = ShownPool(memory, pool)
+        return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)
+    listen_at = network.host, settings.worker.transfer_port
+    return tcp_transport(memory, incarnation, listen_at=listen_at, digester=mover, terms=terms)

@@ -150,6 +150,7 @@ class OfferTable:
         clock: Clock,
         digester: Digester,
     ) -> None:
+        self.layout = memory.layout
         self._memory = memory
         self._lease_s = lease_s
         self.on_release: OnRelease = lambda attempt: None

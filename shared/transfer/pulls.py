@@ -2,59 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
-from shared.challenge import Challenge, ChallengeError
-from shared.clock import Clock
 from shared.errors import PeerLostError
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
-from shared.protocol import VERSION
 from shared.tasks import Tasks
-from shared.transfer.blocks.progress import Progress, Reads
+from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.pull import Pull
 from shared.transfer.slots import Slots
-from shared.transfer.traffic import Traffic
-from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+from shared.transfer.terms import Terms
+from shared.transfer.transport import Pulled, PullRequest
+from shared.transfer.ways.way import Way
 
 logger = logging.getLogger(__name__)
-
-
-async def introduced(stream: FrameStream, cell_secret: str) -> FrameStream:
-    """The stream, once both ends have proved themselves. PeerLostError, and closed, if not."""
-    try:
-        await stream.introduce(Challenge(cell_secret, "pull", VERSION, dials=True))
-    except BaseException as error:
-        stream.close()
-        if isinstance(error, ChallengeError):
-            raise PeerLostError(f"the source cannot be pulled from: {error}") from None
-        raise
-    return stream
 
 
 class Pulls:
     """All pulls of one transport."""
 
-    def __init__(
-        self,
-        layout: KVLayout,
-        connect: Callable[[str], Awaitable[FrameStream]],
-        reads_of: Callable[[Progress, FrameStream], Reads],
-        traffic: Traffic,
-        limits: TransferLimits,
-        clock: Clock,
-    ) -> None:
-        """`connect`: a stream to the source at an address, both
-        ends introduced. `reads_of`: how the blocks of a pull over such a stream come."""
+    def __init__(self, layout: KVLayout, way: Way, terms: Terms) -> None:
         self._fingerprint = layout.fingerprint()
         self._groups = layer_groups(layout)
-        self._connect = connect
-        self._reads_of = reads_of
-        self._traffic = traffic
-        self._limits = limits
-        self._clock = clock
-        self._slots = Slots(limits.max_pulls)
+        self._way = way
+        self._terms = terms
+        self._slots = Slots(terms.limits.max_pulls)
         self._tasks = Tasks()
 
     async def pull(self, request: PullRequest) -> Pulled:
@@ -69,11 +41,11 @@ class Pulls:
         await self._tasks.close()
 
     async def _pull(self, request: PullRequest) -> Pulled:
-        stream = await self._connect(request.source)
+        stream = await self._way.connect(request.source)
         try:
             progress = Progress(request, self._groups, self._clock)
             pull = self._pull_over(stream, progress)
-            pulled = await pull.run(self._reads_of(progress, stream))
+            pulled = await pull.run(self._way.reads(progress, stream))
         except BaseException:
             stream.close()
             raise
@@ -81,9 +53,9 @@ class Pulls:
         return pulled
 
     async def _keep(self, request: PullRequest) -> None:
-        await asyncio.sleep(self._limits.renew_every_s)
+        await asyncio.sleep(self._terms.limits.renew_every_s)
         try:
-            stream = await self._connect(request.source)
+            stream = await self._way.connect(request.source)
         except PeerLostError as error:
             logger.info("the lease of %s is not kept: %s", request.attempt, error)
             return
@@ -99,7 +71,7 @@ class Pulls:
             stream,
             self._fingerprint,
             self._slots.of(progress.request.source_incarnation),
-            self._traffic,
-            self._limits,
-            self._clock,
+            self._terms.traffic,
+            self._terms.limits,
+            self._terms.clock,
         )

@@ -20,9 +20,10 @@ from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import BlockMover
-from shared.transfer.folder import transfer_folder
-from shared.transfer.mapped import MappedTransport
+from shared.transfer.terms import Terms
 from shared.transfer.transport import TransferLimits
+from shared.transfer.ways.folder import transfer_folder
+from shared.transfer.ways.mapped import mapped_transport
 from shared.worker.node import Parts
 from tests.campaigns.throttle import Bucket
 
@@ -87,16 +88,15 @@ class PacedMover:
 def build_service(pace: Pace, parts: Parts) -> DecodeService:
     """As that of `services.decode.main`, paced."""
     handover = parts.settings.handover
-    transport = MappedTransport(
+    limits = TransferLimits(
+        lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_read_bytes=COPY_BYTES
+    )
+    transport = mapped_transport(
         ShownPool(parts.memory, parts.pool),
         parts.incarnation,
         PacedMover(parts.mover, layer_groups(parts.memory.layout), pace),
         folder=transfer_folder(handover.transfer_dir),
-        cell_secret=parts.settings.network.cell_secret,
-        limits=TransferLimits(
-            lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_read_bytes=COPY_BYTES
-        ),
-        clock=parts.clock,
+        terms=Terms(parts.settings.network.cell_secret, limits, parts.clock),
     )
     return DecodeService(parts.state, parts.outbox, parts.engine, Pulls(transport), parts.clock)
 

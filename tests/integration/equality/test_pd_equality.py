@@ -33,8 +33,8 @@ from shared.kv.memory import KVMemory
 from shared.model.checkpoint import Checkpoint, kv_layout
 from shared.protocol import Attempt, Sampling, TokenLogprobs, Tokens, Work
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
-from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
 from tests.support.oracles.one_ulp_off import OneUlpOff
 from tests.support.pairs.marked_digests import MarkedDigests
@@ -245,7 +245,7 @@ class Pair:
 
         transport: KVTransport
         if self._transport == "tcp":
-            transport = TcpTransport(engine.memory, role, digester=MarkedDigests(engine))
+            transport = tcp_transport(engine.memory, role, digester=MarkedDigests(engine))
         else:
             transport = MemoryTransport(
                 engine.memory, role, self._network, digester=MarkedDigests(engine)

@@ -12,10 +12,10 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
-from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.pairs.transfer_pair import (
     ATTEMPT,
     KINDS,
@@ -150,10 +150,10 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
     stranger: KVTransport
     match pair.kind:
         case "tcp":
-            stranger = TcpTransport(memory, "d.2")
+            stranger = tcp_transport(memory, "d.2")
         case "mapped":
             assert pair.d.mover is not None
-            stranger = MappedTransport(
+            stranger = mapped_transport(
                 ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
             )
         case "memory":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.transfer.folder import new_socket_name, remove_dead_sockets
+from shared.transfer.ways.folder import new_socket_name, remove_dead_sockets
 from tests.support.pairs.owner_processes import OwnerProcesses, owner_processes
 from tests.support.pairs.transfer_pair import LAYOUT, Pair
 

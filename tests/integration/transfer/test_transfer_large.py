@@ -9,8 +9,9 @@ import uvloop
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest, TransferLimits
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.measured import Measured
 from tests.support.pairs.transfer_pair import ATTEMPT, RUN, TICKET
 
@@ -28,8 +29,11 @@ def large_pull(loop_factory: object) -> float:
     random.Random(1).shuffle(order)  # noqa: S311
 
     async def main() -> float:
-        limits = TransferLimits(max_read_bytes=2**20 + 5)
-        p, d = TcpTransport(source, "p.1"), TcpTransport(destination, "d.1", limits=limits)
+        terms = Terms(limits=TransferLimits(max_read_bytes=2**20 + 5))
+        p, d = (
+            tcp_transport(source, "p.1"),
+            tcp_transport(destination, "d.1", terms=terms),
+        )
         await p.start()
         offer = p.offer(ATTEMPT, TICKET)
         for start in range(0, num_blocks, 100):

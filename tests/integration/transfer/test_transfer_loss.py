@@ -167,7 +167,7 @@ async def test_a_restarted_source_refuses_the_old_incarnation(pair: Pair) -> Non
     with pytest.raises(PeerLostError):
         await pair.d.transport.pull(pair.request(1, source=source))
     await pair.d.transport.pull(pair.request(1, source=source, incarnation="p.2"))
-    await restarted.transport.close()
+    await restarted.close()
 
 
 def with_kinds(*points: str) -> list[tuple[Kind, str]]:

@@ -26,9 +26,9 @@ from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.manifest import Tags
 from shared.transfer.blocks.mapping import Mapping
-from shared.transfer.mapped import MappedTransport
-from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport, PullRequest
+from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import Fault
 from tests.support.kv_pools import holders, own_pool
@@ -160,7 +160,7 @@ async def test_a_mapping_that_was_lost_is_made_again(pair: Pair) -> None:
         offer.seal(RUN)
         await pair.d.transport.pull(pair.request(1, attempt=attempt))
         assert pair.received(0) == content(1, epoch)
-        pair.d.transport.cut()  # type: ignore[attr-defined]
+        pair.d.terms.cut()
 
 
 async def test_a_first_reader_that_is_refused_spoils_nothing_for_the_next(pair: Pair) -> None:
@@ -182,7 +182,7 @@ async def test_the_socket_s_file_lives_as_long_as_the_transport(tmp_path: Path) 
         assert not os.access(path, os.F_OK)
         assert pair.d.mover is not None
         deep = tmp_path / ("d" * 100)
-        transport = MappedTransport(ShownPool(pair.d.memory), "d.2", pair.d.mover, folder=deep)
+        transport = mapped_transport(ShownPool(pair.d.memory), "d.2", pair.d.mover, folder=deep)
         with pytest.raises(SettingsError, match="--transfer-dir"):
             await transport.start()
         await transport.close()
@@ -336,9 +336,9 @@ async def reader(kind: str, memory: KVMemory, folder: Path) -> AsyncIterator[KVT
     mover = Mover(theirs, HostCopies(memory))
     mover.start()
     client = MoverClient(ours)
-    transport: KVTransport = TcpTransport(memory, "d.1")
+    transport: KVTransport = tcp_transport(memory, "d.1")
     if kind == "mapped":
-        transport = MappedTransport(ShownPool(memory), "d.1", client, folder=folder)
+        transport = mapped_transport(ShownPool(memory), "d.1", client, folder=folder)
     try:
         yield transport
     finally:

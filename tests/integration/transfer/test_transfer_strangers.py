@@ -10,12 +10,13 @@ from shared.challenge import GREETING_BYTES
 from shared.errors import PeerLostError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt
-from shared.transfer import frame_stream, mapped
+from shared.transfer import frame_stream
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Open, Refused, encode
-from shared.transfer.pulls import introduced
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest
+from shared.transfer.ways import mapped
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.pairs.transfer_pair import ATTEMPT, LAYOUT, TICKET, Pair
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +35,8 @@ async def test_without_the_cell_s_secret_no_frame_of_a_pull_is_read(
         raise AssertionError("a stranger's frame was read")
 
     memory = KVMemory.create(LAYOUT, 4)
-    source = TcpTransport(memory, "p.1", cell_secret=CELL)
-    reader_of = TcpTransport(KVMemory.create(LAYOUT, 4), "d.1", cell_secret=secret)
+    source = tcp_transport(memory, "p.1", terms=Terms(CELL))
+    reader_of = tcp_transport(KVMemory.create(LAYOUT, 4), "d.1", terms=Terms(secret))
     await source.start()
     source.offer(ATTEMPT, TICKET)
     monkeypatch.setattr(frame_stream, "decode_prefix", parse)
@@ -85,4 +86,4 @@ async def test_another_user_is_hung_up_on_before_the_challenge(
 async def connected(pair: Pair, cell_secret: str) -> FrameStream:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(pair.p.transport.address)
-    return await introduced(FrameStream(sock, 5.0), cell_secret)
+    return await Terms(cell_secret).introduce(sock)

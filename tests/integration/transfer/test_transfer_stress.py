@@ -26,7 +26,7 @@ from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.offers import OfferState, OfferTable
-from tests.support.fakes.faulty_transport import Fault, FaultPlan
+from tests.support.fakes.faulty_transport import Fault, FaultPlan, FaultyMemoryTransport
 from tests.support.pairs.transfer_pair import (
     KINDS,
     LAYOUT,
@@ -140,7 +140,9 @@ async def run_under_reuse(kind: Kind, num_pulls: int, seed: int) -> tuple[Tally,
 
 
 def give_plan(side: Side, plan: FaultPlan) -> None:
-    side.transport._plan = plan  # type: ignore[attr-defined]
+    side.terms.plan = plan
+    if isinstance(side.transport, FaultyMemoryTransport):
+        side.transport.plan = plan
 
 
 @pytest.mark.parametrize("kind", KINDS)

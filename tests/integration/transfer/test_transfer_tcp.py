@@ -222,11 +222,11 @@ import asyncio, sys
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.ways.tcp import tcp_transport
 
 async def main():
     layout = KVLayout("m", "float32", 3, 2, 1, 8, 4)
-    transport = TcpTransport(KVMemory.create(layout, 4), "p.1")
+    transport = tcp_transport(KVMemory.create(layout, 4), "p.1")
     await transport.start()
     transport.offer(Attempt("rid", 1), "ticket").publish(Piece(0, (1, 2), (0, 0)))
     sys.stdout.write(transport.address + "\\n")

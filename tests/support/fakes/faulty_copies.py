@@ -1,7 +1,7 @@
 """Copies out of a mapped pool that stand still, are damaged or lose their owner on purpose."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.mover.host_copies import HostCopies
-from tests.support.fakes.faulty_transport import Fault
+from tests.support.fakes.faulty_transport import Fault, FaultyTerms
 
 
 class FaultyCopies(HostCopies):
@@ -19,12 +19,11 @@ class FaultyCopies(HostCopies):
     def __init__(
         self,
         memory: KVMemory,
-        ours: Callable[[], Any],
-        source: Callable[[], Any],
+        ours: FaultyTerms,
+        source: FaultyTerms,
     ) -> None:
-        """`ours`: the FaultyMappedTransport whose plan strikes at `read`; `source`: the one whose
-        plan strikes at `blocks` and `half_read`. Both live on
-        the running event loop; the mover's thread waits for them."""
+        """`ours`: whose plan strikes at `read`; `source`: whose plan strikes at `blocks` and
+        `half_read`. Both live on the running event loop; the mover's thread waits for them."""
         super().__init__(memory)
         self._ours = ours
         self._source = source
@@ -38,15 +37,15 @@ class FaultyCopies(HostCopies):
         groups: GroupRange,
         after: Any,
     ) -> Words:
-        self._strike(self._ours(), "read")
-        fault = self._strike(self._source(), "blocks")
+        self._strike(self._ours, "read")
+        fault = self._strike(self._source, "blocks")
         span = self._groups.span(groups)
         half = (span.start + span.stop) // 2
         if (peer := self._peers.get(source)) is not None:
             self._pool[blocks[0], span.start : half] = peer.rows[
                 source_blocks[0], span.start : half
             ]
-        self._strike(self._source(), "half_read")
+        self._strike(self._source, "half_read")
         if peer is not None:
             self._pool[blocks[0], half : span.stop] = peer.rows[source_blocks[0], half : span.stop]
         digests = super().fetch(source, source_blocks[1:], blocks[1:], groups, after)
@@ -54,8 +53,5 @@ class FaultyCopies(HostCopies):
             self._pool[blocks[0], span.stop - 1] ^= 1
         return np.concatenate([self._digests.of(blocks[:1], groups), digests])
 
-    def _strike(self, transport: Any, point: str) -> Fault:
-        struck: Fault = asyncio.run_coroutine_threadsafe(
-            transport.strike(point), self._loop
-        ).result()
-        return struck
+    def _strike(self, terms: FaultyTerms, point: str) -> Fault:
+        return asyncio.run_coroutine_threadsafe(terms.strike(point), self._loop).result()

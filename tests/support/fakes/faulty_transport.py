@@ -13,17 +13,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from shared.errors import CorruptPieceError, PeerLostError
-from shared.transfer.blocks.copied import CopiedReads
+from shared.transfer.blocks.copied import CopiedReads, ShownPool
 from shared.transfer.blocks.manifest import Tags
+from shared.transfer.blocks.mapping import BlockMover
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Frame, Open, encode
-from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryTransport
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.offers import OfferTable
+from shared.transfer.socket_transport import SocketTransport
+from shared.transfer.terms import Terms
+from shared.transfer.transport import TransferLimits
+from shared.transfer.ways.mapped import MappedWay, SocketListener
 
 
 class Fault(Enum):
@@ -126,30 +131,19 @@ class FaultyStream(FrameStream):
             await self._send_views(views[1])
 
 
-class FaultyTcpTransport(TcpTransport):
-    """`tcp` with a plan for what this side sends."""
+class FaultyTerms(Terms):
+    """With a plan for the frames that this side sends, and for what would be one over tcp: `read`
+    before a copy and `verify` before the look at the generations at decode's side, `blocks` and
+    `half_read` in the copy at prefill's (see `faulty_copies`)."""
 
-    def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._plan = plan
-
-    def _stream(self, sock: socket.socket) -> FrameStream:
-        return FaultyStream(sock, self._limits.progress_timeout_s, self._plan)
-
-
-class FaultyMappedTransport(MappedTransport):
-    """`mapped` with a plan for the frames that this side sends, and for what would be one over
-    tcp: `read` before a copy and `verify` before the look at the generations at decode's side,
-    `blocks` and `half_read` in the copy at prefill's (see `faulty_copies`)."""
-
-    def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._plan = plan
+    def __init__(self, plan: FaultPlan, limits: TransferLimits | None = None) -> None:
+        super().__init__(limits=limits)
+        self.plan = plan
         self._streams: list[FrameStream] = []
 
     async def strike(self, point: str) -> Fault:
         """CLOSE ends every connection of this side."""
-        fault = await self._plan.strike(point)
+        fault = await self.plan.strike(point)
         if fault is Fault.CLOSE:
             self.cut()
         return fault
@@ -159,16 +153,36 @@ class FaultyMappedTransport(MappedTransport):
             with contextlib.suppress(OSError):
                 cut(stream._socket)
 
-    def _stream(self, sock: socket.socket) -> FrameStream:
-        stream = FaultyStream(sock, self._limits.progress_timeout_s, self._plan)
+    def stream(self, sock: socket.socket) -> FrameStream:
+        stream = FaultyStream(sock, self.limits.progress_timeout_s, self.plan)
         self._streams = [kept for kept in self._streams if kept._socket.fileno() >= 0]
         self._streams.append(stream)
         return stream
 
-    def _reads(self, progress: Progress, _: FrameStream) -> CopiedReads:
-        reads = FaultyReads(progress, self._mappings, self._layout, self.traffic, self._limits)
-        reads.strike = self.strike
+
+class FaultyMappedWay(MappedWay):
+    """`mapped`, on faulty terms."""
+
+    _terms: FaultyTerms
+
+    def reads(self, progress: Progress, stream: FrameStream) -> CopiedReads:
+        del stream
+        terms = self._terms
+        reads = FaultyReads(progress, self.mappings, self._layout, terms.traffic, terms.limits)
+        reads.strike = terms.strike
         return reads
+
+
+def faulty_mapped_transport(
+    pool: ShownPool, incarnation: str, mover: BlockMover, folder: Path, terms: FaultyTerms
+) -> SocketTransport:
+    return SocketTransport(
+        incarnation,
+        OfferTable(pool.memory, terms.limits.lease_s, terms.clock, mover),
+        [SocketListener(pool, folder)],
+        FaultyMappedWay(pool.memory.layout, mover, terms),
+        terms,
+    )
 
 
 class FaultyReads(CopiedReads):
@@ -186,11 +200,11 @@ class FaultyMemoryTransport(MemoryTransport):
 
     def __init__(self, plan: FaultPlan, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._plan = plan
+        self.plan = plan
 
     async def reach(self, point: str) -> bool:
         await super().reach(point)
-        fault = await self._plan.strike(point)
+        fault = await self.plan.strike(point)
         if fault is Fault.CLOSE:
             raise PeerLostError(f"cut at {point}")
         if fault is Fault.DROP and point in ("renew", "release"):

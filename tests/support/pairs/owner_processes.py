@@ -18,9 +18,9 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.mapped import MappedTransport
-from shared.transfer.tcp import TcpTransport
 from shared.transfer.transport import KVTransport
+from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.pairs.transfer_pair import LAYOUT
 
 ROOT = Path(__file__).parents[3]
@@ -94,9 +94,9 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
     transport: KVTransport
     if kind == "mapped":
         mover = _Digests(memory)
-        transport = MappedTransport(ShownPool(memory), INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
+        transport = mapped_transport(ShownPool(memory), INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
     else:
-        transport = TcpTransport(memory, INCARNATION)
+        transport = tcp_transport(memory, INCARNATION)
     await transport.start()
     block_ids = tuple(range(num_blocks))
     for epoch in range(20):

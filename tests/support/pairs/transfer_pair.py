@@ -15,16 +15,16 @@ from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.mapped import MappedTransport
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
-from shared.transfer.tcp import TcpTransport
+from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
+from shared.transfer.ways.tcp import tcp_transport
 from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
-    FaultyMappedTransport,
     FaultyMemoryTransport,
-    FaultyTcpTransport,
+    FaultyTerms,
+    faulty_mapped_transport,
 )
 
 Kind = Literal["memory", "tcp", "mapped"]
@@ -58,17 +58,13 @@ class Side:
         self.changed = asyncio.Event()
         self.transport: KVTransport
         self.mover: MoverClient | None = None
+        self.terms = FaultyTerms(self.plan, limits)
         if kind == "tcp":
-            self.transport = FaultyTcpTransport(self.plan, self.memory, incarnation, limits=limits)
+            self.transport = tcp_transport(self.memory, incarnation, terms=self.terms)
         elif kind == "mapped":
             self.mover = self._start_mover(source or self)
-            self.transport = FaultyMappedTransport(
-                self.plan,
-                ShownPool(self.memory),
-                incarnation,
-                self.mover,
-                folder=folder,
-                limits=limits,
+            self.transport = faulty_mapped_transport(
+                ShownPool(self.memory), incarnation, self.mover, folder, self.terms
             )
         else:
             self.transport = FaultyMemoryTransport(
@@ -78,9 +74,7 @@ class Side:
 
     def _start_mover(self, source: "Side") -> MoverClient:
         ours, theirs = data_socket_pair()
-        Mover(
-            theirs, FaultyCopies(self.memory, lambda: self.transport, lambda: source.transport)
-        ).start()
+        Mover(theirs, FaultyCopies(self.memory, self.terms, source.terms)).start()
         return MoverClient(ours)
 
     async def close(self) -> None:
@@ -151,7 +145,7 @@ class Pair:
     def num_offers(self) -> int:
         """Offers that p still remembers."""
         transport = self.p.transport
-        if isinstance(transport, TcpTransport | MappedTransport):
+        if isinstance(transport, SocketTransport):
             return len(transport._table)
         assert isinstance(transport, MemoryTransport)
         return len(transport.table)

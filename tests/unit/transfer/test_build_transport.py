@@ -12,7 +12,7 @@ from shared.kv.memory import KVMemory
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.settings.load import EVERY_SETTING
 from shared.transfer.build import build_transport, check_transport
-from shared.transfer.folder import transfer_folder
+from shared.transfer.ways.folder import transfer_folder
 from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio
