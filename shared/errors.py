@@ -19,6 +19,7 @@ BatonError
      +- StaleBlocksError   the source blocks were reused before the pull ended
      +- CorruptPieceError  bytes arrived that were not sent
      +- PeerLostError      the peer closed, refused or stopped answering
+         +- CannotMapError its pool cannot be mapped here; it may be reached another way
 """
 
 
@@ -125,4 +126,8 @@ class CorruptPieceError(KVTransferError):
 
 
 class PeerLostError(KVTransferError):
+    pass
+
+
+class CannotMapError(PeerLostError):
     pass

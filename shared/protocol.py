@@ -17,6 +17,7 @@ Version history
        REFUSE has a text
     3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
     4  a load says what the worker's steps take
+    5  a transfer address names a port and a socket
 """
 
 import typing
@@ -24,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shared.codec import Codec, PackedIds
+from shared.transfer_address import NOWHERE, TransferAddress
 
-VERSION = 4
+VERSION = 5
 MAX_HELLO_BYTES = 64 * 2**10
 """of a frame before HELLO"""
 MAX_FRAME_BYTES = 8 * 2**20
@@ -199,7 +201,7 @@ class Hello:
     drops all others of it"""
     load: Load | None = None
     """worker only"""
-    transfer_address: str = ""
+    transfer_address: TransferAddress = NOWHERE
     """worker only: where a decode worker pulls this worker's KV from"""
     pid: int = 0
     host: str = ""
@@ -233,8 +235,8 @@ class Receive:
     work: Work
     incarnation: str
     prefill_incarnation: str
-    source: str
-    """transfer address of the prefill worker"""
+    source: TransferAddress
+    """of the prefill worker"""
     ticket: str
 
 

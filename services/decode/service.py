@@ -33,6 +33,9 @@ from shared.worker.outbox import Outbox
 from shared.worker.spans import decode_span, prefill_span, queue_span, transfer_span
 from shared.worker.state import WorkerState
 
+TRANSFER_COUNTERS = ("kv_transfers", "kv_transfer_bytes", "kv_transfer_blocks")
+"""each by the way that the blocks came by"""
+
 
 class DecodeService:
     """Joins attempts, the engine and the pulls. All calls on the event loop."""
@@ -54,14 +57,10 @@ class DecodeService:
         """attempts whose reservation or pull is under way"""
         self.transport = pulls.transport
         state.traffic = self.transport.traffic
-        transport = self.transport.name
-        self._transfer_counters = {
-            "kv_transfers": f"kv_transfers:{transport}",
-            "kv_transfer_bytes": f"kv_transfer_bytes:{transport}",
-            "kv_transfer_blocks": f"kv_transfer_blocks:{transport}",
-        }
-        for name in (*self._transfer_counters.values(), "prompt_tokens:transferred"):
-            state.count(name, 0)
+        for way in self.transport.ways:
+            for name in TRANSFER_COUNTERS:
+                state.count(f"{name}:{way}", 0)
+        state.count("prompt_tokens:transferred", 0)
 
     async def start(self) -> None:
         """Nothing to open: pulls dial out."""
@@ -190,14 +189,15 @@ class DecodeService:
         self._engine.send(Adopt(attempt, pulled.run))
         held.adopted_ns = self._clock.wall_ns()
         self._count_transfer(len(message.work.token_ids), reserved, pulled)
-        self._outbox.stages(held, transfer_span(pulled, self.transport.name))
+        self._outbox.stages(held, transfer_span(pulled))
 
     def _count_transfer(self, num_tokens: int, reserved: Reserved, pulled: Pulled) -> None:
         """Tokens: those of the prompt whose KV was not here before."""
-        count, names = self._state.count, self._transfer_counters
-        count(names["kv_transfers"])
-        count(names["kv_transfer_bytes"], pulled.num_bytes)
-        count(names["kv_transfer_blocks"], pulled.num_blocks)
+        count = self._state.count
+        for name, number in zip(
+            TRANSFER_COUNTERS, (1, pulled.num_bytes, pulled.num_blocks), strict=True
+        ):
+            count(f"{name}:{pulled.transport}", number)
         share = pulled.num_blocks / max(len(reserved.block_ids), 1)
         count("prompt_tokens:transferred", round(num_tokens * share))
 

@@ -94,11 +94,8 @@ class PrefillService:
                 offer.publish(announced.piece, announced.step)
 
     def _report(self, report: StepReport) -> None:
-        """What was staged is published, SEAL follows token 1."""
+        """SEAL follows token 1."""
         runs = self._send_tokens(report)
-        for attempt, piece in report.staged:
-            if attempt in self._offers:
-                self._offers[attempt].publish(piece)
         for attempt, run in report.sealed:
             if attempt in self._offers:
                 self._state.attempts[attempt].sealed_ns = report.end_ns

@@ -33,8 +33,8 @@ def build_engine(
 ) -> Engine:
     """An engine ready to step. SettingsError, ModelError or MissingError say why not.
 
-    `shared_pool`: other workers of this host are to map its pool; not where several GPUs share a
-    model, which cannot hand KV over.
+    `shared_pool`: other workers of this host are to map its pool, if they can; not where several
+    GPUs share a model, which cannot hand KV over.
     """
     device = resolve_device(compute.device)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
@@ -48,7 +48,8 @@ def build_engine(
         )
     else:
         parts = lead(compute, kv, engine, checkpoint, device, weights)
-    memory = parts.pool.memory
+    kv_pool = parts.pool
+    memory = kv_pool.memory
     pool = BlockPool(
         memory.num_blocks,
         kv.block_size,
@@ -65,9 +66,8 @@ def build_engine(
         parts.runner,
         scheduler,
         parts.sampler,
-        memory,
+        kv_pool,
         role,
-        parts.pool.hand_overs(pool),
         load_grammars(checkpoint),
     )
 

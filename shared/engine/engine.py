@@ -20,11 +20,9 @@ aborts a RESERVED sequence once the transfer into it has stopped (R7, R18).
 from collections.abc import Callable
 from typing import Literal
 
-import torch
-
 from shared.engine.counters import EngineCounters
-from shared.engine.handover.hand_overs import HandOvers
-from shared.engine.handover.marks import host_marks
+from shared.engine.handover.hand_overs import announce
+from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.pipeline import StartedStep, StepPipeline
@@ -56,26 +54,22 @@ class Engine:
         runner: Runner,
         scheduler: Scheduler,
         sampler: TokenSampler,
-        memory: KVMemory,
+        kv_pool: KVPool,
         role: Literal["prefill", "decode"],
-        hand_overs: HandOvers | None = None,
         grammars: Grammars | None = None,
     ) -> None:
-        """`hand_overs`: default: for a pool that is `memory` itself. Without `grammars` a sequence
-        that has one fails."""
-        self.memory = memory
+        """`kv_pool`: whose blocks are scheduled. Without `grammars` a sequence that has one
+        fails."""
+        self.kv_pool = kv_pool
         self.role = role
         self.grammars = grammars or Grammars(None)
-        self.hand_overs = hand_overs or HandOvers(scheduler.pool, host_marks(memory.layout))
         self.counters = EngineCounters()
         self.sequences: dict[Attempt, Sequence] = {}
         self._runner = runner
         self._scheduler = scheduler
         self._pool: BlockPool = scheduler.pool
         self.step_clock = StepClock(runner.device)
-        self._pipeline = StepPipeline(
-            runner, sampler, self._pool.block_size, self.hand_overs.mark, self.step_clock
-        )
+        self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.step_clock)
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started, reserved,
         handed_back, pieces), so that a hand-over can overlap with the step"""
@@ -115,7 +109,7 @@ class Engine:
         sequence.repeat = run
         if sequence.work.sampling.grammar:
             self.grammars.hold(sequence)
-        elif self.hand_overs.adopt(sequence):
+        else:
             self._adopt(sequence, run)
         return True
 
@@ -147,7 +141,7 @@ class Engine:
         """Use 0.1 s of an idle time for what later steps would wait for; False: there is nothing,
         or somebody is about to need the time."""
         assert not self.in_flight
-        batch = None if self.hand_overs.in_flight else self._runner.rehearsal()
+        batch = self._runner.rehearsal()
         if batch is None:
             return False
         self._runner.run(batch)
@@ -167,8 +161,7 @@ class Engine:
     def has_work(self) -> bool:
         """False: step() would do nothing until one of the calls above."""
         busy = bool(self._scheduler.running) or self.in_flight
-        ready = self.grammars.any_ready or self.hand_overs.any_ready
-        return busy or self._stirred or ready
+        return busy or self._stirred or self.grammars.any_ready
 
     @property
     def in_flight(self) -> bool:
@@ -189,7 +182,6 @@ class Engine:
             self._scheduler.release_sources(scheduled)
         for step in done:
             self._book(step, output)
-        self.hand_overs.report(output)
         output.stored, output.removed = self._pool.drain_events()
         return output
 
@@ -205,6 +197,11 @@ class Engine:
             step_costs=self.step_clock.model.costs,
             step_error=self.step_clock.model.error.p90,
         )
+
+    @property
+    def memory(self) -> KVMemory:
+        """What the io process of the worker sees of the pool."""
+        return self.kv_pool.memory
 
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
         """Every (hash, depth) of the prefix cache, in the sense of StepOutput.stored."""
@@ -233,6 +230,7 @@ class Engine:
 
     def _adopt(self, sequence: Sequence, run: TokenRun) -> None:
         """GrammarError if token 1 is not in the sequence's grammar."""
+        self.kv_pool.marks.forget(sequence.attempt)
         sequence.num_computed_tokens = len(sequence.token_ids)
         commit_blocks(self._pool, sequence)
         sequence.append(run.token_ids[0])
@@ -241,9 +239,8 @@ class Engine:
         self._stirred = True
 
     def _resume(self, output: StepOutput) -> None:
-        """Queue, or adopt, every sequence whose grammar is ready, and adopt those whose KV is. A
-        prompt with a grammar arrives only now, so that nobody waits behind it."""
-        arrived = []
+        """Queue, or adopt, every sequence whose grammar is ready. A prompt with a grammar arrives
+        only now, so that nobody waits behind it."""
         for sequence, error in self.grammars.ready():
             if error is not None:
                 self._fail(sequence, error, output)
@@ -252,14 +249,11 @@ class Engine:
                 sequence.arrival = self._num_arrived
                 self._num_arrived += 1
                 self._scheduler.add(sequence)
-            elif self.hand_overs.adopt(sequence):
-                arrived.append(sequence)
-        for sequence in arrived + self.hand_overs.adopted():
-            assert sequence.repeat is not None
-            try:
-                self._adopt(sequence, sequence.repeat)
-            except GrammarError as problem:
-                self._fail(sequence, problem, output)
+            else:
+                try:
+                    self._adopt(sequence, sequence.repeat)
+                except GrammarError as problem:
+                    self._fail(sequence, problem, output)
 
     def _fail(self, sequence: Sequence, error: GrammarError, output: StepOutput) -> None:
         """This sequence ends, the engine does not."""
@@ -269,15 +263,11 @@ class Engine:
         self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        table, in_transfer = sequence.block_table, sequence.in_transfer
         self.grammars.forget(sequence.attempt)
-        self.hand_overs.forget(sequence)
+        self.kv_pool.marks.forget(sequence.attempt)
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
         self._stirred = True
-        if in_transfer:
-            counts = self._pool.ref_counts
-            self.hand_overs.retire(block for block in table if not counts[block])
 
     def _schedule(self, output: StepOutput) -> tuple[ScheduledBatch, StepMarks | None]:
         """Decide a step, and tell what scheduling alone decided; the marks it is to make."""
@@ -289,7 +279,7 @@ class Engine:
             counters.prefix_hit_tokens += sequence.num_cached_tokens
             output.started.append((sequence.attempt, sequence.num_cached_tokens))
         for sequence in scheduled.reserved:
-            self.hand_overs.marks.reserve(sequence.attempt)
+            self.kv_pool.marks.reserve(sequence.attempt)
             num_present = sequence.num_cached_tokens // self._pool.block_size
             output.reserved.append((sequence.attempt, tuple(sequence.block_table), num_present))
         for sequence in scheduled.handed_back:
@@ -297,7 +287,9 @@ class Engine:
             output.handed_back.append(sequence.attempt)
         counters.preemptions += len(scheduled.preempted)
         counters.handed_back += len(scheduled.handed_back)
-        marks = self.hand_overs.announce(scheduled.items, self.max_model_len, output)
+        marks = announce(
+            self._pool, self.kv_pool.marks, scheduled.items, self.max_model_len, output
+        )
         self.on_scheduled(output)
         self._count_work(scheduled)
         return scheduled, marks
@@ -317,7 +309,7 @@ class Engine:
         self._stirred = True
         tokens = iter(step.tokens.wait())
         if step.marks is not None:
-            self.hand_overs.marks.end_step(step.marks.number)
+            self.kv_pool.marks.end_step(step.marks.number)
         self.step_clock.note(step.timed)
         for sequence, start, num_tokens, samples, prefill in step.items:
             token = next(tokens) if samples else None
@@ -330,17 +322,9 @@ class Engine:
             sequence.num_computed_tokens = start + num_tokens
             commit_blocks(self._pool, sequence)
             if token is not None:
-                self._append(sequence, token, step.mark, output)
-            elif sequence.spec.mode == "prefill":
-                self.hand_overs.publish(sequence, step.mark, last=False)
+                self._append(sequence, token, output)
 
-    def _append(
-        self,
-        sequence: Sequence,
-        token: SampledToken,
-        mark: torch.cuda.Event | None,
-        output: StepOutput,
-    ) -> None:
+    def _append(self, sequence: Sequence, token: SampledToken, output: StepOutput) -> None:
         """Add a sampled token and end, seal or continue the sequence."""
         index = sequence.num_output_tokens
         try:
@@ -360,5 +344,4 @@ class Engine:
         elif sequence.spec.mode == "prefill":
             self._scheduler.park(sequence)
             sequence.state = SequenceState.HELD
-            self.hand_overs.publish(sequence, mark, last=True)
-            self.hand_overs.seal(sequence, run)
+            output.sealed.append((sequence.attempt, run))

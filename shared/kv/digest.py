@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, layer_groups
@@ -28,6 +29,13 @@ _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _TILE_WORDS = 32768
 """256 KiB: a tile and its scratch stay in the second-level cache through all ten passes"""
+
+
+def digest_of(flat: NDArray[np.uint8]) -> int:
+    """Of bytes [bytes] that lie together, as if they were a layer group."""
+    words = np.pad(flat, (0, -len(flat) % 8)).view("<u8")
+    mixed = words ^ _position_keys(len(words))
+    return int(_mix(mixed, np.empty_like(mixed)).sum(dtype=np.uint64))
 
 
 class BlockDigests:

@@ -1,9 +1,13 @@
 """The host-visible KV pool: block bytes and a generation per block, shared by two processes.
 
+    generations | blocks | probe          the engine computes on a CPU
+    generations | arena | probe           on a GPU, whose memory has the blocks
+
 The engine process creates it and writes blocks; the io process of the same worker maps it to
-serve and to fill blocks. `generation[b]` is bumped *before* block b is overwritten, so a reader
-that saw the same generation before and after its copy holds one consistent block (a sequence
-lock; safety needs no clock and no lock across processes).
+serve and to fill blocks. The arena carries bytes of blocks between a socket and a GPU's memory.
+`generation[b]` is bumped *before* block b is overwritten, so a reader that saw the same generation
+before and after its copy holds one consistent block (a sequence lock; safety needs no clock and no
+lock across processes).
 """
 
 import contextlib
@@ -18,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.kv.layout import KVLayout
+from shared.kv.probe import probe_bytes
 
 _PAGE = 4096
 _FAULT_AROUND = 64 * 1024
@@ -39,26 +44,38 @@ class KVMemory:
     """`num_blocks` blocks of `layout.block_bytes` and their generations in one mapping. Owns `fd`,
     which is closed when nobody uses the pool any more."""
 
-    def __init__(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
+    def __init__(
+        self, layout: KVLayout, num_blocks: int, fd: int, arena_bytes: int | None = None
+    ) -> None:
+        """`arena_bytes`: of a pool whose blocks lie in a GPU's memory. None: they lie here."""
         self.layout = layout
         self.num_blocks = num_blocks
         self.fd = fd
         weakref.finalize(self, os.close, fd)
         self._table_bytes = table = table_bytes(num_blocks)
-        self._map = mmap.mmap(fd, table + num_blocks * layout.block_bytes)
+        self._map = mmap.mmap(fd, _file_bytes(layout, num_blocks, arena_bytes))
         view = memoryview(self._map)
         self.generations = view[: num_blocks * 8].cast("Q")
-        self.blocks = view[table:]
+        self.holds_blocks = arena_bytes is None
+        end = len(view) - probe_bytes(num_blocks * layout.block_bytes)
+        self.blocks = view[table : end if self.holds_blocks else table]
+        self.arena = view[end if self.holds_blocks else table : end]
+        self.probe = view[end:]
+        """random bytes that belong to no block"""
 
     @classmethod
-    def create(cls, layout: KVLayout, num_blocks: int) -> "KVMemory":
-        """A new pool, zero-filled; pages take memory only once written. Its size is final, so
-        that whoever maps it can rely on it."""
+    def create(
+        cls, layout: KVLayout, num_blocks: int, arena_bytes: int | None = None
+    ) -> "KVMemory":
+        """A new pool, zero-filled up to its probe; pages take memory only once written. Its size
+        is final, so that whoever maps it can rely on it."""
         fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, table_bytes(num_blocks) + num_blocks * layout.block_bytes)
+        os.ftruncate(fd, _file_bytes(layout, num_blocks, arena_bytes))
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        return cls(layout, num_blocks, fd)
+        memory = cls(layout, num_blocks, fd, arena_bytes)
+        memory.probe[:] = os.urandom(len(memory.probe))
+        return memory
 
     def read_only(self) -> int:
         """A new descriptor of the pool that nothing can be written through."""
@@ -78,6 +95,8 @@ class KVMemory:
     def unmap_pages(self, block_ids: Iterable[int]) -> None:
         """This process is done with these blocks for now: their bytes stay, also for the other
         process, but no longer count as memory of this one. Touching them again is fine."""
+        if not self.holds_blocks:
+            return
         for block_id in block_ids:
             start = self._table_bytes + block_id * self.layout.block_bytes
             first = max(0, start - _FAULT_AROUND) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -85,19 +104,20 @@ class KVMemory:
             with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
-    def discard(self, block_id: int) -> None:
-        """Give back the memory of the pages that lie wholly in one block; for every process that
-        maps them they read as zeros, until written again."""
-        size = self.layout.block_bytes
-        start = self._table_bytes + block_id * size
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > first:
-            # A sandbox's kernel may not know how: then only the memory stays occupied.
-            with contextlib.suppress(OSError):
-                self._map.madvise(mmap.MADV_REMOVE, first, end - first)
+
+def pool_bytes(layout: KVLayout, num_blocks: int) -> int:
+    """Of a file that holds blocks."""
+    num_bytes = num_blocks * layout.block_bytes
+    return table_bytes(num_blocks) + num_bytes + probe_bytes(num_bytes)
 
 
 def table_bytes(num_blocks: int) -> int:
     """Where the blocks begin: after the generations, on a page of their own."""
     return -(-num_blocks * 8 // _PAGE) * _PAGE
+
+
+def _file_bytes(layout: KVLayout, num_blocks: int, arena_bytes: int | None) -> int:
+    num_bytes = pool_bytes(layout, num_blocks)
+    if arena_bytes is None:
+        return num_bytes
+    return num_bytes - num_blocks * layout.block_bytes + arena_bytes

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shared.kv.columns import Words
 from shared.kv.layout import KVLayout
-from shared.kv.memory import table_bytes
+from shared.kv.memory import pool_bytes, table_bytes
 
 
 class PeerTable:
@@ -32,24 +32,27 @@ class PeerTable:
 
 
 class PeerBlocks:
-    """The bytes of another worker's blocks."""
+    """The bytes of another worker's blocks, and of its probe."""
 
     def __init__(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
         """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it
         cannot be mapped."""
         self.num_blocks = num_blocks
         table = table_bytes(num_blocks)
-        self._map = _mapped(fd, table + num_blocks * layout.block_bytes)
+        self._map = _mapped(fd, pool_bytes(layout, num_blocks))
         flat: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        self.rows: NDArray[np.uint8] = flat[table:].reshape(num_blocks, layout.block_bytes)
+        end = table + num_blocks * layout.block_bytes
+        self.rows: NDArray[np.uint8] = flat[table:end].reshape(num_blocks, layout.block_bytes)
         """[num_blocks, block bytes]; nobody keeps a slice of it"""
+        self.probe: NDArray[np.uint8] = flat[end : pool_bytes(layout, num_blocks)]
+        """[probe bytes]; nor of this"""
 
     def forget_pages(self) -> None:
         """What was read no longer counts as memory of this process."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        del self.rows
+        del self.rows, self.probe
         self._map.close()
 
 

@@ -26,6 +26,7 @@ from shared.protocol import (
     Tokens,
     Work,
 )
+from shared.transfer_address import TransferAddress
 
 MUCH = 10**6
 
@@ -56,7 +57,7 @@ class MockWorker:
         return len(self._decoding)
 
     def hello(self) -> Hello:
-        address = "127.0.0.1:1" if self.role == "prefill" else ""
+        address = TransferAddress("127.0.0.1:1" if self.role == "prefill" else "")
         return Hello(VERSION, self.role, self.incarnation, self._pool, (), self._load(), address)
 
     def receive(self, message: Message, send: Send) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.columns import Words, pack_ids, unpack_words
 from shared.kv.layer_groups import GroupRange
+from shared.kv.probe import Probed
 from shared.mover.messages import (
     CODEC,
     MAX_DIGESTS,
@@ -17,8 +18,11 @@ from shared.mover.messages import (
     Digest,
     Done,
     Fetch,
+    Fill,
     Map,
+    Probe,
     Question,
+    Stage,
     Unmap,
 )
 from shared.protocol import Attempt
@@ -53,6 +57,13 @@ class MoverClient:
         """Returns once nothing of that pool is mapped."""
         await self._ask(Unmap(next(self._numbers), source))
 
+    async def probe(self, source: str) -> Probed:
+        """Read what follows the last block of a mapped pool. CorruptPieceError if it could not be
+        done."""
+        done = await self._ask(Probe(next(self._numbers), source))
+        (digest,) = _digests(done, GroupRange(0, 1))[0].tolist()
+        return Probed(digest, done.num_bytes, done.seconds)
+
     async def fetch(
         self,
         attempt: Attempt,
@@ -77,6 +88,29 @@ class MoverClient:
         for some in _turns(len(blocks), groups):
             digest = Digest(next(self._numbers), pack_ids(blocks[some]), *groups, step)
             found.append(_digests(await self._ask(digest), groups))
+        return np.concatenate(found)
+
+    async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
+        """Copy layer groups of blocks of our own GPU's pool into these bytes of the arena.
+        CorruptPieceError if it could not be done."""
+        block_bytes = (room.stop - room.start) // len(blocks)
+        for some in _turns(len(blocks), groups):
+            offset = room.start + some.start * block_bytes
+            stage = Stage(next(self._numbers), pack_ids(blocks[some]), *groups, offset)
+            if problem := (await self._ask(stage)).problem:
+                raise CorruptPieceError(problem)
+
+    async def fill(
+        self, attempt: Attempt, blocks: Sequence[int], groups: GroupRange, room: slice
+    ) -> Words:
+        """Copy what lies in these bytes of the arena into `blocks`; the digests [blocks, groups]
+        of what lies there now. CorruptPieceError if it could not be done."""
+        block_bytes = (room.stop - room.start) // len(blocks)
+        found = []
+        for some in _turns(len(blocks), groups):
+            offset, ids = room.start + some.start * block_bytes, pack_ids(blocks[some])
+            fill = Fill(next(self._numbers), attempt, ids, *groups, offset)
+            found.append(_digests(await self._ask(fill), groups))
         return np.concatenate(found)
 
     def close(self) -> None:

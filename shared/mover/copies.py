@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from shared.errors import BatonError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
+from shared.kv.probe import Probed
 
 Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
@@ -25,6 +26,10 @@ class Copies(Protocol):
     def unmap(self, source: str) -> None:
         """Give the mapping back; nothing happens if there is none."""
 
+    def probe(self, source: str) -> Probed:
+        """Copy what follows the last block of a mapped pool, and digest the copy. CopyError if the
+        source is not mapped."""
+
     def fetch(
         self,
         source: str,
@@ -36,6 +41,14 @@ class Copies(Protocol):
         """Copy layer groups, block after block, behind the work of `after`. Returns the digests
         [blocks, groups] of the copies. CopyError if the source is not mapped or has no such
         block."""
+
+    def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
+        """Copy layer groups of blocks of our own pool into the arena, one block after the other
+        from `offset` on. CopyError if the arena ends before, or there is none."""
+
+    def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
+        """The way back, behind the work of `after`. Returns the digests [blocks, groups] of the
+        copies. CopyError as `stage`."""
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         """[blocks, groups], of blocks of our own pool, behind the work of `after`."""

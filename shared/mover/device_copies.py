@@ -1,6 +1,7 @@
 """Copies between pools in GPU memory, on a stream of their own."""
 
 import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,10 @@ from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
 from kernels.sharing.shared_memory import MappedMemory
 from shared.kv.columns import Words
-from shared.kv.layer_groups import GroupRange, LayerGroups
+from shared.kv.digest import digest_of
+from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.memory import KVMemory
+from shared.kv.probe import Probed, probe_bytes
 from shared.mover.copies import CopyError, Mark
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import joined
@@ -25,16 +29,46 @@ class _Source:
         self.num_blocks = num_blocks
 
 
+class _Arena:
+    """The arena of the host-visible memory. It is pinned when it is first used: a worker that maps
+    all its sources never pays for it."""
+
+    def __init__(self, memory: KVMemory) -> None:
+        self._memory = memory
+        self._bytes = np.frombuffer(memory.arena, np.uint8)
+        self._is_pinned = False
+
+    def address(self, offset: int, num_bytes: int) -> int:
+        """For copies of the current device. CopyError if the arena ends before."""
+        if offset < 0 or offset + num_bytes > len(self._bytes):
+            raise CopyError("the arena is smaller than what is to be staged")
+        if not self._is_pinned:
+            self._pin()
+        return int(self._bytes.ctypes.data) + offset
+
+    def close(self) -> None:
+        if self._is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._bytes.ctypes.data)
+            self._is_pinned = False
+
+    def _pin(self) -> None:
+        status = torch.cuda.cudart().cudaHostRegister(self._bytes.ctypes.data, len(self._bytes), 0)
+        if int(status):
+            raise CopyError(f"{len(self._bytes)} bytes of host memory cannot be pinned: {status}")
+        self._is_pinned = True
+
+
 class DeviceCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a pool that is GPU memory.
 
     Copies go to the copy engines and digests to short programs: a step that runs at the same time
     goes on."""
 
-    def __init__(self, kv_pool: torch.Tensor, groups: LayerGroups) -> None:
-        """`kv_pool`: [num_blocks, ...], contiguous. `groups`: of its layout."""
+    def __init__(self, kv_pool: torch.Tensor, memory: KVMemory) -> None:
+        """`kv_pool`: [num_blocks, ...], contiguous. `memory`: what the host has of it."""
         self._device = kv_pool.device
-        self._groups = groups
+        self._groups = layer_groups(memory.layout)
+        self._arena = _Arena(memory)
         self._rows = kv_pool.flatten(1).view(torch.uint8)
         self._block_bytes = self._rows.shape[1]
         self._sources: dict[str, _Source] = {}
@@ -48,9 +82,10 @@ class DeviceCopies:
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)
+        num_bytes = num_blocks * self._block_bytes
         try:
             with torch.cuda.device(self._device):
-                memory = MappedMemory(descriptors[0], num_blocks * self._block_bytes)
+                memory = MappedMemory(descriptors[0], num_bytes + probe_bytes(num_bytes))
         except DriverError as error:
             raise CopyError(f"the source's pool cannot be mapped: {error}") from None
         finally:
@@ -63,6 +98,21 @@ class DeviceCopies:
         if found is not None:
             with torch.cuda.device(self._device):
                 found.memory.close()
+
+    def probe(self, source: str) -> Probed:
+        found = self._sources.get(source)
+        if found is None:
+            raise CopyError("the source's pool is not mapped")
+        num_bytes = found.num_blocks * self._block_bytes
+        with torch.cuda.stream(self._stream):
+            copy = torch.empty(probe_bytes(num_bytes), dtype=torch.uint8, device=self._device)
+            start_s = time.perf_counter()
+            piece = copy.data_ptr(), found.memory.address + num_bytes, len(copy)
+            copy_batch([piece], self._stream.cuda_stream)
+            self._done.record()
+            self._done.synchronize()
+            seconds = time.perf_counter() - start_s
+            return Probed(digest_of(copy.cpu().numpy()), len(copy), seconds)
 
     def fetch(
         self,
@@ -84,6 +134,21 @@ class DeviceCopies:
             copy_batch(copies, self._stream.cuda_stream)
             return self._digest(blocks, groups)
 
+    def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
+        copies = [(far, near, size) for near, far, size in self._staged(blocks, groups, offset)]
+        with torch.cuda.stream(self._stream):
+            copy_batch(copies, self._stream.cuda_stream)
+            self._done.record()
+            self._done.synchronize()
+
+    def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
+        copies = self._staged(blocks, groups, offset)
+        with torch.cuda.stream(self._stream):
+            if after is not None:
+                self._stream.wait_event(after)
+            copy_batch(copies, self._stream.cuda_stream)
+            return self._digest(blocks, groups)
+
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         with torch.cuda.stream(self._stream):
             if after is not None:
@@ -93,6 +158,21 @@ class DeviceCopies:
     def close(self) -> None:
         for source in list(self._sources):
             self.unmap(source)
+        with torch.cuda.device(self._device):
+            self._arena.close()
+
+    def _staged(
+        self, blocks: Sequence[int], groups: GroupRange, offset: int
+    ) -> list[tuple[int, int, int]]:
+        """(address in the pool, address in the arena, bytes) of each block."""
+        num_bytes = self._groups.num_bytes(groups)
+        with torch.cuda.device(self._device):
+            arena = self._arena.address(offset, len(blocks) * num_bytes)
+        base = self._rows.data_ptr() + self._groups.span(groups).start
+        return [
+            (base + block * self._block_bytes, arena + index * num_bytes, num_bytes)
+            for index, block in enumerate(blocks)
+        ]
 
     def _pieces(
         self,

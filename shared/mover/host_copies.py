@@ -1,15 +1,17 @@
 """Copies between pools in host memory."""
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from shared.kv.columns import Words
-from shared.kv.digest import BlockDigests
+from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.peer_memory import PeerBlocks
+from shared.kv.probe import Probed
 from shared.mover.copies import CopyError, Mark
 from shared.mover.runs import joined
 
@@ -41,6 +43,16 @@ class HostCopies:
         if peer is not None:
             peer.close()
 
+    def probe(self, source: str) -> Probed:
+        peer = self._peers.get(source)
+        if peer is None:
+            raise CopyError("the source's pool is not mapped")
+        copy = np.ones_like(peer.probe)  # written: its pages are there before the clock runs
+        start_s = time.perf_counter()
+        np.copyto(copy, peer.probe)
+        seconds = time.perf_counter() - start_s
+        return Probed(digest_of(copy), len(copy), seconds)
+
     def fetch(
         self,
         source: str,
@@ -64,6 +76,12 @@ class HostCopies:
             digesting.append(self._threads.submit(self._digests.of, blocks[some], groups))
         peer.forget_pages()
         return _joined(digesting, groups)
+
+    def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
+        raise CopyError("blocks in host memory are sent from where they lie")
+
+    def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
+        raise CopyError("blocks in host memory are received where they lie")
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         del after  # the caller has waited

@@ -1,6 +1,7 @@
 """What a worker's io process asks of the mover, one message a packet.
 
-    io -> mover   Map, Unmap, Fetch, Digest; Map brings the descriptors of the source's pool
+    io -> mover   Map, Unmap, Probe, Fetch, Digest, Stage, Fill; Map brings the descriptors of the
+                  source's pool
     mover -> io   Done, in the order of the questions
 
 Block ids and digests travel as `shared.kv.columns` packs them.
@@ -36,6 +37,14 @@ class Unmap:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Read what follows the last block of a mapped pool, as blocks are read."""
+
+    number: int
+    source: str
+
+
+@dataclass(frozen=True)
 class Fetch:
     """Copy blocks of a mapped pool into reserved blocks of our own."""
 
@@ -62,16 +71,43 @@ class Digest:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Copy blocks of our own GPU's pool into the arena, one after the other from `offset` on."""
+
+    number: int
+    blocks: bytes
+    first_group: int
+    num_groups: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Copy what lies in the arena from `offset` on into reserved blocks of our own GPU's pool."""
+
+    number: int
+    attempt: Attempt
+    blocks: bytes
+    first_group: int
+    num_groups: int
+    offset: int
+
+
+@dataclass(frozen=True)
 class Done:
     """The answer to the question of that number."""
 
     number: int
     digests: bytes = b""
-    """Fetch and Digest: of each block its groups, in order; what was fetched is digested where it
-    lies now"""
+    """Fetch, Fill and Digest: of each block its groups, in order; Probe: of all its bytes; what was
+    copied is digested where it lies now"""
+    num_bytes: int = 0
+    """Probe: how many were read"""
+    seconds: float = 0.0
+    """Probe: that the copy took"""
     problem: str = ""
     """why it could not be done; what was to be filled holds garbage"""
 
 
-Question = Map | Unmap | Fetch | Digest
-CODEC = Codec((Map, Unmap, Fetch, Digest, Done))
+Question = Map | Unmap | Probe | Fetch | Digest | Stage | Fill
+CODEC = Codec((Map, Unmap, Probe, Fetch, Digest, Stage, Fill, Done))

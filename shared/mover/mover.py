@@ -1,6 +1,6 @@
 """The mover: a thread of the engine process that copies blocks in the order the io process asks.
 
-    io process --(data socket)--> mover: Map Unmap Fetch Digest --> Done
+    io process --(data socket)--> mover: Map Unmap Probe Fetch Digest Stage Fill --> Done
 
 The step loop neither copies nor is woken by copies. The socket keeps packets apart and brings
 descriptors; its end is the io process's end.
@@ -23,8 +23,11 @@ from shared.mover.messages import (
     Digest,
     Done,
     Fetch,
+    Fill,
     Map,
+    Probe,
     Question,
+    Stage,
     Unmap,
 )
 from shared.protocol import Attempt
@@ -99,12 +102,19 @@ class Mover:
             return False
         question: Question = CODEC.decode(packet)
         try:
-            digests = self._do(question, descriptors)
-            done = Done(question.number, b"" if digests is None else pack_words(digests))
+            if isinstance(question, Probe):
+                done = self._probe(question)
+            else:
+                digests = self._do(question, descriptors)
+                done = Done(question.number, b"" if digests is None else pack_words(digests))
         except CopyError as error:
             done = Done(question.number, problem=str(error))
         self._socket.sendall(CODEC.encode(done))
         return True
+
+    def _probe(self, question: Probe) -> Done:
+        digest, num_bytes, seconds = self._copies.probe(question.source)
+        return Done(question.number, pack_words([digest]), num_bytes, seconds)
 
     def _do(self, question: Question, descriptors: list[int]) -> Words | None:
         match question:
@@ -123,14 +133,19 @@ class Mover:
                 if question.step is not None:
                     mark = self._marks.of_step(question.step, groups.end - 1)
                 return self._copies.digests(_ids(question), groups, mark)
+            case Stage():
+                self._copies.stage(_ids(question), _groups(question), question.offset)
+            case Fill():
+                mark = self._marks.of_attempt(question.attempt)
+                return self._copies.fill(_ids(question), _groups(question), question.offset, mark)
         return None
 
 
-def _ids(question: Fetch | Digest) -> list[int]:
+def _ids(question: Fetch | Digest | Stage | Fill) -> list[int]:
     """The blocks of our own pool."""
     blocks: list[int] = unpack_ids(question.blocks).tolist()
     return blocks
 
 
-def _groups(question: Fetch | Digest) -> GroupRange:
+def _groups(question: Fetch | Digest | Stage | Fill) -> GroupRange:
     return GroupRange(question.first_group, question.num_groups)

@@ -211,9 +211,10 @@ class HandoverSettings(Group, heading="Hand-over"):
     """How KV goes from a prefill worker to a decode worker."""
 
     transport: str = setting(
-        "tcp",
-        "how KV blocks travel; mapped: workers of one host read each other's memory",
-        choices=("tcp", "mapped"),
+        "auto",
+        "how KV blocks travel; mapped: workers of one host read each other's memory; auto: so "
+        "wherever a probe shows that it works, else over tcp",
+        choices=("auto", "mapped", "tcp"),
     )
     transfer_dir: str = setting(
         "", "folder where mapped workers of one host meet; empty: this user's own"

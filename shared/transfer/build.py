@@ -5,9 +5,10 @@ from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.blocks.payloads import payloads_of
 from shared.transfer.terms import Terms
 from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.ways.auto import Mover, auto_transport
 from shared.transfer.ways.folder import transfer_folder
 from shared.transfer.ways.mapped import mapped_transport
 from shared.transfer.ways.tcp import tcp_transport
@@ -15,7 +16,10 @@ from shared.transfer.ways.tcp import tcp_transport
 
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
-    if settings.handover.transport == "tcp":
+    transport = settings.handover.transport
+    if transport != "tcp":
+        transfer_folder(settings.handover.transfer_dir)
+    if transport != "mapped":
         return
     for flag, given in (
         ("--transfer-port", settings.worker.transfer_port),
@@ -24,9 +28,8 @@ def check_transport(settings: Settings) -> None:
         if given:
             raise SettingsError(
                 f"{flag} has no meaning with --transport mapped: workers of one host meet in "
-                "--transfer-dir. --transport tcp listens at a port"
+                "--transfer-dir. --transport auto or tcp listens at a port"
             )
-    transfer_folder(settings.handover.transfer_dir)
 
 
 def build_transport(
@@ -34,7 +37,7 @@ def build_transport(
     incarnation: str,
     memory: KVMemory,
     pool: int | None,
-    mover: BlockMover,
+    mover: Mover,
     clock: Clock,
 ) -> KVTransport:
     """Ready to pull into `memory`, or into the GPU's pool whose descriptor is `pool`, and to serve
@@ -43,9 +46,19 @@ def build_transport(
     handover, network = settings.handover, settings.network
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
     terms = Terms(network.cell_secret, limits, clock)
-    if handover.transport == "mapped":
-        folder = transfer_folder(handover.transfer_dir)
-        shown = ShownPool(memory, pool)
-        return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)
     listen_at = network.host, settings.worker.transfer_port
-    return tcp_transport(memory, incarnation, listen_at=listen_at, digester=mover, terms=terms)
+    if handover.transport == "tcp":
+        return tcp_transport(
+            memory,
+            incarnation,
+            listen_at=listen_at,
+            digester=mover,
+            payloads=payloads_of(memory, mover),
+            terms=terms,
+        )
+    folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pool)
+    if handover.transport == "mapped":
+        return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)
+    return auto_transport(
+        shown, incarnation, mover, folder=folder, listen_at=listen_at, terms=terms
+    )

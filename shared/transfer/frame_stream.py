@@ -8,7 +8,7 @@ neither sends nor takes a byte for `timeout_s`, closes, or resets is a PeerLostE
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
@@ -28,6 +28,7 @@ _MAX_VIEWS = 64
 """buffers in one system call; the kernel's limit is 1,024"""
 Moved = Callable[[int], None]
 """told how many bytes of a payload each system call moved"""
+SendMore = Callable[[list[memoryview], Moved], Awaitable[None]]
 _TURN_BYTES = 256 * 2**10
 """bytes moved before other tasks of the loop get a turn: a decode worker's tokens pass through the
 same loop, and with 4 MiB a turn they waited up to 60 ms during a pull"""
@@ -71,10 +72,16 @@ class FrameStream:
     ) -> None:
         """One frame; its payload is read from `payload` while it is sent."""
         async with self._sending:
-            payload_bytes = sum(map(len, payload))
-            head = encode(frame, self._num_sent, payload_bytes)
-            self._num_sent += 1
-            await self._send_views([memoryview(head), *payload], moved)
+            head = self._head(frame, sum(map(len, payload)))
+            await self._send_views([head, *payload], moved)
+
+    @contextlib.asynccontextmanager
+    async def sending(self, frame: Frame, payload_bytes: int) -> AsyncIterator[SendMore]:
+        """One frame whose payload the caller sends meanwhile, piece by piece. If it sends less,
+        the connection is of no use any more."""
+        async with self._sending:
+            await self._send_views([self._head(frame, payload_bytes)])
+            yield self._send_views
 
     async def receive(self) -> tuple[Frame, int]:
         """The next frame and the bytes of its payload, which the caller must take next.
@@ -180,6 +187,11 @@ class FrameStream:
         """The task owns the stream. A `finally` inside it would not do: a task that is cancelled
         before its first turn never enters it."""
         task.add_done_callback(lambda _: self.close())
+
+    def _head(self, frame: Frame, payload_bytes: int) -> memoryview:
+        head = encode(frame, self._num_sent, payload_bytes)
+        self._num_sent += 1
+        return memoryview(head)
 
     async def _send_views(self, views: list[memoryview], moved: Moved | None = None) -> None:
         left = [view for view in reversed(views) if len(view)]

@@ -22,6 +22,7 @@ Version history
     2  OPEN carries an attempt as one field
     3  OPEN says what the connection is for; POOL
     4  blocks by layer group: WATERMARK, READ and BLOCKS name groups, digests are per group
+    5  POOL says what a probe of it reads
 """
 
 import struct
@@ -36,7 +37,7 @@ from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_wo
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.manifest import Tags
 
-VERSION = 4
+VERSION = 5
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
 """at most 76 bytes per block in a Seal: 220,000 blocks in one sequence"""
@@ -158,6 +159,8 @@ class Pool:
     end says anything, and the mapping stands as long as the connection."""
 
     num_blocks: int
+    probe: bytes
+    """digest of what follows its last block"""
 
 
 Frame = (

@@ -24,6 +24,7 @@ from shared.transfer.offers import Digester, LiveOffer, OfferState, OfferTable
 from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
+from shared.transfer_address import NOWHERE, TransferAddress
 
 
 class MemoryNetwork:
@@ -53,7 +54,7 @@ class MemoryNetwork:
 class MemoryTransport:
     """Keeps the promise of `shared.transfer.transport.KVTransport`."""
 
-    name = "memory"
+    ways = ("memory",)
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class MemoryTransport:
         self._slots = Slots(self.limits.max_pulls)
         self._tasks = Tasks()
         self.loops = Loops(self._clock)
-        self._address = ""
+        self._address = NOWHERE
 
     @property
     def on_release(self) -> OnRelease:
@@ -90,11 +91,11 @@ class MemoryTransport:
         self.table.on_release = on_release
 
     @property
-    def address(self) -> str:
+    def address(self) -> TransferAddress:
         return self._address
 
     async def start(self) -> None:
-        self._address = self._network.join(self)
+        self._address = TransferAddress(self._network.join(self))
         self.table.start(self.loops)
 
     def offer(self, attempt: Attempt, ticket: str) -> Offer:
@@ -107,7 +108,7 @@ class MemoryTransport:
         await self._tasks.run(self._keep(request))
 
     async def close(self) -> None:
-        self._network.leave(self._address)
+        self._network.leave(self._address.port)
         await self.loops.close()
         await self._tasks.close()
         self.table.close()
@@ -123,11 +124,11 @@ class MemoryTransport:
     async def _keep(self, request: PullRequest) -> None:
         await asyncio.sleep(self.limits.renew_every_s)
         with contextlib.suppress(KVTransferError):
-            source = self._network.at(request.source)
+            source = self._network.at(request.source.port)
             await _MemoryPull(request, self, source, self._clock).keep()
 
     async def _pull(self, request: PullRequest) -> Pulled:
-        pull = _MemoryPull(request, self, self._network.at(request.source), self._clock)
+        pull = _MemoryPull(request, self, self._network.at(request.source.port), self._clock)
         try:
             return await pull.run(self._slots.of(request.source_incarnation))
         except* KVTransferError as group:
@@ -260,6 +261,7 @@ class _MemoryPull:
             start_ns=start_ns,
             sealed_ns=self._sealed_ns,
             end_ns=self._clock.wall_ns(),
+            transport="memory",
             num_reread=self._ledger.num_reread,
         )
 

@@ -132,6 +132,7 @@ class Pull:
             start_ns=self._start_ns,
             sealed_ns=self._sealed_ns,
             end_ns=end_ns,
+            transport=reads.name,
             num_reread=self._ledger.num_reread,
             published_ns=self._progress.published_ns,
             copied_ns=self._progress.copied_ns,

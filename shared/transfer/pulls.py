@@ -13,7 +13,7 @@ from shared.transfer.pull import Pull
 from shared.transfer.slots import Slots
 from shared.transfer.terms import Terms
 from shared.transfer.transport import Pulled, PullRequest
-from shared.transfer.ways.way import Way
+from shared.transfer.ways.way import Ways
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 class Pulls:
     """All pulls of one transport."""
 
-    def __init__(self, layout: KVLayout, way: Way, terms: Terms) -> None:
+    def __init__(self, layout: KVLayout, ways: Ways, terms: Terms) -> None:
         self._fingerprint = layout.fingerprint()
         self._groups = layer_groups(layout)
-        self._way = way
+        self._ways = ways
         self._terms = terms
         self._slots = Slots(terms.limits.max_pulls)
         self._tasks = Tasks()
@@ -41,11 +41,12 @@ class Pulls:
         await self._tasks.close()
 
     async def _pull(self, request: PullRequest) -> Pulled:
-        stream = await self._way.connect(request.source)
+        way = await self._ways.of(request)
+        stream = await way.connect(request.source)
         try:
-            progress = Progress(request, self._groups, self._clock)
+            progress = Progress(request, self._groups, self._terms.clock)
             pull = self._pull_over(stream, progress)
-            pulled = await pull.run(self._way.reads(progress, stream))
+            pulled = await pull.run(way.reads(progress, stream))
         except BaseException:
             stream.close()
             raise
@@ -55,12 +56,12 @@ class Pulls:
     async def _keep(self, request: PullRequest) -> None:
         await asyncio.sleep(self._terms.limits.renew_every_s)
         try:
-            stream = await self._way.connect(request.source)
+            stream = await self._ways.decided(request).connect(request.source)
         except PeerLostError as error:
             logger.info("the lease of %s is not kept: %s", request.attempt, error)
             return
         try:
-            progress = Progress(request, self._groups, self._clock)
+            progress = Progress(request, self._groups, self._terms.clock)
             await self._pull_over(stream, progress).keep()
         finally:
             stream.close()

@@ -1,7 +1,7 @@
 """A transport between processes: what is said goes over a socket, whichever way the blocks go.
 
 It owns what an attempt has once: its offer and lease, its account, its readers, its pull. The ways
-are parts (`ways`): listeners, where readers connect, and the way by which this worker pulls.
+are parts (`ways`): listeners, where readers connect, and the ways by which this worker pulls.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from shared.transfer.readers import Readers
 from shared.transfer.session import Session
 from shared.transfer.terms import Terms
 from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest
-from shared.transfer.ways.way import Listener, Way
+from shared.transfer.ways.way import Listener, Ways
+from shared.transfer_address import TransferAddress
 
 
 class SocketTransport:
@@ -28,20 +29,20 @@ class SocketTransport:
         incarnation: str,
         table: OfferTable,
         listeners: Sequence[Listener],
-        way: Way,
+        ways: Ways,
         terms: Terms,
     ) -> None:
-        """`table`: what readers of every listener may read. `way`: how blocks are pulled."""
-        self.name = way.name
+        """`table`: what readers of every listener may read. `ways`: how blocks are pulled."""
+        self.ways = ways.names
         self.traffic = terms.traffic
         self.loops = Loops(terms.clock)
         self._incarnation = incarnation
         self._table = table
         self._listeners = listeners
-        self._way = way
+        self._ways = ways
         self._terms = terms
         self._readers = Readers(terms, self._serve)
-        self._pulls = Pulls(table.layout, way, terms)
+        self._pulls = Pulls(table.layout, ways, terms)
 
     @property
     def on_release(self) -> OnRelease:
@@ -52,9 +53,13 @@ class SocketTransport:
         self._table.on_release = on_release
 
     @property
-    def address(self) -> str:
-        """Of its listener; empty before `start`."""
-        return self._listeners[0].address
+    def address(self) -> TransferAddress:
+        """Of its listeners; nowhere before `start`."""
+        addresses = [listener.address for listener in self._listeners]
+        return TransferAddress(
+            port="".join(address.port for address in addresses),
+            socket="".join(address.socket for address in addresses),
+        )
 
     async def start(self) -> None:
         """OSError or SettingsError when a listener cannot be opened."""
@@ -76,7 +81,7 @@ class SocketTransport:
         try:
             await self.loops.close()
             await self._pulls.close()
-            await self._way.close()
+            await self._ways.close()
             await self._readers.close()
         finally:
             self._table.close()

@@ -14,7 +14,7 @@ What may be called twice: `withdraw` and `close`; `publish`, `seal` and `end` re
 turn change nothing. Nothing here blocks the engine's thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from shared.kv.memory import Piece
 from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.traffic import Traffic
+from shared.transfer_address import TransferAddress
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class PullRequest:
     """What a decode worker needs to fetch one attempt's KV."""
 
     attempt: Attempt
-    source: str
-    """prefill worker's transfer address"""
+    source: TransferAddress
+    """of the prefill worker"""
     source_incarnation: str
     """incarnation the attempt is bound to; any other refuses (R14)"""
     ticket: str
@@ -56,6 +57,8 @@ class Pulled:
     """wall clock: SEAL arrived; what follows is not hidden behind prefill"""
     end_ns: int
     """wall clock: verified"""
+    transport: str = ""
+    """the way that the blocks came by, as counters and traces call it"""
     num_reread: int = 0
     """blocks read again because their generation had changed or their bytes were damaged"""
     published_ns: int = 0
@@ -119,12 +122,12 @@ class KVTransport(Protocol):
     """Serves this worker's blocks and pulls a peer's."""
 
     @property
-    def name(self) -> str:
-        """As counters and traces call it."""
+    def ways(self) -> Sequence[str]:
+        """By which blocks may be pulled, as counters and traces call them."""
 
     @property
-    def address(self) -> str:
-        """Where peers reach this transport; empty before `start`."""
+    def address(self) -> TransferAddress:
+        """Where peers reach this transport; nowhere before `start`."""
 
     on_release: OnRelease
     """set by the service that offers, before `start`"""

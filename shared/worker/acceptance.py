@@ -112,8 +112,9 @@ def _wrong_identity(work: Work) -> str:
 def _wrong_names(message: Assign | Receive) -> str:
     names = [message.incarnation, message.ticket]
     if isinstance(message, Receive):
-        names += [message.prefill_incarnation, message.source]
-        if not _is_address(message.source):
+        source = message.source
+        names += [message.prefill_incarnation, source.port, source.socket]
+        if not source or not _is_port(source.port) or not _is_path(source.socket):
             return "source: neither host:port nor the path of a socket"
     if max(map(len, names)) > MAX_NAME_CHARS:
         return (
@@ -122,8 +123,12 @@ def _wrong_names(message: Assign | Receive) -> str:
     return ""
 
 
-def _is_address(text: str) -> bool:
-    if text.startswith("/"):
-        return "\0" not in text
+def _is_path(text: str) -> bool:
+    return not text or (text.startswith("/") and "\0" not in text)
+
+
+def _is_port(text: str) -> bool:
+    if not text:
+        return True
     host, _, port = text.rpartition(":")
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 2**16 - 1

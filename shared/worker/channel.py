@@ -71,6 +71,8 @@ class Ready:
     pid: int
     layout: KVLayout
     num_blocks: int
+    arena_bytes: int | None
+    """None: the blocks lie in host memory"""
     max_model_len: int
     vocab_size: int
     load: EngineLoad
@@ -130,7 +132,6 @@ class StepReport:
     load: EngineLoad
     chunks: tuple[tuple[Attempt, int], ...] = ()
     tokens: tuple[TokenRun, ...] = ()
-    staged: tuple[tuple[Attempt, Piece], ...] = ()
     sealed: tuple[tuple[Attempt, TokenRun], ...] = ()
     ended: tuple[Attempt, ...] = ()
     finished: tuple[Attempt, ...] = ()

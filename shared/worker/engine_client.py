@@ -76,7 +76,7 @@ class EngineClient:
         except (BatonError, OSError) as error:
             ours.close()
             raise EngineExitError(str(error), await self.wait()) from None
-        self.memory = KVMemory(ready.layout, ready.num_blocks, fd)
+        self.memory = KVMemory(ready.layout, ready.num_blocks, fd, ready.arena_bytes)
         return ready
 
     @property

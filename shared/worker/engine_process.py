@@ -19,13 +19,13 @@ from typing import Literal
 
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
-from shared.kv.layer_groups import layer_groups
 from shared.model.checkpoint import load_checkpoint
 from shared.mover.copies import Copies
 from shared.mover.host_copies import HostCopies
@@ -145,7 +145,6 @@ class EngineLoop:
             load=self._engine.load(),
             chunks=tuple(output.chunks),
             tokens=tuple(output.tokens),
-            staged=tuple(output.staged),
             sealed=tuple(output.sealed),
             ended=tuple(output.ended),
             finished=tuple(output.finished),
@@ -165,21 +164,22 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         engine, vocab_size = _load(settings, "prefill" if role == "prefill" else "decode")
         token_s = engine.try_out()
-        copies = _copies(engine)
+        copies = _copies(engine.kv_pool)
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code
     except (OSError, RuntimeError) as error:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
-    engine.grammars.on_ready = engine.hand_overs.on_ready = channel.wake
-    Mover(socket.socket(fileno=int(data_fd)), copies, engine.hand_overs.marks).start()
-    _pass_memory(engine, channel)
+    engine.grammars.on_ready = channel.wake
+    Mover(socket.socket(fileno=int(data_fd)), copies, engine.kv_pool.marks).start()
+    _pass_memory(engine.kv_pool, channel)
     channel.send(
         Ready(
             pid=os.getpid(),
             layout=engine.memory.layout,
             num_blocks=engine.memory.num_blocks,
+            arena_bytes=None if engine.memory.holds_blocks else len(engine.memory.arena),
             max_model_len=engine.max_model_len,
             vocab_size=vocab_size,
             load=engine.load(),
@@ -197,7 +197,6 @@ def main(arguments: Sequence[str]) -> int:
         pass
     finally:
         engine.grammars.close()
-        engine.hand_overs.close()
     return 0
 
 
@@ -212,32 +211,29 @@ def _load(
         role,
         checkpoint,
         RandomWeights if drawn else WeightReader,
-        settings.handover.transport == "mapped",
+        role == "prefill" and settings.handover.transport != "tcp",
     )
     planted = settings.telemetry.fault_delay
     return DelayedEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
 
 
-def _copies(engine: Engine | DelayedEngine) -> Copies:
-    """What copies blocks where this engine's pool lies; without a pool that others map, where the
-    transport does."""
-    shared_pool = engine.hand_overs.shared
-    if shared_pool is None:
-        return HostCopies(engine.memory)
+def _copies(kv_pool: KVPool) -> Copies:
+    """What copies blocks where this engine's pool lies."""
+    if kv_pool.memory.holds_blocks:
+        return HostCopies(kv_pool.memory)
     # A CPU engine must not pay for triton's import.
     from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
 
-    return DeviceCopies(shared_pool.tensor, layer_groups(engine.memory.layout))
+    return DeviceCopies(kv_pool.tensor, kv_pool.memory)
 
 
-def _pass_memory(engine: Engine | DelayedEngine, channel: EngineChannel) -> None:
-    shared_pool = engine.hand_overs.shared
-    if shared_pool is None:
-        channel.pass_memory(engine.memory.fd)
+def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:
+    if kv_pool.shared is None:
+        channel.pass_memory(kv_pool.memory.fd)
         return
-    descriptor = shared_pool.descriptor()
+    descriptor = kv_pool.shared.descriptor()
     try:
-        channel.pass_memory(engine.memory.fd, descriptor)
+        channel.pass_memory(kv_pool.memory.fd, descriptor)
     finally:
         os.close(descriptor)
 

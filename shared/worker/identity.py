@@ -11,6 +11,7 @@ from shared.protocol import VERSION, Hello, Load
 from shared.release import release
 from shared.settings.groups import WorkerSettings
 from shared.state.registry import WorkerEntry
+from shared.transfer_address import TransferAddress
 from shared.worker.channel import Ready
 
 WorkerRole = Literal["prefill", "decode"]
@@ -39,7 +40,11 @@ class Identity:
         return cls(role, worker_id, inc, served_model, host, settings.advertise)
 
     def hello(
-        self, pool: str, load: Load, transfer_address: str, prefill_token_s: float = 0.0
+        self,
+        pool: str,
+        load: Load,
+        transfer_address: TransferAddress,
+        prefill_token_s: float = 0.0,
     ) -> Hello:
         return Hello(
             VERSION,

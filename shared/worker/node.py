@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.clock import Clock, SystemClock
 from shared.kv.layout import pool_name
@@ -22,6 +22,7 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.telemetry.logs import num_dropped_lines
 from shared.telemetry.span_sink import build_span_sink
+from shared.transfer_address import TransferAddress
 from shared.worker.acceptance import Acceptance
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.channel import Event, Ready, StepReport
@@ -172,10 +173,10 @@ class Node:
         address = self._transfer_address()
         return f", decode workers pull KV from {address}" if address else ""
 
-    def _transfer_address(self) -> str:
-        """Where decode workers pull from; empty when nothing is offered."""
+    def _transfer_address(self) -> TransferAddress:
+        """Where decode workers pull from; nowhere when nothing is offered."""
         own = self._service.transport.address
-        return own and (self._worker.transfer_advertise or own)
+        return replace(own, port=own.port and (self._worker.transfer_advertise or own.port))
 
     def _is_ready(self) -> bool:
         known = self._registration is not None and self._registration.is_known

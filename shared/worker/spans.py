@@ -40,7 +40,7 @@ def held_span(held: HeldAttempt, released_ns: int) -> Span:
     )
 
 
-def transfer_span(pulled: Pulled, transport: str) -> Span:
+def transfer_span(pulled: Pulled) -> Span:
     """From the first byte asked for to the verdict. What ran before SEAL overlapped with
     prefill; `after_seal_ms` is what nothing hid. Events: the last layer group was published, SEAL
     arrived, the last copy ended."""
@@ -57,7 +57,7 @@ def transfer_span(pulled: Pulled, transport: str) -> Span:
             names.TRANSFER_BLOCKS: pulled.num_blocks,
             names.TRANSFER_REREAD: pulled.num_reread,
             names.TRANSFER_GBPS: round(pulled.num_bytes / seconds_s / 1e9, 4),
-            names.TRANSFER_TRANSPORT: transport,
+            names.TRANSFER_TRANSPORT: pulled.transport,
             names.TRANSFER_OVERLAPPED_MS: round(overlapped_ns / 1e6, 3),
             names.TRANSFER_AFTER_SEAL_MS: round(after_seal_ns / 1e6, 3),
         },

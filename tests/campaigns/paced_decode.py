@@ -69,6 +69,7 @@ class PacedMover:
         self._bucket = Bucket()
         self.map = mover.map
         self.unmap = mover.unmap
+        self.probe = mover.probe
         self.digests = mover.digests
 
     async def fetch(

@@ -66,7 +66,6 @@ def main(model: str, dtype: str, role: Literal["prefill", "decode"], tp: int) ->
     new = {name: file for name, file in entries().items() if name not in ahead}
     line = {"ready_s": ready_s, "late": late, "new": sorted(new.values())}
     sys.stdout.write(json.dumps(line) + "\n")
-    engine.hand_overs.close()
     engine.grammars.close()
 
 

@@ -7,6 +7,7 @@ import time
 import torch
 
 from kernels.sharing.shared_memory import SharedMemory
+from shared.kv.probe import probe_bytes
 
 NUM_BLOCKS = 64
 BLOCK_BYTES = 2**20
@@ -19,7 +20,8 @@ def content(block: int) -> int:
 
 def main() -> int:
     torch.cuda.set_device(0)
-    memory = SharedMemory(NUM_BLOCKS * BLOCK_BYTES)
+    num_bytes = NUM_BLOCKS * BLOCK_BYTES
+    memory = SharedMemory(num_bytes + probe_bytes(num_bytes))
     words = memory.tensor((NUM_BLOCKS, BLOCK_BYTES // 8), torch.int64)
     words.copy_(torch.tensor([content(block) for block in range(NUM_BLOCKS)])[:, None])
     torch.cuda.synchronize()

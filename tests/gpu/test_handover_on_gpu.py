@@ -18,9 +18,10 @@ from shared.worker.channel import Add, Adopt, Event, Release, Reserve, Scheduled
 from shared.worker.engine_client import EngineClient
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
-from tests.support.pairs.staged_pair import TICKET, agg_answers, make_specs
+from tests.support.oracles.agg_answers import agg_answers, make_specs
 from tests.support.settings import settings_with
 
+TICKET = "ticket"
 PROMPTS = [[(7 * step + length) % 131 for step in range(length)] for length in (1, 16, 90, 200)]
 
 
@@ -69,8 +70,6 @@ class IoProcess:
             for attempt, _ in event.started:
                 self._d.send(Reserve(replace(self.specs[attempt], mode="decode", reason="")))
         elif isinstance(event, StepReport):
-            for attempt, piece in event.staged:
-                self._offers[attempt].publish(piece)
             for attempt, run in event.sealed:
                 self._offers[attempt].seal(run)
 
@@ -104,7 +103,7 @@ class IoProcess:
         self._p.send(Release(attempt))
 
 
-@pytest.mark.parametrize("transport", ["tcp", "mapped"])
+@pytest.mark.parametrize("transport", ["auto", "tcp", "mapped"])
 def test_answers_equal_those_of_one_engine(transport: str, tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("highest")
     write_checkpoint(tmp_path, TINY)

@@ -19,7 +19,9 @@ from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
 from kernels.sharing.shared_memory import MappedMemory, SharedMemory
 from shared.errors import CorruptPieceError, PeerLostError
-from shared.kv.layer_groups import GroupRange, LayerGroups
+from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.device_copies import DeviceCopies
 from shared.mover.mover import Mover, NoMarks
@@ -32,7 +34,9 @@ NUM_WORDS = BLOCK_BYTES // 8
 NUM_KILLS = 20
 NUM_BYTES = NUM_BLOCKS * BLOCK_BYTES
 ATTEMPT = Attempt("r", 0)
-GROUPS = LayerGroups((1, 3, 4), BLOCK_BYTES // 4)
+LAYOUT = KVLayout("four layers", "bfloat16", 4, 2, 8, 128, 64)
+GROUPS = layer_groups(LAYOUT)
+MEMORY = KVMemory.create(LAYOUT, NUM_BLOCKS, 8 * BLOCK_BYTES)
 
 
 def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -115,7 +119,7 @@ def test_what_is_no_pool_or_too_small_is_refused() -> None:
 async def test_a_mover_copies_out_of_another_process() -> None:
     ours = pool(16)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, GROUPS))
+    mover = Mover(answers, DeviceCopies(ours, MEMORY))
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -131,14 +135,41 @@ async def test_a_mover_copies_out_of_another_process() -> None:
         middle = GroupRange(1, 1)
         part = await client.fetch(ATTEMPT, "p.1", (8, 9), (6, 7), middle)
         assert (part == await client.digests((6, 7), middle, None)).all()
-        words = slice(NUM_WORDS // 4, 3 * NUM_WORDS // 4)
+        words = slice(NUM_WORDS // 4, NUM_WORDS // 2)
         for source_block, block in ((8, 6), (9, 7)):
             assert bool((ours[block, words] == content(source_block)).all())
-            assert int(ours[block].count_nonzero()) == NUM_WORDS // 2
+            assert int(ours[block].count_nonzero()) == NUM_WORDS // 4
         with pytest.raises(CorruptPieceError, match="does not have"):
             await client.fetch(ATTEMPT, "p.1", (NUM_BLOCKS,), (0,), GROUPS.all)
         with pytest.raises(PeerLostError):
             await client.map("p.2", 4 * NUM_BLOCKS, [asks.fileno()])
+    client.close()
+    mover.join(10)
+
+
+@in_a_loop
+async def test_blocks_go_to_the_arena_and_back() -> None:
+    ours = pool(16)
+    ours.random_()
+    asks, answers = data_socket_pair()
+    mover = Mover(answers, DeviceCopies(ours, MEMORY))
+    mover.start()
+    client = MoverClient(asks)
+    size = GROUPS.num_bytes(GROUPS.all)
+    assert size == BLOCK_BYTES
+    room = slice(BLOCK_BYTES, 5 * BLOCK_BYTES)
+    await client.stage((3, 1, 4, 15), GROUPS.all, room)
+    digests = await client.fill(ATTEMPT, (9, 2, 6, 5), GROUPS.all, room)
+    assert bool((ours[[9, 2, 6, 5]] == ours[[3, 1, 4, 15]]).all())
+    assert (digests == await client.digests((3, 1, 4, 15), GROUPS.all, None)).all()
+    last = GroupRange(2, 1)
+    await client.stage((3,), last, slice(0, BLOCK_BYTES // 2))
+    ours[0] = 0
+    await client.fill(ATTEMPT, (0,), last, slice(0, BLOCK_BYTES // 2))
+    assert not ours[0, : NUM_WORDS // 2].any()
+    assert bool((ours[0, NUM_WORDS // 2 :] == ours[3, NUM_WORDS // 2 :]).all())
+    with pytest.raises(CorruptPieceError, match="smaller than"):
+        await client.stage((1, 2), GROUPS.all, slice(7 * BLOCK_BYTES, 9 * BLOCK_BYTES))
     client.close()
     mover.join(10)
 
@@ -165,7 +196,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
             return started
 
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, GROUPS), Marks())
+    mover = Mover(answers, DeviceCopies(ours, MEMORY), Marks())
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -190,7 +221,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, GROUPS))
+    mover = Mover(answers, DeviceCopies(ours, MEMORY))
     mover.start()
     client = MoverClient(asks)
     everything = tuple(range(NUM_BLOCKS))

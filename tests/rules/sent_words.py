@@ -16,7 +16,7 @@ from tests.rules.sources import Source, Violation
 PROTOCOL_FILE = "shared/protocol.py"
 SENDERS = (
     *("services/gateway/", "services/prefill/", "services/decode/"),
-    *("shared/engine/", "shared/link/", "shared/worker/"),
+    *("shared/engine/", "shared/link/", "shared/transfer/", "shared/worker/"),
 )
 MEASURES = "services/gateway/measure/"
 """plays the worker"""

@@ -104,8 +104,7 @@ def make_plan(
 ) -> Plan:
     """The plan for settings given as flags and environment; SettingsError when impossible.
 
-    Workers that are not counted: one of each role with pd, one per GPU with agg. All are on this
-    machine, so KV is mapped unless another transport is named.
+    Workers that are not counted: one of each role with pd, one per GPU with agg.
     """
     settings = load_settings(flags, environ)
     device, tp = settings.compute.device, settings.compute.tp
@@ -135,8 +134,6 @@ def make_plan(
     check_gpus_suffice(
         kv_blocks=settings.kv.blocks, tp=tp, num_workers=num_workers, num_gpus=num_places
     )
-    if topology == "pd" and not _is_given("transport", flags, environ):
-        settings = changed(settings, transport="mapped")
     if not _is_given("threads", flags, environ):
         threads = max(1, machine.num_cores // (num_workers * tp))
         settings = changed(settings, threads=threads)

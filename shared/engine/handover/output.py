@@ -23,11 +23,8 @@ class StepOutput:
     pieces: list[tuple[Attempt, Piece, int | None]] = field(default_factory=list)
     """mode prefill: blocks that the step of that number completes, or that were complete before;
     an attempt's pieces never overlap"""
-    staged: list[tuple[Attempt, Piece]] = field(default_factory=list)
-    """mode prefill: blocks that readers can see now, of this step or earlier ones, instead of
-    `pieces`"""
     sealed: list[tuple[Attempt, TokenRun]] = field(default_factory=list)
-    """mode prefill: all pieces are out, token 1 is sampled, blocks stay until release()"""
+    """mode prefill: all pieces are known, token 1 is sampled, blocks stay until release()"""
     ended: list[Attempt] = field(default_factory=list)
     """mode prefill: token 1 ended the request; there is nothing to hand over"""
     reserved: list[tuple[Attempt, tuple[int, ...], int]] = field(default_factory=list)

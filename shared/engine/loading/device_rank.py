@@ -2,12 +2,12 @@
 
 import torch
 
+from shared.engine.handover.kv_pool import create_pool
 from shared.engine.layers.device_traits import traits_of
 from shared.engine.layers.kv_cache import device_pool
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.kernel_compilation import KernelCompilation
-from shared.engine.loading.kv_pool import create_pool
 from shared.engine.loading.memory_trial import measure
 from shared.engine.loading.pool_size import MemoryProfile, count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, longest

@@ -2,6 +2,7 @@
 
 import logging
 
+from shared.engine.handover.kv_pool import create_pool
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import TORCH_DTYPES
 from shared.engine.layers.matrices import row_invariant
@@ -10,7 +11,6 @@ from shared.engine.layers.operations import TorchOperations
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device, set_threads
-from shared.engine.loading.kv_pool import create_pool
 from shared.engine.loading.pool_size import count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
 from shared.engine.parallel.ranks import Ranks

@@ -4,10 +4,10 @@ import importlib
 import logging
 from dataclasses import dataclass
 
+from shared.engine.handover.kv_pool import KVPool
 from shared.engine.layers.model import Model
 from shared.engine.layers.operations import Operations
 from shared.engine.layers.weights import WeightReader
-from shared.engine.loading.kv_pool import KVPool
 from shared.engine.parallel.model import ParallelModel
 from shared.engine.parallel.operations import ParallelOperations
 from shared.engine.parallel.ranks import Ranks, SingleRank

@@ -7,11 +7,8 @@ the device, and a sequence that step n ended has been computed once more for not
 see each token first, so while one runs a turn hands back the very step it started.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence as Run
 from dataclasses import dataclass
-
-import torch
 
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.step_clock import StepClock, TimedStep
@@ -34,8 +31,6 @@ class StartedStep:
     """which of the tokens is whose"""
     marks: StepMarks | None
     """of its layer groups, where somebody waits for them"""
-    mark: torch.cuda.Event | None
-    """when its K and V are in the pool, where somebody reads them from there"""
     timed: TimedStep | None
 
 
@@ -47,14 +42,12 @@ class StepPipeline:
         runner: Runner,
         sampler: TokenSampler,
         block_size: int,
-        mark: Callable[[], torch.cuda.Event | None],
         clock: StepClock,
     ) -> None:
-        """`mark`: called after each start; see StartedStep. `clock`: times the steps."""
+        """`clock`: times the steps."""
         self._runner = runner
         self._sampler = sampler
         self._block_size = block_size
-        self._mark = mark
         self._clock = clock
         self._in_flight: StartedStep | None = None
 
@@ -98,7 +91,7 @@ class StepPipeline:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        return StartedStep(items, tokens, rows, marks, self._mark(), timed)
+        return StartedStep(items, tokens, rows, marks, timed)
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:

@@ -166,11 +166,6 @@ class Sequence:
         return self.num_computed_tokens < self.num_prefill_tokens
 
     @property
-    def in_transfer(self) -> bool:
-        """Its blocks may be read for, or filled by, another worker."""
-        return self.spec.mode == "prefill" or self.state is SequenceState.RESERVED
-
-    @property
     def _grammar_ended(self) -> bool:
         """The output is complete and nothing can follow it."""
         return self.grammar is not None and self.grammar.is_stopped

@@ -6,7 +6,11 @@ conversation crosses the connection. Whether blocks are fresh is seen in the map
 
 import os
 
+import numpy as np
+
 from shared.errors import ProtocolError
+from shared.kv.columns import pack_words
+from shared.kv.digest import digest_of
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
@@ -22,6 +26,8 @@ from shared.transfer.transport import TransferLimits
 
 class CopiedReads:
     """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
+
+    name = "mapped"
 
     def __init__(
         self,
@@ -83,12 +89,18 @@ class ShownPool:
         stays the caller's."""
         self.memory = memory
         self._pool = pool
+        self._probe = pack_words([digest_of(np.frombuffer(memory.probe, np.uint8))])
+
+    @property
+    def can_be_mapped(self) -> bool:
+        """Whether there is anything to show."""
+        return self.memory.holds_blocks or self._pool is not None
 
     async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         raise ProtocolError("this source sends no blocks; its pool is to be mapped")
 
     async def show_pool(self, stream: FrameStream) -> None:
-        await stream.send(Pool(self.memory.num_blocks))
+        await stream.send(Pool(self.memory.num_blocks, self._probe))
         table = self.memory.read_only()
         try:
             pool = [] if self._pool is None else [self._pool]

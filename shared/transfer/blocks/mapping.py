@@ -13,14 +13,16 @@ from typing import Any, Protocol
 
 from shared.errors import (
     BatonError,
+    CannotMapError,
     CorruptPieceError,
     KVTransferError,
     PeerLostError,
     ProtocolError,
 )
-from shared.kv.columns import Words
+from shared.kv.columns import Words, pack_words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.peer_memory import PeerTable
+from shared.kv.probe import Probed
 from shared.protocol import Attempt
 from shared.tasks import Tasks, settled
 from shared.transfer.blocks.manifest import Tags
@@ -28,6 +30,7 @@ from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Pool
 from shared.transfer.pull import open_attempt
 from shared.transfer.transport import PullRequest
+from shared.transfer_address import TransferAddress
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,10 @@ class BlockMover(Protocol):
 
     async def unmap(self, source: str) -> None:
         """Returns once nothing of that pool is mapped; nothing happens if it was not."""
+
+    async def probe(self, source: str) -> Probed:
+        """Read what follows the last block of a mapped pool, as blocks are read. CorruptPieceError
+        if it could not be done."""
 
     async def fetch(
         self,
@@ -69,18 +76,25 @@ class Mapping:
         self.source = source
         self._mover = mover
         self._table: PeerTable | None = None
+        self.probed: Probed | None = None
+        """what the first read of it brought, and how fast"""
 
     @property
     def stands(self) -> bool:
         return self._table is not None
 
     async def begin(self, pool: Pool, descriptors: list[int]) -> None:
-        """Map what the owner passed; closes the descriptors. PeerLostError if it is no pool."""
+        """Map what the owner passed; closes the descriptors. CannotMapError if that fails."""
         try:
             await self._mover.map(self.source, pool.num_blocks, descriptors[-1:])
+            self.probed = await self._mover.probe(self.source)
+            if pack_words([self.probed.digest]) != pool.probe:
+                raise CannotMapError("a probe of the source's pool read other bytes")
             self._table = PeerTable(pool.num_blocks, os.dup(descriptors[0]))
         except (OSError, ValueError) as error:
-            raise PeerLostError(f"the source's pool cannot be mapped: {error}") from None
+            raise CannotMapError(f"the source's pool cannot be mapped: {error}") from None
+        except (PeerLostError, CorruptPieceError) as error:
+            raise CannotMapError(str(error)) from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -123,9 +137,9 @@ class Mappings:
         self,
         mover: BlockMover,
         fingerprint: str,
-        connect: Callable[[str], Awaitable[FrameStream]],
+        connect: Callable[[TransferAddress], Awaitable[FrameStream]],
     ) -> None:
-        """`connect`: a stream to the source at an address, both ends introduced."""
+        """`connect`: a stream to the source, both ends introduced."""
         self._mover = mover
         self._fingerprint = fingerprint
         self._connect = connect
@@ -167,7 +181,7 @@ class Mappings:
     async def _stand(self, request: PullRequest, mapped: "asyncio.Future[Mapping]") -> None:
         """From the connection to its end; then nothing of the source's pool is mapped here."""
         try:
-            stream = await self._connect(request.source)
+            stream = await self._reach(request.source)
             try:
                 await self._map_over(stream, request, mapped)
             finally:
@@ -179,6 +193,12 @@ class Mappings:
                 damaged = not isinstance(error, KVTransferError)
                 mapped.set_exception(CorruptPieceError(str(error)) if damaged else error)
                 mapped.exception()  # whoever waited may have been cancelled
+
+    async def _reach(self, source: TransferAddress) -> FrameStream:
+        try:
+            return await self._connect(source)
+        except PeerLostError as error:
+            raise CannotMapError(str(error)) from None
 
     async def _map_over(
         self, stream: FrameStream, request: PullRequest, mapped: "asyncio.Future[Mapping]"

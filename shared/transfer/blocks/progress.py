@@ -49,6 +49,10 @@ class Progress:
 class Reads(Protocol):
     """Decode's end: how the blocks of one pull come into their destination."""
 
+    @property
+    def name(self) -> str:
+        """Of the way, as counters and traces call it."""
+
     async def bring(self) -> None:
         """Read what the ledger wants, and what it will want, until cancelled. Called when it is
         the pull's turn."""

@@ -1,7 +1,7 @@
-"""Blocks that are sent over the connection of the pull: from pool to socket to pool, no other copy.
+"""Blocks that are sent over the connection of the pull.
 
     Read       several in flight, each of at most `max_read_bytes`
-    Blocks     received straight into the destination; digested in a thread as they lie
+    Blocks     received into the destination; digested as they lie there
     Verify     the source compares the tags with its pool; it alone sees its generations
 
 A piece is asked for by itself, so the frames of a pull follow from the pieces alone and not from
@@ -15,13 +15,13 @@ from functools import partial
 from shared.errors import ProtocolError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import layer_groups
+from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.tasks import settled
 from shared.transfer.blocks.ledger import Versions
 from shared.transfer.blocks.manifest import Part, Tags
+from shared.transfer.blocks.payloads import Payloads
 from shared.transfer.blocks.progress import Progress
-from shared.transfer.blocks.views import block_views
-from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
     Blocks,
@@ -45,11 +45,14 @@ MAX_PAYLOAD_BYTES = 256 * 2**20
 class SentReads:
     """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
 
+    name = "tcp"
+
     def __init__(
         self,
         progress: Progress,
         stream: FrameStream,
-        digests: DigestThreads,
+        memory: KVMemory,
+        payloads: Payloads,
         traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
@@ -57,9 +60,9 @@ class SentReads:
         self._request = progress.request
         self._ledger = progress.ledger
         self._stream = stream
-        self._digests = digests
-        self._memory = digests.memory
-        self._groups = layer_groups(digests.memory.layout)
+        self._memory = memory
+        self._payloads = payloads
+        self._groups = layer_groups(memory.layout)
         self._traffic = traffic
         self._limits = limits
         self._in_flight: deque[Part] = deque()
@@ -118,13 +121,16 @@ class SentReads:
         self._progress.num_bytes += payload_bytes
 
     async def _fill(self, part: Part, tags: Tags) -> None:
-        """Receive a part into its destination; a thread digests it while the next arrives."""
+        """Receive a part into its destination; it is digested while the next arrives."""
         rows, _ = part.cells
-        block_ids = self._request.block_ids[rows]
         versions = self._ledger.begin(part)
-        views = block_views(self._memory, block_ids, self._groups.span(part.groups))
-        await self._stream.receive_into(views, self._moved)
-        digesting = self._digests.digests(block_ids, part.groups)
+        digesting = await self._payloads.receive(
+            self._stream,
+            self._request.attempt,
+            self._request.block_ids[rows],
+            part.groups,
+            self._moved,
+        )
         self._digesting.append(digesting)
         self._checks.create_task(self._check(part, versions, tags, digesting))
 
@@ -139,20 +145,20 @@ class SentReads:
 class SentBlocks:
     """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
 
-    def __init__(self, memory: KVMemory, traffic: Traffic) -> None:
-        self._memory = memory
-        self._groups = layer_groups(memory.layout)
+    def __init__(self, layout: KVLayout, payloads: Payloads, traffic: Traffic) -> None:
+        self._layout = layout
+        self._payloads = payloads
         self._traffic = traffic
 
     async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         """Reuse while they are sent is not noticed here: VERIFY comes later."""
         tags = offer.tags(part)
-        if tags is None or part.num_blocks * self._memory.layout.block_bytes > MAX_PAYLOAD_BYTES:
+        if tags is None or part.num_blocks * self._layout.block_bytes > MAX_PAYLOAD_BYTES:
             raise ProtocolError("a reader asks for blocks that are not published")
-        span = self._groups.span(part.groups)
-        payload = block_views(self._memory, tags.block_ids.tolist(), span)
+        frame = Blocks(part.first_block, *pack_tags(tags))
         moved = partial(self._traffic.move, offer.attempt)
-        await stream.send(Blocks(part.first_block, *pack_tags(tags)), payload, moved)
+        block_ids = tags.block_ids.tolist()
+        await self._payloads.send(stream, frame, block_ids, part.groups, moved)
 
     async def show_pool(self, stream: FrameStream) -> None:
         raise ProtocolError("this source sends its blocks; its pool cannot be mapped")

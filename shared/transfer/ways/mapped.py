@@ -22,6 +22,8 @@ from shared.transfer.readers import MAX_SESSIONS
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
 from shared.transfer.ways.folder import new_socket_name, remove_dead_sockets
+from shared.transfer.ways.way import OneWay
+from shared.transfer_address import NOWHERE, TransferAddress
 
 MAX_PATH_BYTES = 100
 """the kernel takes 107 bytes"""
@@ -38,14 +40,19 @@ class SocketListener:
         self._path: Path | None = None
 
     @property
-    def address(self) -> str:
+    def address(self) -> TransferAddress:
         """The absolute path of the socket."""
-        return "" if self._path is None else str(self._path)
+        return NOWHERE if self._path is None else TransferAddress(socket=str(self._path))
 
     def open(self) -> socket.socket:
         """Listen in the folder, which is made if it is absent; sockets that killed workers left
-        there are removed. SettingsError when its path is too long for a socket, OSError when
-        nothing can be made there."""
+        there are removed. SettingsError when its path is too long for a socket or there is no
+        pool to show, OSError when nothing can be made there."""
+        if not self.served.can_be_mapped:
+            raise SettingsError(
+                "--transport mapped: this GPU's driver lets no other worker map its memory; "
+                "--transport auto sends it over tcp"
+            )
         path = self._folder.absolute() / new_socket_name()
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise SettingsError(
@@ -63,9 +70,8 @@ class SocketListener:
         return self._socket
 
     def objection(self, sock: socket.socket) -> str:
-        """A peer of another user, unless either is root: pools are shown to nobody else."""
-        ours, theirs = os.geteuid(), peer_uid(sock)
-        return "" if ours == theirs or 0 in (ours, theirs) else "it runs as another user"
+        """A peer of another user: pools are shown to nobody else."""
+        return objection(sock)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -79,15 +85,22 @@ class SocketListener:
 class MappedWay:
     """Keeps the promise of `Way`; blocks are copied out of the source's pool."""
 
-    name = "mapped"
+    name = CopiedReads.name
 
     def __init__(self, layout: KVLayout, mover: BlockMover, terms: Terms) -> None:
         self._layout = layout
         self._terms = terms
         self.mappings = Mappings(mover, layout.fingerprint(), self.connect)
 
-    async def connect(self, source: str) -> FrameStream:
-        return await self._terms.introduce(await self._dial(source))
+    async def connect(self, source: TransferAddress) -> FrameStream:
+        """An owner of another user is not even spoken to: it would hang up."""
+        if not source.socket:
+            raise PeerLostError("the source cannot be mapped: it names no socket")
+        sock = await self._dial(source.socket)
+        if problem := objection(sock):
+            sock.close()
+            raise PeerLostError(f"the source cannot be mapped: {problem}")
+        return await self._terms.introduce(sock)
 
     def reads(self, progress: Progress, stream: FrameStream) -> CopiedReads:
         del stream  # no block crosses it
@@ -97,14 +110,16 @@ class MappedWay:
     async def close(self) -> None:
         await self.mappings.close()
 
-    async def _dial(self, source: str) -> socket.socket:
+    async def _dial(self, path: str) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
             async with asyncio.timeout(self._terms.limits.progress_timeout_s):
-                await asyncio.get_running_loop().sock_connect(sock, source)
+                await asyncio.get_running_loop().sock_connect(sock, path)
         except BaseException as error:
             sock.close()
+            if isinstance(error, FileNotFoundError):
+                raise PeerLostError(f"{path} is no socket here: another host?") from None
             if isinstance(error, OSError):
                 raise PeerLostError(f"the source cannot be reached: {error}") from None
             raise
@@ -125,9 +140,15 @@ def mapped_transport(
         incarnation,
         OfferTable(pool.memory, terms.limits.lease_s, terms.clock, mover),
         [SocketListener(pool, folder)],
-        MappedWay(pool.memory.layout, mover, terms),
+        OneWay(MappedWay(pool.memory.layout, mover, terms)),
         terms,
     )
+
+
+def objection(sock: socket.socket) -> str:
+    """To a peer of another user, unless either is root."""
+    ours, theirs = os.geteuid(), peer_uid(sock)
+    return "" if ours == theirs or 0 in (ours, theirs) else "it runs as another user"
 
 
 def peer_uid(sock: socket.socket) -> int:

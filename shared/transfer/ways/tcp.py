@@ -1,7 +1,7 @@
-"""KV blocks over TCP, staged in host memory: decode dials prefill once per attempt and pulls.
+"""KV blocks over TCP: decode dials prefill once per attempt and pulls.
 
-The bytes go from prefill's pool to the socket and from the socket to decode's pool; no other
-copy, no torch. See `pull` for decode's end of the conversation and `session` for prefill's.
+See `pull` for decode's end of the conversation and `session` for prefill's, `blocks.payloads` for
+where the bytes go.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import socket
 
 from shared.errors import PeerLostError
 from shared.kv.memory import KVMemory
+from shared.transfer.blocks.payloads import HostPayloads, Payloads
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.sent import SentBlocks, SentReads
 from shared.transfer.digest_threads import DigestThreads
@@ -16,6 +17,8 @@ from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import Digester, OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
+from shared.transfer.ways.way import OneWay
+from shared.transfer_address import NOWHERE, TransferAddress
 
 
 class PortListener:
@@ -27,12 +30,12 @@ class PortListener:
         self._socket: socket.socket | None = None
 
     @property
-    def address(self) -> str:
+    def address(self) -> TransferAddress:
         """host:port, as given and bound."""
         if self._socket is None:
-            return ""
+            return NOWHERE
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        return TransferAddress(port=f"{host}:{self._port}")
 
     def open(self) -> socket.socket:
         """Port 0 picks one. OSError when the port is taken."""
@@ -56,34 +59,39 @@ class PortListener:
 class TcpWay:
     """Keeps the promise of `Way`; blocks are sent over the connection of their pull."""
 
-    name = "tcp"
+    name = SentReads.name
 
-    def __init__(self, digests: DigestThreads, terms: Terms) -> None:
-        """`digests`: of what arrives; closed with the way."""
-        self._digests = digests
+    def __init__(self, memory: KVMemory, payloads: Payloads, terms: Terms) -> None:
+        """`payloads`: of this memory; closed with the way."""
+        self._memory = memory
+        self._payloads = payloads
         self._terms = terms
 
-    async def connect(self, source: str) -> FrameStream:
-        return await self._terms.introduce(await self._dial(source))
+    async def connect(self, source: TransferAddress) -> FrameStream:
+        if not source.port:
+            raise PeerLostError("the source cannot be reached: it listens at no port")
+        return await self._terms.introduce(await self._dial(source.port))
 
     def reads(self, progress: Progress, stream: FrameStream) -> SentReads:
         terms = self._terms
-        return SentReads(progress, stream, self._digests, terms.traffic, terms.limits)
+        return SentReads(
+            progress, stream, self._memory, self._payloads, terms.traffic, terms.limits
+        )
 
     async def close(self) -> None:
-        self._digests.close()
+        self._payloads.close()
 
-    async def _dial(self, source: str) -> socket.socket:
-        host, _, port = source.rpartition(":")
+    async def _dial(self, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._terms.limits.progress_timeout_s):
                 found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-                family, kind, protocol, _, address = found[0]
+                family, kind, protocol, _, place = found[0]
                 sock = socket.socket(family, kind, protocol)
                 try:
                     sock.setblocking(False)
-                    await loop.sock_connect(sock, address)
+                    await loop.sock_connect(sock, place)
                 except BaseException:
                     sock.close()
                     raise
@@ -98,16 +106,19 @@ def tcp_transport(
     *,
     listen_at: tuple[str, int] = ("127.0.0.1", 0),
     digester: Digester | None = None,
+    payloads: Payloads | None = None,
     terms: Terms | None = None,
 ) -> SocketTransport:
     """Between any two workers. `digester`: of blocks that are offered; default: threads of this
-    process, which know no steps."""
+    process, which know no steps. `payloads`: default: of blocks in host memory."""
     terms = terms or Terms()
-    digests = DigestThreads(memory)
+    if payloads is None or digester is None:
+        digests = DigestThreads(memory)
+        payloads, digester = payloads or HostPayloads(digests), digester or digests
     return SocketTransport(
         incarnation,
-        OfferTable(memory, terms.limits.lease_s, terms.clock, digester or digests),
-        [PortListener(SentBlocks(memory, terms.traffic), listen_at)],
-        TcpWay(digests, terms),
+        OfferTable(memory, terms.limits.lease_s, terms.clock, digester),
+        [PortListener(SentBlocks(memory.layout, payloads, terms.traffic), listen_at)],
+        OneWay(TcpWay(memory, payloads, terms)),
         terms,
     )

@@ -1,21 +1,24 @@
 """What differs between the ways by which blocks travel, one part for each end."""
 
 import socket
+from collections.abc import Sequence
 from typing import Protocol
 
 from shared.transfer.blocks.progress import Progress, Reads, Served
 from shared.transfer.frame_stream import FrameStream
+from shared.transfer.transport import PullRequest
+from shared.transfer_address import TransferAddress
 
 
 class Listener(Protocol):
-    """Prefill's end: where readers connect, and what they are served who came this way."""
+    """Prefill's end: where readers connect, and what those are served that came this way."""
 
     @property
     def served(self) -> Served: ...
 
     @property
-    def address(self) -> str:
-        """Where readers dial; empty unless open."""
+    def address(self) -> TransferAddress:
+        """Where readers dial; nowhere unless open."""
 
     def open(self) -> socket.socket:
         """Listen. OSError or SettingsError when it cannot."""
@@ -34,12 +37,46 @@ class Way(Protocol):
     def name(self) -> str:
         """As counters and traces call it."""
 
-    async def connect(self, source: str) -> FrameStream:
-        """A stream to the source at an address, both ends introduced. PeerLostError if there is
-        none."""
+    async def connect(self, source: TransferAddress) -> FrameStream:
+        """A stream to the source, both ends introduced. PeerLostError if there is none."""
 
     def reads(self, progress: Progress, stream: FrameStream) -> Reads:
         """How the blocks of a pull over such a stream come."""
 
     async def close(self) -> None:
         """The pulls have ended."""
+
+
+class Ways(Protocol):
+    """By which way a pull goes."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all that it may go by."""
+
+    async def of(self, request: PullRequest) -> Way:
+        """Decides for the source, if that is not decided. KVTransferError if none leads there."""
+
+    def decided(self, request: PullRequest) -> Way:
+        """What is decided for the source; else a way that a sign of life may go by."""
+
+    async def close(self) -> None:
+        """The pulls have ended."""
+
+
+class OneWay:
+    """Keeps the promise of `Ways` where there is no choice."""
+
+    def __init__(self, way: Way) -> None:
+        self.names = (way.name,)
+        self._way = way
+
+    async def of(self, request: PullRequest) -> Way:
+        return self.decided(request)
+
+    def decided(self, request: PullRequest) -> Way:
+        del request
+        return self._way
+
+    async def close(self) -> None:
+        await self._way.close()

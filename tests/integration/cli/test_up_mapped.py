@@ -1,4 +1,4 @@
-"""A cell whose workers map each other's pools: its folder, and another transport by name."""
+"""A cell whose workers can map each other: its folder goes with it; another transport by name."""
 
 import socket
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_cell_s_folder_goes_with_it(tmp_path: Path) -> None:
         folder = transfer_folder(cluster)
         assert folder.stat().st_mode & 0o777 == 0o700
         assert any(path.is_socket() for path in folder.iterdir())
-        assert "KV mapped" in cluster.log_tail()
+        assert "KV auto" in cluster.log_tail()
         assert transport_of_an_answer(cluster) == "mapped"
     assert not folder.exists()
 

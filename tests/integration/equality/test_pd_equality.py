@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import pool_of
 from shared.engine.layers.model import Model
@@ -97,7 +98,7 @@ class TinyModel:
             max_model_len=MAX_MODEL_LEN,
         )
         runner = ModelRunner(self.model, kv_pool, TiledAttention())
-        return Engine(runner, scheduler, recorder, memory, role)
+        return Engine(runner, scheduler, recorder, host_pool(memory), role)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestReco
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
+from shared.transfer_address import TransferAddress
 from tests.support.measured import Measured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
@@ -73,7 +74,7 @@ class ScriptedWorker:
         self.server = LinkServer(self._hello, self._receive, lambda _: None)
 
     def _hello(self) -> Hello:
-        address = "unused" if self.role == "prefill" else ""
+        address = TransferAddress("unused" if self.role == "prefill" else "")
         return Hello(
             VERSION, self.role, self.incarnation, POOL, load=IDLE, transfer_address=address
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.transfer_address import TransferAddress
 from tests.support.pairs.transfer_pair import ATTEMPT, RUN, TICKET, Kind, Pair, num_pools, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -25,12 +26,12 @@ def nothing_left_unclosed() -> Iterator[None]:
     assert [str(warning.message) for warning in warned] == []
 
 
-def dial(address: str) -> socket.socket:
-    if "/" in address:
+def dial(address: TransferAddress) -> socket.socket:
+    if address.socket:
         sock = socket.socket(socket.AF_UNIX)
-        sock.connect(address)
+        sock.connect(address.socket)
         return sock
-    host, _, port = address.rpartition(":")
+    host, _, port = address.port.rpartition(":")
     return socket.create_connection((host, int(port)))
 
 

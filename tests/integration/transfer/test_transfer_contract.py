@@ -14,6 +14,7 @@ from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.mapped import mapped_transport
 from shared.transfer.ways.tcp import tcp_transport
 from tests.support.pairs.transfer_pair import (
@@ -149,13 +150,16 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
     memory = KVMemory.create(layout, NUM_BLOCKS)
     stranger: KVTransport
     match pair.kind:
-        case "tcp":
+        case "tcp" | "staged":
             stranger = tcp_transport(memory, "d.2")
         case "mapped":
             assert pair.d.mover is not None
             stranger = mapped_transport(
                 ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
             )
+        case "auto":
+            assert pair.d.mover is not None
+            stranger = auto_transport(ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused"))
         case "memory":
             stranger = MemoryTransport(memory, "d.2", pair.network)
     with pytest.raises(PeerLostError, match="fingerprint"):

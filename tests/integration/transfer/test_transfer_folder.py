@@ -27,7 +27,7 @@ async def test_a_worker_removes_the_socket_of_one_that_was_killed(
 ) -> None:
     """And no file of a worker that lives, which does not notice; nor what is no socket of ours."""
     async with Pair("mapped") as pair:
-        place = Path(pair.p.transport.address).parent
+        place = Path(pair.p.transport.address.socket).parent
         killed, stopped = (owners.make("mapped", place, LAYOUT.block_bytes, 2) for _ in range(2))
         os.kill(killed.pid, signal.SIGKILL)
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -35,10 +35,10 @@ async def test_a_worker_removes_the_socket_of_one_that_was_killed(
         (place / f"{'0' * 16}.sock").touch()
         with socket.socket(socket.AF_UNIX) as foreign:
             foreign.bind(str(place / "foreign.sock"))
-        expected = set(place.iterdir()) - {Path(killed.address)}
+        expected = set(place.iterdir()) - {Path(killed.address.socket)}
         other = pair.side("p.2")
         await other.transport.start()
-        assert set(place.iterdir()) == expected | {Path(other.transport.address)}
+        assert set(place.iterdir()) == expected | {Path(other.transport.address.socket)}
         await other.close()
         assert set(place.iterdir()) == expected
     assert caplog.records == []

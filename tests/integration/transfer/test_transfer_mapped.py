@@ -175,7 +175,7 @@ async def test_a_first_reader_that_is_refused_spoils_nothing_for_the_next(pair: 
 
 async def test_the_socket_s_file_lives_as_long_as_the_transport(tmp_path: Path) -> None:
     async with Pair("mapped") as pair:
-        path = Path(pair.p.transport.address)
+        path = Path(pair.p.transport.address.socket)
         assert path.is_absolute()
         assert os.access(path, os.F_OK)
         await pair.p.transport.close()

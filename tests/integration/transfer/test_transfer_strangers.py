@@ -43,7 +43,7 @@ async def test_without_the_cell_s_secret_no_frame_of_a_pull_is_read(
     request = PullRequest(ATTEMPT, source.address, "p.1", TICKET, (0,))
     with pytest.raises(PeerLostError, match="another cell secret"):
         await reader_of.pull(request)
-    host, _, port = source.address.rpartition(":")
+    host, _, port = source.address.port.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(encode(OPEN, 0))
     async with asyncio.timeout(5):
@@ -85,5 +85,5 @@ async def test_another_user_is_hung_up_on_before_the_challenge(
 
 async def connected(pair: Pair, cell_secret: str) -> FrameStream:
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(pair.p.transport.address)
+    sock.connect(pair.p.transport.address.socket)
     return await Terms(cell_secret).introduce(sock)

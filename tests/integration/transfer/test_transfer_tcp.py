@@ -68,7 +68,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 @contextlib.asynccontextmanager
 async def proxy_before(pair: Pair) -> AsyncIterator[tuple[TcpProxy, str]]:
-    proxy = TcpProxy(pair.p.transport.address)
+    proxy = TcpProxy(pair.p.transport.address.port)
     try:
         yield proxy, await proxy.start()
     finally:
@@ -229,7 +229,7 @@ async def main():
     transport = tcp_transport(KVMemory.create(layout, 4), "p.1")
     await transport.start()
     transport.offer(Attempt("rid", 1), "ticket").publish(Piece(0, (1, 2), (0, 0)))
-    sys.stdout.write(transport.address + "\\n")
+    sys.stdout.write(transport.address.port + "\\n")
     sys.stdout.flush()
     await asyncio.sleep(600)
 
@@ -317,7 +317,7 @@ def encoded(*frames: Open | Read | Renew | Release) -> bytes:
 )
 async def test_a_stranger_is_hung_up_on_and_others_are_served(pair: Pair, sent: bytes) -> None:
     offer_two_pieces(pair, ATTEMPT)
-    host, _, port = pair.p.transport.address.rpartition(":")
+    host, _, port = pair.p.transport.address.port.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await introduce(reader, writer, "pull")
     writer.write(sent)

@@ -120,7 +120,7 @@ async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str
     )
     link.send(prompt)
     await link.take(Tokens)
-    host, _, port = link.link.peer.transfer_address.rpartition(":")
+    host, _, port = link.link.peer.transfer_address.port.rpartition(":")
     fingerprint = entry.pool.rpartition(":")[2]
     with closing(FrameStream(socket.create_connection((host, int(port))), 20.0)) as reader:
         await reader.introduce(Challenge("", "pull", VERSION, dials=True))

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -20,15 +20,21 @@ from shared.errors import CorruptPieceError, PeerLostError
 from shared.transfer.blocks.copied import CopiedReads, ShownPool
 from shared.transfer.blocks.manifest import Tags
 from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.blocks.payloads import HostPayloads
 from shared.transfer.blocks.progress import Progress
-from shared.transfer.frame_stream import FrameStream, Moved
+from shared.transfer.blocks.sent import SentBlocks
+from shared.transfer.digest_threads import DigestThreads
+from shared.transfer.frame_stream import FrameStream, Moved, SendMore
 from shared.transfer.frames import Frame, Open, encode
 from shared.transfer.memory import MemoryTransport
 from shared.transfer.offers import OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
 from shared.transfer.transport import TransferLimits
+from shared.transfer.ways.auto import AutoWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
+from shared.transfer.ways.tcp import PortListener, TcpWay
+from shared.transfer.ways.way import OneWay
 
 
 class Fault(Enum):
@@ -107,6 +113,27 @@ class FaultyStream(FrameStream):
         else:
             await super().send(frame)
 
+    @contextlib.asynccontextmanager
+    async def sending(self, frame: Frame, payload_bytes: int) -> AsyncIterator[SendMore]:
+        """Each piece of the payload goes in two halves, with `half_read` between them."""
+        fault = await self._plan.strike(type(frame).__name__.lower())
+        if fault is Fault.CLOSE:
+            cut(self._socket)
+        if fault is Fault.DROP:
+            self._num_sent += 1
+            yield _drop
+            return
+        async with super().sending(frame, payload_bytes) as send_more:
+
+            async def send_halves(payload: list[memoryview], moved: Moved) -> None:
+                first, second = self._halves_with(fault, payload)
+                await send_more(first, moved)
+                if await self._plan.strike("half_read") is Fault.CLOSE:
+                    cut(self._socket)
+                await send_more(second, moved)
+
+            yield send_halves
+
     async def _send_damaged(self, frame: Frame) -> None:
         async with self._sending:
             damaged = bytearray(encode(frame, self._num_sent))
@@ -117,11 +144,7 @@ class FaultyStream(FrameStream):
     async def _send_halves(self, frame: Frame, payload: Sequence[memoryview], fault: Fault) -> None:
         """The payload is read from the pool in two halves, with `half_read` between them."""
         async with self._sending:
-            views = _halves(payload)
-            if fault is Fault.CORRUPT:
-                damaged = bytearray(views[0][-1])
-                damaged[-1] ^= 1
-                views[0][-1] = memoryview(damaged)
+            views = self._halves_with(fault, payload)
             payload_bytes = sum(map(len, payload))
             head = encode(frame, self._num_sent, payload_bytes)
             self._num_sent += 1
@@ -129,6 +152,20 @@ class FaultyStream(FrameStream):
             if await self._plan.strike("half_read") is Fault.CLOSE:
                 cut(self._socket)
             await self._send_views(views[1])
+
+    def _halves_with(
+        self, fault: Fault, payload: Sequence[memoryview]
+    ) -> tuple[list[memoryview], list[memoryview]]:
+        first, second = _halves(payload)
+        if fault is Fault.CORRUPT:
+            damaged = bytearray(first[-1])
+            damaged[-1] ^= 1
+            first[-1] = memoryview(damaged)
+        return first, second
+
+
+async def _drop(payload: list[memoryview], moved: Moved) -> None:
+    del payload, moved
 
 
 class FaultyTerms(Terms):
@@ -180,7 +217,23 @@ def faulty_mapped_transport(
         incarnation,
         OfferTable(pool.memory, terms.limits.lease_s, terms.clock, mover),
         [SocketListener(pool, folder)],
-        FaultyMappedWay(pool.memory.layout, mover, terms),
+        OneWay(FaultyMappedWay(pool.memory.layout, mover, terms)),
+        terms,
+    )
+
+
+def faulty_auto_transport(
+    pool: ShownPool, incarnation: str, mover: BlockMover, folder: Path, terms: FaultyTerms
+) -> SocketTransport:
+    payloads = HostPayloads(DigestThreads(pool.memory))
+    sent = SentBlocks(pool.memory.layout, payloads, terms.traffic)
+    return SocketTransport(
+        incarnation,
+        OfferTable(pool.memory, terms.limits.lease_s, terms.clock, mover),
+        [SocketListener(pool, folder), PortListener(sent, ("127.0.0.1", 0))],
+        AutoWays(
+            FaultyMappedWay(pool.memory.layout, mover, terms), TcpWay(pool.memory, payloads, terms)
+        ),
         terms,
     )
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shared.engine.build import load_grammars
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import pool_of
 from shared.engine.layers.model import Model
@@ -71,9 +72,8 @@ class StructuredModel:
             ModelRunner(self.model, pool_of(memory).fill_(torch.nan), TiledAttention()),
             scheduler,
             sampler or Sampler(),
-            memory,
+            host_pool(memory),
             role,
-            None,
             grammars or load_grammars(self.checkpoint),
         )
 

@@ -1,10 +1,13 @@
 """The smallest damage a transfer can do, for tests that must see it."""
 
+from collections.abc import Sequence
+
 import torch
 
 from shared.kv.memory import KVMemory
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
+from shared.transfer_address import TransferAddress
 
 
 class OneUlpOff:
@@ -19,11 +22,11 @@ class OneUlpOff:
         self.on_release = transport.on_release
 
     @property
-    def name(self) -> str:
-        return self._transport.name
+    def ways(self) -> Sequence[str]:
+        return self._transport.ways
 
     @property
-    def address(self) -> str:
+    def address(self) -> TransferAddress:
         return self._transport.address
 
     @property

@@ -14,7 +14,7 @@ class MarkedDigests(DigestThreads):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.memory)
-        self._marks = engine.hand_overs.marks
+        self._marks = engine.kv_pool.marks
 
     def digests(
         self, block_ids: Sequence[int], groups: GroupRange, step: int | None = None

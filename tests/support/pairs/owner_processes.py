@@ -21,6 +21,7 @@ from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.transport import KVTransport
 from shared.transfer.ways.mapped import mapped_transport
 from shared.transfer.ways.tcp import tcp_transport
+from shared.transfer_address import TransferAddress
 from tests.support.pairs.transfer_pair import LAYOUT
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +31,7 @@ INCARNATION = "p.1"
 
 class OwnerProcess(NamedTuple):
     pid: int
-    address: str
+    address: TransferAddress
 
 
 class OwnerProcesses:
@@ -44,8 +45,8 @@ class OwnerProcesses:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{kind} {folder} {block_bytes} {num_blocks}\n")
         self._process.stdin.flush()
-        pid, address = self._process.stdout.readline().split()
-        return OwnerProcess(int(pid), address)
+        pid, port, path = self._process.stdout.readline().rstrip("\n").split(" ")
+        return OwnerProcess(int(pid), TransferAddress(port, path))
 
 
 @contextlib.contextmanager
@@ -103,7 +104,7 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
         offer = transport.offer(Attempt("rid", epoch), TICKET)
         offer.publish(Piece(0, block_ids, (0,) * num_blocks))
         offer.seal(TokenRun("rid", epoch, 0, (1,)))
-    sys.stdout.write(f"{os.getpid()} {transport.address}\n")
+    sys.stdout.write(f"{os.getpid()} {transport.address.port} {transport.address.socket}\n")
     sys.stdout.flush()
     await asyncio.sleep(600)
 

@@ -12,26 +12,36 @@ from typing import Literal
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.copies import Copies
 from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
+from shared.transfer.blocks.payloads import payloads_of
 from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
 from shared.transfer.ways.tcp import tcp_transport
+from shared.transfer_address import TransferAddress
 from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
     FaultyMemoryTransport,
     FaultyTerms,
+    faulty_auto_transport,
     faulty_mapped_transport,
 )
+from tests.support.fakes.staged_copies import StagedCopies
 
-Kind = Literal["memory", "tcp", "mapped"]
-KINDS: tuple[Kind, ...] = ("memory", "tcp", "mapped")
+Kind = Literal["memory", "tcp", "staged", "mapped", "auto"]
+KINDS: tuple[Kind, ...] = ("memory", "tcp", "staged", "mapped", "auto")
+"""staged: tcp where no block lies in the memory that a socket reads"""
+THAT_MAP = ("mapped", "auto")
+"""auto: of two workers that can map each other"""
 LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
 """of two layer groups"""
 NUM_BLOCKS = 24
+ARENA_BYTES = 5 * LAYOUT.block_bytes
+"""few, so that senders wait for room"""
 TICKET = "ticket"
 ATTEMPT = Attempt("rid", 1)
 RUN = TokenRun("rid", 1, 0, (42,))
@@ -61,20 +71,32 @@ class Side:
         self.terms = FaultyTerms(self.plan, limits)
         if kind == "tcp":
             self.transport = tcp_transport(self.memory, incarnation, terms=self.terms)
-        elif kind == "mapped":
-            self.mover = self._start_mover(source or self)
-            self.transport = faulty_mapped_transport(
-                ShownPool(self.memory), incarnation, self.mover, folder, self.terms
+        elif kind == "staged":
+            host = KVMemory.create(LAYOUT, NUM_BLOCKS, ARENA_BYTES)
+            self.memory.generations = host.generations
+            self.mover = self._start_mover(StagedCopies(self.memory, host))
+            self.transport = tcp_transport(
+                host,
+                incarnation,
+                digester=self.mover,
+                payloads=payloads_of(host, self.mover),
+                terms=self.terms,
             )
+        elif kind in ("mapped", "auto"):
+            terms_of_source = (source or self).terms
+            self.mover = self._start_mover(FaultyCopies(self.memory, self.terms, terms_of_source))
+            make = faulty_mapped_transport if kind == "mapped" else faulty_auto_transport
+            shown = ShownPool(self.memory)
+            self.transport = make(shown, incarnation, self.mover, folder, self.terms)
         else:
             self.transport = FaultyMemoryTransport(
                 self.plan, self.memory, incarnation, network, limits=limits
             )
         self.transport.on_release = self._release
 
-    def _start_mover(self, source: "Side") -> MoverClient:
+    def _start_mover(self, copies: Copies) -> MoverClient:
         ours, theirs = data_socket_pair()
-        Mover(theirs, FaultyCopies(self.memory, self.terms, source.terms)).start()
+        Mover(theirs, copies).start()
         return MoverClient(ours)
 
     async def close(self) -> None:
@@ -131,11 +153,13 @@ class Pair:
         attempt: Attempt = ATTEMPT,
         ticket: str = TICKET,
         incarnation: str = "p.1",
-        source: str = "",
+        source: TransferAddress | str = "",
     ) -> PullRequest:
         """Into d's blocks NUM_BLOCKS - 1 downwards."""
         block_ids = tuple(NUM_BLOCKS - 1 - logical for logical in range(num_blocks))
         source = source or self.p.transport.address
+        if isinstance(source, str):
+            source = TransferAddress(port=source)
         return PullRequest(attempt, source, incarnation, ticket, block_ids, num_present)
 
     def pull(self, num_blocks: int, num_present: int = 0) -> "asyncio.Task[Pulled]":

@@ -32,7 +32,7 @@ def test_default_is_one_prefill_and_one_decode_and_says_why() -> None:
     plan = make_plan({}, {}, CPU)
     assert plan.worker_names == ("prefill-0", "decode-0")
     assert plan.summary == (
-        "pd (the default on a CPU): 1 prefill, 1 decode; KV mapped; "
+        "pd (the default on a CPU): 1 prefill, 1 decode; KV auto; "
         "4 threads each (answers are not bit-exact; --threads 1 keeps them so)"
     )
 
@@ -45,19 +45,18 @@ def test_start_line_warns_only_of_threads_that_change_answers() -> None:
 @pytest.mark.parametrize(
     ("flags", "environ"), [({"transport": "tcp"}, {}), ({}, {"BATON_TRANSPORT": "tcp"})]
 )
-def test_kv_is_mapped_unless_another_transport_is_named(
+def test_a_cell_takes_the_transport_that_is_named(
     flags: dict[str, str], environ: dict[str, str]
 ) -> None:
     for topology in ("pd", None):
-        assert make_plan({}, {}, CPU, topology=topology).settings.handover.transport == "mapped"
+        assert make_plan({}, {}, CPU, topology=topology).settings.handover.transport == "auto"
         plan = make_plan(flags, environ, CPU, topology=topology)
         assert plan.settings.handover.transport == "tcp"
         assert "KV tcp" in plan.summary
-        workers = plan.processes("r", 1)[1:]
-        assert all("--transport" not in spec.flags for spec in workers)
-    assert make_plan({}, {}, CPU, topology="agg").settings.handover.transport == "tcp"
+        for spec in plan.processes("r", 1)[1:]:
+            assert spec.flags[spec.flags.index("--transport") + 1] == "tcp"
     for spec in make_plan({}, {}, CPU).processes("r", 1)[1:]:
-        assert spec.flags[spec.flags.index("--transport") + 1] == "mapped"
+        assert "--transport" not in spec.flags
 
 
 def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
@@ -91,7 +90,7 @@ def test_pd_on_several_gpus_does_what_it_says() -> None:
 
 def test_start_line_without_a_reason_has_none() -> None:
     plan = replace(make_plan({"threads": 1}, {}, CPU, topology="pd"), why="")
-    assert plan.summary == "pd: 1 prefill, 1 decode; KV mapped; 1 thread each"
+    assert plan.summary == "pd: 1 prefill, 1 decode; KV auto; 1 thread each"
 
 
 def test_agg_starts_decode_workers_only() -> None:
@@ -144,12 +143,10 @@ def test_specs_name_roles_and_give_every_process_the_settings() -> None:
         "pd",
         "--drain-s",
         "1.0",
-        "--transport",
-        "mapped",
     )
     assert decode.flags == (
         *("--model", "m", "--threads", "4", "--port", "0", "--worker-id", "decode-0-t"),
-        *("--drain-s", "1.0", "--transport", "mapped"),
+        *("--drain-s", "1.0"),
     )
     assert prefill.environment == {"BATON_REDIS": "unix:///r"}
 

@@ -164,7 +164,6 @@ class EngineLives(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for _ in range(4000):
-            self._end_copies()
             while self.engine.has_work:
                 self._observe(self.engine.step())
                 self.engine.check_integrity()
@@ -174,7 +173,7 @@ class EngineLives(RuleBasedStateMachine):
                 self._read(attempt)
                 self.live.discard(attempt)
                 self.engine.release(attempt)
-            if not self.engine.has_work and not self.engine.hand_overs.in_flight:
+            if not self.engine.has_work:
                 break
         assert not self.live and not self.engine.sequences
         load = self.engine.load()
@@ -206,7 +205,7 @@ class EngineLives(RuleBasedStateMachine):
             self.tables[attempt] = block_ids
             for index in range(num_present):
                 self._check_block(attempt, index, self.runner.kv[block_ids[index]])
-        for attempt, piece in [*output.staged, *(announced[:2] for announced in output.pieces)]:
+        for attempt, piece, _ in output.pieces:
             self.pieces.setdefault(attempt, []).append(piece)
             self._check_piece(attempt, piece)
         self.sealed.update(attempt for attempt, _ in output.sealed)
@@ -279,9 +278,6 @@ class EngineLives(RuleBasedStateMachine):
 
     def _stage(self) -> None:
         """Add other memory to the model's."""
-
-    def _end_copies(self) -> None:
-        """Until nothing is being copied."""
 
 
 class EngineLivesAhead(EngineLives):

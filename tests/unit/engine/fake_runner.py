@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.batch_tensors import BatchTensors
 from shared.engine.running.model_runner import OnStored, to_tensors
@@ -141,7 +142,7 @@ def fake_engine(
     )
     runner = FakeRunner(num_blocks, runs_ahead=runs_ahead)
     return Engine(
-        runner, scheduler, Sampler(), memory, "decode" if role == "decode" else "prefill"
+        runner, scheduler, Sampler(), host_pool(memory), "decode" if role == "decode" else "prefill"
     ), runner
 
 
@@ -166,7 +167,7 @@ def make_prompt(length: int, salt: int = 0) -> tuple[int, ...]:
 
 def steps(engine: Engine) -> Iterator[StepOutput]:
     """Until nothing is left to do and no KV is on its way."""
-    while engine.has_work or engine.hand_overs.in_flight:
+    while engine.has_work:
         if engine.has_work:
             yield engine.step()
         else:

@@ -47,7 +47,7 @@ FRAMES: list[Frame] = [
     Renew(),
     Renewed(),
     Refused("expired"),
-    Pool(64),
+    Pool(64, bytes(8)),
 ]
 
 

@@ -1,7 +1,7 @@
 """Stand-ins around a service that write down, in one list, everything that leaves it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from shared.protocol import (
 from shared.telemetry.tracing import NoSpans
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import OnRelease, Pulled, PullRequest
+from shared.transfer_address import TransferAddress
 from shared.worker.channel import Command, StepReport
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
@@ -93,13 +94,16 @@ class FakeOffer:
         self.journal.note("offer", "withdraw")
 
 
+FAKE = TransferAddress("fake:1")
+
+
 @dataclass
 class FakeTransport:
     """Offers are journalled; a pull ends when the test says how."""
 
     journal: Journal
-    name: str = "fake"
-    address: str = "fake:1"
+    ways: Sequence[str] = ("fake",)
+    address: TransferAddress = FAKE
     pulls: dict[Attempt, "asyncio.Future[Pulled]"] = field(default_factory=dict)
     quarantine: "asyncio.Event | None" = None
     """a cancelled pull returns only once this is set"""
@@ -205,7 +209,7 @@ def make_receive(
     *,
     incarnation: str = INC,
     prefill_incarnation: str = "prefill.1",
-    source: str = "fake:1",
+    source: TransferAddress = FAKE,
     ticket: str = "secret",
     **of_work: Any,
 ) -> Receive:

@@ -8,6 +8,7 @@ import pytest
 
 from shared.errors import ProtocolError
 from shared.protocol import VERSION, Assign, Hello, Receive, Sampling
+from shared.transfer_address import TransferAddress
 from shared.worker.acceptance import Acceptance
 from shared.worker.sessions import MAX_SESSIONS, Sessions
 from tests.unit.worker.fake_parts import make_assign, make_receive
@@ -39,8 +40,9 @@ def test_what_a_gateway_may_send_is_taken() -> None:
     assert ACCEPTANCE.rejection(assign(token_ids=tuple(range(64)))) is None
     assert ACCEPTANCE.rejection(assign(mode="local", reason="agg", ticket="")) is None
     assert ACCEPTANCE.rejection(receive()) is None
-    assert ACCEPTANCE.rejection(receive(source="[::1]:65535")) is None
-    assert ACCEPTANCE.rejection(receive(source="/run/baton/kv/1.sock")) is None
+    assert ACCEPTANCE.rejection(receive(source=TransferAddress("[::1]:65535"))) is None
+    assert ACCEPTANCE.rejection(receive(source=TransferAddress("h:1", "/kv.sock"))) is None
+    assert ACCEPTANCE.rejection(receive(source=TransferAddress(socket="/kv/1.sock"))) is None
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,14 @@ def test_a_bad_field_is_refused_by_its_name(change: dict[str, Any], place: str) 
 
 
 @pytest.mark.parametrize(
-    "source", ["", "host", "host:", ":1", "host:0", "host:65536", "h:x", "a/b", "/a\0"]
+    "source",
+    [
+        TransferAddress(),
+        *map(TransferAddress, ("host", "host:", ":1", "host:0", "host:65536", "h:x", "/a")),
+        *(TransferAddress("h:1", path) for path in ("a/b", "/a\0", "h:1")),
+    ],
 )
-def test_a_source_is_an_address(source: str) -> None:
+def test_a_source_is_an_address(source: TransferAddress) -> None:
     rejection = ACCEPTANCE.rejection(receive(source=source))
     assert rejection is not None and "source" in rejection.text
 

@@ -28,7 +28,7 @@ from tests.unit.worker.fake_parts import (
 pytestmark = pytest.mark.anyio
 A0, A1 = Attempt("r", 0), Attempt("r", 1)
 TOKEN_1 = make_run(0, 42)
-PULLED = Pulled(TOKEN_1, 640, 2, start_ns=100, sealed_ns=150, end_ns=200)
+PULLED = Pulled(TOKEN_1, 640, 2, start_ns=100, sealed_ns=150, end_ns=200, transport="fake")
 
 
 class Decode(Stage):
@@ -87,8 +87,8 @@ async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
 async def test_the_spans_say_when_kv_was_published_copied_and_adopted(decode: Decode) -> None:
     pulled = replace(PULLED, published_ns=120, copied_ns=190)
     events = (("published", 120), ("sealed", 150), ("copied", 190))
-    assert transfer_span(pulled, "fake").events == events
-    assert transfer_span(PULLED, "fake").events == (("sealed", 150),)
+    assert transfer_span(pulled).events == events
+    assert transfer_span(PULLED).events == (("sealed", 150),)
     decode.clock.advance(1.0)
     await decode.adopted()
     held = decode.state.attempts[A0]

@@ -26,6 +26,7 @@ from services.decode.service import DecodeService
 from services.prefill.service import PrefillService
 from shared.clock import ManualClock
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
@@ -168,7 +169,7 @@ def shared_memory_engine(role: Role) -> Engine:
         max_num_seqs=3,
         max_model_len=MAX_MODEL_LEN,
     )
-    return Engine(runner, scheduler, Sampler(), memory, role)
+    return Engine(runner, scheduler, Sampler(), host_pool(memory), role)
 
 
 class HandoverMachine(RuleBasedStateMachine):

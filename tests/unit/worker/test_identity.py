@@ -9,9 +9,8 @@ from shared.settings.groups import WorkerSettings
 from shared.worker.channel import Ready
 from shared.worker.identity import Identity
 
-READY = Ready(
-    1, KVLayout("m", "float32", 1, 2, 1, 16, 16), 8, 64, 512, EngineLoad(0, 0, 8, 8, 0, 0), 512
-)
+LAYOUT = KVLayout("m", "float32", 1, 2, 1, 16, 16)
+READY = Ready(1, LAYOUT, 8, None, 64, 512, EngineLoad(0, 0, 8, 8, 0, 0), 512)
 
 
 def address(advertise: str) -> tuple[str, int]:

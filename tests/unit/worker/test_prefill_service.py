@@ -148,13 +148,6 @@ def test_pieces_are_published_chunk_by_chunk(prefill: Prefill) -> None:
     assert prefill.journal.take("offer") == [("publish", 0, 7), ("publish", 1, 7)]
 
 
-def test_what_was_staged_is_published_as_it_lies_there(prefill: Prefill) -> None:
-    prefill.started()
-    prefill.journal.take()
-    prefill.inbox.on_event(make_report(staged=((A0, PIECE),)))
-    assert prefill.journal.take("offer") == [("publish", 0, None)]
-
-
 def test_end_instead_of_seal_when_token_1_was_the_last(prefill: Prefill) -> None:
     prefill.started()
     prefill.journal.take()

@@ -5,12 +5,14 @@ from dataclasses import fields
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.kv.block_hash import chain_hashes
 from shared.protocol import WORKER_CODEC, Assign, Attempt, Receive, Sampling, Work
+from shared.transfer_address import TransferAddress
 from shared.worker.channel import CHANNEL_CODEC, Add, Reserve
 
 ROOT, PROMPT = bytes(range(32)), tuple(range(40))
 SAMPLING = Sampling(8, temperature=0.5, stop_token_ids=(3,), logit_bias=((1, 0.5),), grammar="{}")
 WORK = Work(Attempt("r", 2), PROMPT, 38, ROOT, SAMPLING, "trace")
-MESSAGES = (Assign(WORK, "p.1", "prefill"), Receive(WORK, "d.1", "p.1", "host:1", "ticket"))
+SOURCE = TransferAddress("host:1", "/kv.sock")
+MESSAGES = (Assign(WORK, "p.1", "prefill"), Receive(WORK, "d.1", "p.1", SOURCE, "ticket"))
 
 
 def test_a_field_of_a_request_is_declared_in_work_alone() -> None:

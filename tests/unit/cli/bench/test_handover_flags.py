@@ -29,7 +29,7 @@ def test_both_cells_have_the_same_engine() -> None:
         assert plan.settings.kv.block_size == 32
         assert plan.settings.engine.threads == 4  # the pair's, though one worker could have eight
         assert plan.settings.network.port == 0
-    assert pd.settings.handover.transport == "mapped"
+    assert pd.settings.handover.transport == "auto"
 
 
 def test_a_named_checkpoint_keeps_its_weights() -> None:

@@ -53,7 +53,7 @@ def test_what_a_mark_says_is_written_and_later_groups_are_not(engine: Engine) ->
         kv = pool[blocks]
         written.append((not kv[:, :2].isnan().any(), not kv[:, 2:].isnan().any()))
 
-    engine.hand_overs.marks = Marks(groups.layer_ends, note)
+    engine.kv_pool.marks = Marks(groups.layer_ends, note)
     engine.on_scheduled = lambda output: blocks.extend(
         block for _, piece, _ in output.pieces for block in piece.block_ids
     )
@@ -96,7 +96,7 @@ def test_a_request_of_one_token_hands_nothing_over(engine: Engine) -> None:
     engine.add(spec_of(9, Sampling(max_tokens=1, temperature=0.0)))
     output = engine.step()
     assert output.ended and not output.pieces
-    assert not engine.hand_overs.marks._steps
+    assert not engine.kv_pool.marks._steps
 
 
 def test_a_twin_of_what_readers_know_changes_no_block_of_theirs(engine: Engine) -> None:
@@ -118,7 +118,7 @@ def test_a_twin_of_what_readers_know_changes_no_block_of_theirs(engine: Engine) 
 def test_a_step_that_ended_has_no_marks_any_more(engine: Engine) -> None:
     engine.add(spec_of(9))
     engine.step()
-    assert engine.hand_overs.marks.of_step(1, 1) is None
+    assert engine.kv_pool.marks.of_step(1, 1) is None
 
 
 def test_whoever_waits_goes_on_with_the_group_it_waits_for() -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from shared.engine.engine import Engine
-from shared.engine.handover.hand_overs import HandOvers
 from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import OnStored
@@ -51,7 +50,7 @@ def marked_engine() -> tuple[Engine, Steps]:
 
     engine, runner = fake_engine(6, prefix_cache=False, runs_ahead=True)
     runner.__class__ = Noting
-    engine.hand_overs = HandOvers(engine._pool, Marks((1,), steps.mark))
+    engine.kv_pool.marks = Marks((1,), steps.mark)
     return engine, steps
 
 
@@ -74,7 +73,7 @@ def test_the_mark_covers_the_step_that_ran_ahead_of_an_end() -> None:
     told: list[Any] = []
     engine.on_scheduled = lambda output: told.extend(marks_of(engine, output))
     blocks = reserve_behind(engine)
-    mark: Any = engine.hand_overs.marks.of_attempt(B)
+    mark: Any = engine.kv_pool.marks.of_attempt(B)
     assert told == [mark], "known before anybody is told of the blocks"
     writers = [number for number, step in enumerate(steps.blocks, 1) if step & set(blocks)]
     assert writers and max(writers) <= mark
@@ -84,7 +83,7 @@ def test_the_mark_covers_the_step_that_ran_ahead_of_an_end() -> None:
 
 
 def marks_of(engine: Engine, output: StepOutput) -> list[Any]:
-    return [engine.hand_overs.marks.of_attempt(attempt) for attempt, _, _ in output.reserved]
+    return [engine.kv_pool.marks.of_attempt(attempt) for attempt, _, _ in output.reserved]
 
 
 @pytest.mark.parametrize("end", ["adopt", "abort"])
@@ -95,12 +94,12 @@ def test_a_mark_is_forgotten_with_the_reservation(end: str) -> None:
         assert engine.adopt(B, TokenRun(*B, 0, (1,)))
     else:
         engine.abort(B)
-    assert engine.hand_overs.marks.of_attempt(B) is None
-    assert not engine.hand_overs.marks._attempts
+    assert engine.kv_pool.marks.of_attempt(B) is None
+    assert not engine.kv_pool.marks._attempts
 
 
 def test_a_pool_in_host_memory_has_no_marks() -> None:
     engine, _ = fake_engine(8)
     engine.reserve(make_spec("b", make_prompt(5), ENDS_EARLY, "decode"))
     assert engine.step().reserved
-    assert engine.hand_overs.marks.of_attempt(B) is None
+    assert engine.kv_pool.marks.of_attempt(B) is None

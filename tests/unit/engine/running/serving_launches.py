@@ -31,6 +31,7 @@ from triton.runtime import driver, jit
 
 from kernels.attention.prefill_plan import PrefillTile, prefill_tile
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers import paged_attention
 from shared.engine.layers.device_traits import DeviceTraits
 from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
@@ -238,7 +239,7 @@ def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
         max_num_seqs=case.max_seqs,
         max_model_len=case.longest,
     )
-    return Engine(runner, scheduler, sampler, memory, "decode"), runner
+    return Engine(runner, scheduler, sampler, host_pool(memory), "decode"), runner
 
 
 def requests(case: Case, source: random.Random) -> Iterator[SequenceSpec]:

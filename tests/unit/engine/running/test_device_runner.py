@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers.device_traits import DeviceTraits
 from shared.engine.layers.kernel_operations import KernelOperations
 from shared.engine.layers.kv_cache import pool_shape
@@ -116,7 +117,7 @@ def _engine(checkpoint: Checkpoint, runner: Runner, sampler: TokenSampler) -> En
         max_num_seqs=5,
         max_model_len=64,
     )
-    return Engine(runner, scheduler, sampler, memory, "decode")
+    return Engine(runner, scheduler, sampler, host_pool(memory), "decode")
 
 
 def _answers(engine: Engine) -> dict[str, list[int]]:

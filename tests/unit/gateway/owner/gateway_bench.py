@@ -39,6 +39,7 @@ from shared.state.records import Admission, AdmittedRequest, Finish, Outcome
 from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import TraceContext
+from shared.transfer_address import TransferAddress
 from tests.support.settings import settings_with
 
 POOL = "demo@0:fp"
@@ -91,7 +92,7 @@ class FakeWorker:
         self.greetings: list[Hello] = []
 
     def hello(self) -> Hello:
-        address = f"{self.name}:7" if self.role == "prefill" else ""
+        address = TransferAddress(f"{self.name}:7" if self.role == "prefill" else "")
         return Hello(
             VERSION, self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here"
         )

@@ -10,6 +10,7 @@ from shared.errors import AttemptError, OverloadedError
 from shared.protocol import Assign, Attempt, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
 from shared.state.records import RequestState
 from shared.telemetry import attributes as names
+from shared.transfer_address import TransferAddress
 from tests.unit.gateway.owner.gateway_bench import (
     Bench,
     FakeWorker,
@@ -54,7 +55,7 @@ async def test_a_request_travels_through_both_workers() -> None:
         assert receive.work == assign.work
         assert (receive.prefill_incarnation, receive.source, receive.ticket) == (
             p.incarnation,
-            "p0:7",
+            TransferAddress("p0:7"),
             assign.ticket,
         )
         p.tokens(0, 10)

@@ -16,6 +16,7 @@ import torch
 
 from services.cli.bench.engine.figures.figure import Figure
 from shared.engine.engine import Engine
+from shared.engine.handover.kv_pool import host_pool
 from shared.engine.running.model_runner import OnStored
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import HostTokens, SampledToken
@@ -109,7 +110,7 @@ def _engine(cell: WorkerStepCell) -> Engine:
         max_num_seqs=cell.num_sequences,
         max_model_len=cell.longest,
     )
-    engine = Engine(_NoModel(), scheduler, _NoSampler(), memory, "decode")
+    engine = Engine(_NoModel(), scheduler, _NoSampler(), host_pool(memory), "decode")
     engine.step_clock.warm()  # so that learning from steps is part of each
     return engine
 
