@@ -334,13 +334,17 @@ def test_recreate_takes_no_limits_of_a_rolling_update(releases: dict[str, Releas
     assert decode["spec"]["strategy"] == {"type": "Recreate"}
 
 
+GIVEN_BY_SCRAPES = {"namespace", "pod"}
+"""labels that a monitor's targets have"""
+
+
 def unknown_in(query: str) -> set[str]:
     """Metrics and labels of a query that the gateway does not export."""
     load = Load(1, 0, 0, 0, 4, 4, 0, 0)
     metrics = GatewayMetrics(lambda: [WorkerSample("d", "decode", load, {}, {})])
     exported = set(re.findall(r"\bbaton_\w+|(?<=[{,])\w+(?==)", metrics.text().decode()))
     named = set(re.findall(r"\bbaton_\w+|(?<=[{,])\w+(?==)|(?<=by \()\w+", query))
-    return named - exported - {"namespace"}
+    return named - exported - GIVEN_BY_SCRAPES
 
 
 def test_autoscalers_ask_for_metrics_that_exist(releases: dict[str, Release]) -> None:
@@ -348,12 +352,12 @@ def test_autoscalers_ask_for_metrics_that_exist(releases: dict[str, Release]) ->
         item["spec"]["triggers"][0]["metadata"]["query"]
         for item in releases["keda"].of_kind("ScaledObject")
     ]
-    assert len(queries) == 2
-    assert [unknown_in(query) for query in queries] == [set(), set()]
-    assert unknown_in('sum(max by (pod) (baton_queued{role="x",kind="y"}))') == {
+    assert len(queries) == 3
+    assert [unknown_in(query) for query in queries] == [set()] * 3
+    assert unknown_in('sum(max by (node) (baton_queued{role="x",kind="y"}))') == {
         "baton_queued",
         "kind",
-        "pod",
+        "node",
     }
 
 

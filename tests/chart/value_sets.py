@@ -43,7 +43,13 @@ PD_RDMA: Values = {
 }
 
 KEDA: Values = {
-    "gateway": {"replicas": 3},
+    "gateway": {
+        "autoscaling": {
+            "mode": "keda",
+            "fallbackReplicas": 3,
+            "prometheus": {"serverAddress": "http://prometheus:9090"},
+        }
+    },
     "prefill": {
         "autoscaling": {
             "mode": "keda",
