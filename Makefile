@@ -65,7 +65,7 @@ check-imports: install
 check-rules: install
 	$(BIN)/python -m tests.rules
 
-test: install ## run all tests; what needs a GPU or a newer Redis than the bundled one may be skipped
+test: install ## run all tests; what needs a GPU, promtool or a newer Redis than the bundled one may be skipped
 	@$(BIN)/python -m tests.support.redis_server
 	@status=0; export SKIP_LEDGER=$$(mktemp); \
 	for part in "-m 'not alone' -n $(JOBS) --dist loadfile" "-m alone"; do \

@@ -4,6 +4,7 @@ Imports nothing that a GPU machine with only torch, triton and pytest lacks.
 """
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from tests.support.clock import ClockTests
 from tests.support.interpreter import patch_once
 from tests.support.measured import Measured, MeasuredLines, Record
-from tests.support.skip_ledger import GPU, SkipLedger, skip
+from tests.support.skip_ledger import GPU, PROMTOOL, SkipLedger, skip
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -40,6 +41,7 @@ def measured(record_property: Record) -> Measured:
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     num_gpus, no_redis = _num_gpus(items), _redis_not_here(items)
+    no_promtool = _promtool_not_here(items)
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
@@ -53,6 +55,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         for mark in item.iter_markers("needs_redis"):
             if mark.args[0] in no_redis:
                 skip(item, mark.args[0], "needs a Redis newer than the bundled one on PATH")
+        if no_promtool and item.get_closest_marker("needs_promtool"):
+            skip(item, PROMTOOL, "needs promtool, of Prometheus, on PATH")
 
 
 def _is_gpu_test(item: pytest.Item) -> bool:
@@ -91,6 +95,16 @@ def _redis_not_here(items: Sequence[pytest.Item]) -> frozenset[str]:
         raise pytest.UsageError(
             f"REQUIRE_REDIS, and there is no {' and no '.join(sorted(missing))} here"
         )
+    return missing
+
+
+def _promtool_not_here(items: Sequence[pytest.Item]) -> bool:
+    """Where all must be exercised that is an error."""
+    if not any(item.get_closest_marker("needs_promtool") for item in items):
+        return False
+    missing = shutil.which("promtool") is None
+    if missing and os.environ.get("REQUIRE_PROMTOOL"):
+        raise pytest.UsageError("REQUIRE_PROMTOOL, and there is no promtool here")
     return missing
 
 

@@ -1,19 +1,21 @@
 """What a run of the tests did not exercise, and why: counted, named last, never silent.
 
-Two things may be away: GPUs, and a Redis newer than the bundled one. Any other skipped test fails
-the run. `make test` is several runs: each adds its counts to the file that `SKIP_LEDGER` names,
-and `python -m tests.support.skip_ledger FILE` says the sum.
+Three things may be away: GPUs, a Redis newer than the bundled one, and Prometheus' promtool. Any
+other skipped test fails the run. `make test` is several runs: each adds its counts to the file
+that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger FILE` says the sum.
 """
 
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 LEDGER = "SKIP_LEDGER"
 GPU = "GPU"
+PROMTOOL = "promtool"
 
 
 class SkipLedger:
@@ -45,7 +47,7 @@ class SkipLedger:
         if hasattr(config, "workerinput"):
             return
         for nodeid in self._others:
-            sys.stdout.write(f"neither a GPU nor a Redis is missing, yet skipped: {nodeid}\n")
+            sys.stdout.write(f"no GPU, Redis or promtool is missing, yet skipped: {nodeid}\n")
         sys.stdout.write(sentence(self._allowed))
         if os.environ.get(LEDGER):
             with Path(os.environ[LEDGER]).open("a", encoding="utf-8") as file:
@@ -60,8 +62,15 @@ def skip(item: pytest.Item, name: str, reason: str) -> None:
 
 def sentence(counts: Counter[str]) -> str:
     said = [f"{name} ({count} tests)" for name, count in sorted(counts.items()) if count]
-    cure = "; for Redis: apt-get install redis-server" if set(counts) - {GPU} else ""
-    return f"not exercised: {', '.join(said)}{cure}\n" if said else "nothing was skipped\n"
+    cures = "".join(f"; for {what}: apt-get install {package}" for what, package in _cures(counts))
+    return f"not exercised: {', '.join(said)}{cures}\n" if said else "nothing was skipped\n"
+
+
+def _cures(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    if set(names) - {GPU, PROMTOOL}:
+        yield "Redis", "redis-server"
+    if PROMTOOL in names:
+        yield PROMTOOL, "prometheus"
 
 
 def main(path: str) -> int:

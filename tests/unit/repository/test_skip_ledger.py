@@ -20,10 +20,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "newer" in item.name:
             skip(item, "Redis 7", "none here")
+        if "query" in item.name:
+            skip(item, "promtool", "none here")
         if "gpu" in item.name:
             skip(item, "GPU", "none here")
 """
-ALLOWED = "def test_newer(): assert False\ndef test_gpu(): assert False\ndef test_runs(): pass\n"
+ALLOWED = """
+def test_newer(): assert False
+def test_gpu(): assert False
+def test_query(): assert False
+def test_runs(): pass
+"""
 OTHER = "import pytest\ndef test_other(): pytest.skip('no reason')\n"
 
 
@@ -47,8 +54,10 @@ def test_what_may_be_skipped_is_named_and_counted(tmp_path: Path, options: tuple
     for _ in range(2):
         result = run(tmp_path, ALLOWED, *options)
         assert result.returncode == 0, result.stdout
-        last = "not exercised: GPU (1 tests), Redis 7 (1 tests); for Redis: apt-get install"
-        assert last in result.stdout.splitlines()[-1]
+        last = result.stdout.splitlines()[-1]
+        assert "not exercised: GPU (1 tests), Redis 7 (1 tests), promtool (1 tests)" in last
+        assert "for Redis: apt-get install redis-server" in last
+        assert "for promtool: apt-get install prometheus" in last
     total = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "tests.support.skip_ledger", tmp_path / "ledger"],
         cwd=ROOT,
@@ -56,7 +65,7 @@ def test_what_may_be_skipped_is_named_and_counted(tmp_path: Path, options: tuple
         text=True,
         check=True,
     )
-    assert "GPU (2 tests), Redis 7 (2 tests)" in total.stdout
+    assert "GPU (2 tests), Redis 7 (2 tests), promtool (2 tests)" in total.stdout
 
 
 def test_any_other_skipped_test_fails_the_run(tmp_path: Path) -> None:
