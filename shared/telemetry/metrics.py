@@ -31,6 +31,8 @@ DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(14))
 REFUSALS = ("away", "refuses_writes")
 """why Redis admits nobody"""
 OUTCOMES = ("done", "failed", "cancelled")
+ATTEMPT_REASONS = ("first", "link_lost", "stalled", "kv_transfer", "source_lost")
+"""those that alerts ask for: shown from the start, or the first of them would be no increase"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class _GatewayCollector(Collector):
             None,
             ["reason"],
         )
-        for reason, value in {"first": 0, **facts.attempts}.items():
+        for reason, value in {**dict.fromkeys(ATTEMPT_REASONS, 0), **facts.attempts}.items():
             attempts.add_metric([reason], value)
         yield attempts
         refused = CounterMetricFamily(

@@ -24,8 +24,11 @@ class Result:
     values: Mapping[str, float]
 
 
-def contradicted(series: Series, results: Iterable[Result]) -> str:
-    """What Prometheus says against it; empty when every result is so."""
+def contradicted(
+    series: Series, results: Iterable[Result], rules: Mapping[str, Any] | None = None
+) -> str:
+    """What Prometheus says against it; empty when every result is so. Rules in the form of a rule
+    file or of a PrometheusRule's spec are evaluated all the while."""
     expressions = [
         {
             "expr": result.query,
@@ -36,22 +39,23 @@ def contradicted(series: Series, results: Iterable[Result]) -> str:
         }
         for result in results
     ]
-    return _run({"promql_expr_test": expressions}, series)
-
-
-def _run(test: Mapping[str, Any], series: Series) -> str:
-    """YAML takes JSON as it is."""
     inputs = [{"series": name, "values": values} for name, values in series.items()]
     every = f"{SCRAPE_S}s"
-    tests = [{"interval": every, "input_series": inputs, **test}]
-    file = {"evaluation_interval": every, "tests": tests}
+    test = {"interval": every, "input_series": inputs, "promql_expr_test": expressions}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tests.yaml"
-        path.write_text(json.dumps(file), encoding="utf-8")
-        done = subprocess.run(  # noqa: S603
-            ["promtool", "test", "rules", path],  # noqa: S607
+        _write(Path(folder) / "rules.yaml", rules or {"groups": []})
+        file = {"rule_files": ["rules.yaml"], "evaluation_interval": every, "tests": [test]}
+        _write(Path(folder) / "tests.yaml", file)
+        done = subprocess.run(
+            ["promtool", "test", "rules", "tests.yaml"],  # noqa: S607
+            cwd=folder,
             capture_output=True,
             text=True,
             check=False,
         )
     return done.stdout + done.stderr if done.returncode else ""
+
+
+def _write(path: Path, file: Mapping[str, Any]) -> None:
+    """YAML takes JSON as it is."""
+    path.write_text(json.dumps(file), encoding="utf-8")

@@ -3,12 +3,13 @@
 import copy
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from shared.protocol import Load
-from shared.telemetry.metrics import GatewayMetrics
+from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.worker_metrics import WorkerSample
 from tests.chart import invariants, process_rules
 from tests.chart.reachability import outward_ports, traffic_is_what_baton_needs
@@ -334,26 +335,29 @@ def test_recreate_takes_no_limits_of_a_rolling_update(releases: dict[str, Releas
     assert decode["spec"]["strategy"] == {"type": "Recreate"}
 
 
-GIVEN_BY_SCRAPES = {"namespace", "pod"}
-"""labels that a monitor's targets have"""
+GIVEN_BY_SCRAPES = {"namespace", "pod", "deployment"}
+"""labels that targets of a monitor, or of kube-state-metrics, have"""
 
 
 def unknown_in(query: str) -> set[str]:
     """Metrics and labels of a query that the gateway does not export."""
     load = Load(1, 0, 0, 0, 4, 4, 0, 0)
-    metrics = GatewayMetrics(lambda: [WorkerSample("d", "decode", load, {}, {})])
+    facts = partial(GatewayFacts, worker_totals={"loop_failures:beat": 1})
+    metrics = GatewayMetrics(lambda: [WorkerSample("d", "decode", load, {}, {})], facts)
     exported = set(re.findall(r"\bbaton_\w+|(?<=[{,])\w+(?==)", metrics.text().decode()))
     named = set(re.findall(r"\bbaton_\w+|(?<=[{,])\w+(?==)|(?<=by \()\w+", query))
     return named - exported - GIVEN_BY_SCRAPES
 
 
-def test_autoscalers_ask_for_metrics_that_exist(releases: dict[str, Release]) -> None:
+def test_autoscalers_and_rules_ask_for_metrics_that_exist(releases: dict[str, Release]) -> None:
     queries = [
         item["spec"]["triggers"][0]["metadata"]["query"]
         for item in releases["keda"].of_kind("ScaledObject")
     ]
     assert len(queries) == 3
-    assert [unknown_in(query) for query in queries] == [set()] * 3
+    (rules,) = releases["everything"].of_kind("PrometheusRule")
+    queries += [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert {query: unknown_in(query) for query in queries if unknown_in(query)} == {}
     assert unknown_in('sum(max by (node) (baton_queued{role="x",kind="y"}))') == {
         "baton_queued",
         "kind",

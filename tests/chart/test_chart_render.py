@@ -59,6 +59,7 @@ def test_kubernetes_takes_every_object(
         ("ScaledObject", ("spec", "minReplicas"), 1),
         ("ServiceMonitor", ("spec", "endpoints", 0, "port"), 80),
         ("PodMonitor", ("spec", "endpoints"), []),
+        ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "alert"), "both"),
     ],
 )
 def test_a_wrong_object_is_found(

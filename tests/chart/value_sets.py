@@ -189,6 +189,7 @@ EVERYTHING: Values = {
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "podMonitor": {"enabled": True},
+        "rules": {"enabled": True, "labels": {"release": "prometheus"}},
     },
     "redis": {"port": 6400, "priorityClassName": "serving"},
 }

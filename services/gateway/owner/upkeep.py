@@ -15,6 +15,8 @@ from shared.state.reaper import Reaper
 from shared.state.records import RequestRecords
 
 PREFIX_INTERVAL_S = 0.25
+BEAT_LOOP = "beat"
+"""An alert of the chart asks for its failures: they say that Redis is away."""
 
 
 class Upkeep:
@@ -40,7 +42,7 @@ class Upkeep:
         self.loops = Loops()
 
     def start(self) -> None:
-        self.loops.start("beat", self.beat, BEAT_INTERVAL_S)
+        self.loops.start(BEAT_LOOP, self.beat, BEAT_INTERVAL_S)
         self.loops.start("prefixes", self.follow_prefixes, PREFIX_INTERVAL_S)
 
     async def close(self) -> None:

@@ -52,7 +52,8 @@ def test_zeros_are_there_before_any_worker() -> None:
     for outcome in ("done", "failed", "cancelled"):
         assert found["baton_requests_total", (("outcome", outcome),)] == 0
     assert found["baton_preemptions_total", ()] == 0
-    assert found["baton_attempts_total", (("reason", "first"),)] == 0
+    for reason in ("first", "link_lost", "stalled", "kv_transfer", "source_lost"):
+        assert found["baton_attempts_total", (("reason", reason),)] == 0
 
 
 def test_a_workers_words_get_its_name_and_role() -> None:
