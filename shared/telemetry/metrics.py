@@ -31,7 +31,10 @@ DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(14))
 REFUSALS = ("away", "refuses_writes")
 """why Redis admits nobody"""
 OUTCOMES = ("done", "failed", "cancelled")
-ATTEMPT_REASONS = ("first", "link_lost", "stalled", "kv_transfer", "source_lost")
+ATTEMPT_REASONS = (
+    *("first", "link_lost", "stalled", "handback_killed"),
+    *("kv_transfer", "source_lost"),
+)
 """those that alerts ask for: shown from the start, or the first of them would be no increase"""
 
 

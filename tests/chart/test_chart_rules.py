@@ -129,7 +129,7 @@ def in_peace(target: str) -> Series:
             'baton_loop_failures_total{loop="dial"}': "0+9x120",
             **lost,
             'baton_attempts_total{reason="first"}': "0+40x120",
-            'baton_attempts_total{reason="handback_drain"}': "0+1x120",
+            'baton_attempts_total{reason="handback_draining"}': "0+1x120",
             'baton_attempts_total{reason="source_lost"}': "0+0x23 1+0x15 2+0x80",
         },
     )
@@ -183,6 +183,10 @@ EVENTS: dict[str, tuple[Series, str]] = {
         "",
     ),
     "a worker is gone": (PEACE | {attempts("link_lost"): "0+0x40 4+0x120"}, "BatonWorkerLost"),
+    "an engine is killed": (
+        PEACE | {attempts("handback_killed"): "0+0x40 4+0x120"},
+        "BatonWorkerLost",
+    ),
     "a worker is silent": (PEACE | {attempts("stalled"): "0+0x40 1+0x120"}, "BatonWorkerLost"),
     "hand-overs break": (PEACE | {attempts("kv_transfer"): "0+1x120"}, "BatonHandoversFail"),
 }
@@ -220,8 +224,9 @@ def test_every_alert_has_an_event() -> None:
         ("BatonRedisAway", r"1m", "5m", "Redis is replaced"),
         ("BatonRedisAway", r"^max", "min", "Redis is away for a gateway"),
         ("BatonWorkerLost", r"\|stalled", "", "a worker is silent"),
+        ("BatonWorkerLost", r"\|handback_killed", "", "an engine is killed"),
         ("BatonWorkerLost", r"link_lost", "", "a worker is gone"),
-        ("BatonWorkerLost", r"link_lost\|stalled", ".*", "peace"),
+        ("BatonWorkerLost", r"link_lost.*killed", ".*", "peace"),
         ("BatonHandoversFail", r"0\.01", "0", "peace"),
         ("BatonHandoversFail", r"kv_transfer\|", "", "hand-overs break"),
     ],

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import redis
 
+from services.gateway.owner.upkeep import BEAT_LOOP
 from shared.protocol import Message, Tokens
 from shared.state.embedded import EmbeddedRedis
 from tests.e2e.cluster import BATON, Cluster, Stream
@@ -232,6 +233,9 @@ def lose_redis(cell: Cell, fault: str) -> None:
 
 def bring_back_redis(cell: Cell, cluster: Cluster, fault: str) -> None:
     if fault == "killed":
+        # What the chart's alert that Redis is away reads.
+        name, labels = "baton_loop_failures_total", f'loop="{BEAT_LOOP}"'
+        cluster.wait(lambda: cluster.samples(name)[labels] > 0)
         cell.redis.restart()
     elif fault == "frozen":
         os.kill(cell.redis.pid, signal.SIGCONT)

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shared.engine.counters import EngineCounters
 from shared.protocol import Load
-from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
+from shared.telemetry.metrics import ATTEMPT_REASONS, GatewayFacts, GatewayMetrics
 from shared.telemetry.worker_metrics import COUNTERS, WorkerSample
 
 LOAD = Load(512, 7, 2, 1, 100, 60, 30, 10, step_error=0.04)
@@ -52,7 +52,7 @@ def test_zeros_are_there_before_any_worker() -> None:
     for outcome in ("done", "failed", "cancelled"):
         assert found["baton_requests_total", (("outcome", outcome),)] == 0
     assert found["baton_preemptions_total", ()] == 0
-    for reason in ("first", "link_lost", "stalled", "kv_transfer", "source_lost"):
+    for reason in ATTEMPT_REASONS:
         assert found["baton_attempts_total", (("reason", reason),)] == 0
 
 
