@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from services.gateway.owner.upkeep import BEAT_LOOP
 from tests.chart.promtool import Result, Series, contradicted
 from tests.chart.release import component, render
 from tests.chart.value_sets import KEDA
@@ -14,6 +15,8 @@ from tests.chart.value_sets import KEDA
 pytestmark = pytest.mark.needs_promtool
 
 GATEWAY_A, GATEWAY_B = "rel-baton-gateway-7c9f-a1b2c", "rel-baton-gateway-7c9f-d3e4f"
+BEATS = f'baton_loop_failures_total{{namespace="ns",pod="{GATEWAY_A}",loop="{BEAT_LOOP}"}}'
+"""failures: a gateway counts them while Redis is away"""
 ALWAYS = "x40"
 LOST_AFTER_2_MIN = "x8 stale"
 Worker = tuple[str, str, int, float]
@@ -85,6 +88,17 @@ CASES = {
         told(GATEWAY_A, 0, IDLE), 3, {"gateway": 0.0, "prefill": 0.0, "decode": 0.0}
     ),
     "no workers": Case(told(GATEWAY_A, 3, ()), 3, {"gateway": 3, "prefill": 0.0, "decode": 0.0}),
+    "Redis was away for a while": Case(
+        told(GATEWAY_A, 3, ()) | {BEATS: "0+0x4 9+0x40"},
+        3,
+        {"gateway": 3, "prefill": 0.0, "decode": 0.0},
+    ),
+    "new gateways, and no Redis to find workers by": Case(
+        told(GATEWAY_A, 3, ()) | {BEATS: "0+3x40"}, 3, {"gateway": 3}
+    ),
+    "no Redis": Case(
+        told(GATEWAY_A, 10, WORKERS) | {BEATS: "0+3x40"}, 3, {"gateway": 10, **ONE_RELEASE}
+    ),
     "a pod whose name was cut": Case(
         told("r" * 45 + "-gateway-1234" + "a1b2c", 10, WORKERS),
         3,
@@ -139,6 +153,8 @@ WRONG = [
             (r"or .*", "or vector(0)", "the only gateway is just lost"),
             (r"or .*", "or vector(0)", "no gateway ever"),
             (r" or .*", "", "no workers"),
+            (r" unless .*", ")", "new gateways, and no Redis to find workers by"),
+            (r" > 0", "", "Redis was away for a while"),
         )
     ),
 ]

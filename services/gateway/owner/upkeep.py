@@ -16,7 +16,7 @@ from shared.state.records import RequestRecords
 
 PREFIX_INTERVAL_S = 0.25
 BEAT_LOOP = "beat"
-"""An alert of the chart asks for its failures: they say that Redis is away."""
+"""The chart's autoscalers and alerts ask for its failures: they say that Redis is away."""
 
 
 class Upkeep:
