@@ -125,6 +125,10 @@ capabilities:
 - name: shm
   mountPath: /dev/shm
 {{- end }}
+{{- if include "baton.transferDir" . }}
+- name: transfer
+  mountPath: {{ include "baton.transferDir" . }}
+{{- end }}
 {{- if .root.Values.modelVolume.existingClaim }}
 - name: models
   mountPath: {{ .root.Values.modelVolume.mountPath }}
@@ -153,6 +157,10 @@ capabilities:
 {{- if ne .role "gateway" }}
 - name: shm
   emptyDir: {medium: Memory, sizeLimit: {{ (get .root.Values .role).shmSize }}}
+{{- end }}
+{{- if include "baton.transferDir" . }}
+- name: transfer
+  hostPath: {path: {{ .root.Values.transfer.hostPath | quote }}, type: Directory}
 {{- end }}
 {{- with .root.Values.modelVolume.existingClaim }}
 - name: models

@@ -16,6 +16,7 @@ better: the role's ports, its device, its pod's address. Takes {root, role}. */}
 {{- else -}}
 {{- if not $settings.workerId }}{{ $_ := set $settings "workerId" "$(POD_NAME)" }}{{ end -}}
 {{- if not $settings.workerAdvertise }}{{ $_ := set $settings "workerAdvertise" (printf "$(POD_IP):%v" $settings.workerPort) }}{{ end -}}
+{{- with include "baton.transferDir" . }}{{ $_ := set $settings "transferDir" . }}{{ end -}}
 {{- if eq .role "decode" -}}
 {{- $unused = concat $unused (list "transferPort" "transferAdvertise") -}}
 {{- else if not $settings.transferAdvertise -}}
@@ -26,6 +27,12 @@ better: the role's ports, its device, its pod's address. Takes {root, role}. */}
 {{- if and $values.redis.existingUrl (not $values.redis.existingSecret) }}{{ $_ := set $settings "redis" $values.redis.existingUrl }}{{ end -}}
 {{- range $unused }}{{ $_ := unset $settings . }}{{ end -}}
 {{- toYaml $settings -}}
+{{- end -}}
+
+{{/* Where the workers of a node meet, in each of their pods: a socket's name there says where it is,
+so it is the same in all. Takes {root, role}. */}}
+{{- define "baton.transferDir" -}}
+{{- if and .root.Values.transfer.hostPath .root.Values.prefill.enabled (ne .role "gateway") }}/run/baton-kv{{ end -}}
 {{- end -}}
 
 {{/* The container's args. Takes {root, role}. */}}

@@ -96,6 +96,27 @@ def one_cell(release: Release) -> Iterator[str]:
         yield f"processes of different cells: {sources}"
 
 
+def workers_meet_in_one_folder(release: Release) -> Iterator[str]:
+    """The folder that workers are told of is one of their node, the same under the same name."""
+    workers = [each for each in processes(release) if each[0] != "gateway"]
+    folders = {role: _transfer_folder(pod, container) for role, pod, container in workers}
+    if len(set(folders.values())) != 1:
+        yield f"workers meet in several folders: {folders}"
+    for role, _, container in workers:
+        named, folder = settings_of(container).handover.transfer_dir, folders[role]
+        if named != (folder[0] if folder else ""):
+            yield f"{role} goes to {named!r} to meet others"
+
+
+def _transfer_folder(pod: Object, container: Object) -> tuple[str, str] | None:
+    """(in the container, on the node)"""
+    for mount in container["volumeMounts"]:
+        for volume in pod["spec"]["volumes"]:
+            if volume["name"] == mount["name"] and "hostPath" in volume:
+                return mount["mountPath"], volume["hostPath"]["path"]
+    return None
+
+
 def _cell_secret(pod: Object, container: Object) -> tuple[str, str] | None:
     """(Secret, key) of the file that BATON_CELL_SECRET_FILE names."""
     variables = {item["name"]: item.get("value", "") for item in container["env"]}
@@ -140,4 +161,11 @@ def probes_ask_what_is_answered(release: Release) -> Iterator[str]:
             yield f"{role} is killed for not being ready"
 
 
-RULES = (processes_start, one_pool, one_cell, pods_have_time_to_stop, probes_ask_what_is_answered)
+RULES = (
+    processes_start,
+    one_pool,
+    one_cell,
+    workers_meet_in_one_folder,
+    pods_have_time_to_stop,
+    probes_ask_what_is_answered,
+)

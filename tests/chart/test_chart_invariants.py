@@ -70,6 +70,12 @@ def hook_of(release: Release) -> Object:
     return container
 
 
+def transfer_volume_of(release: Release, role: str) -> Object:
+    volume: Object
+    (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == "transfer")
+    return volume
+
+
 def cell_volume_of(release: Release, role: str) -> Object:
     (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == "cell-secret")
     source: Object = volume["secret"]
@@ -81,6 +87,7 @@ def drop_variable(release: Release, role: str, name: str) -> None:
     variables[:] = [item for item in variables if item["name"] != name]
 
 
+MEET = "workers_meet_in_one_folder"
 RIGHTS = invariants.the_hook_alone_has_rights_and_only_while_it_runs.__name__
 MUTANTS: list[tuple[str, Change]] = [
     (
@@ -191,6 +198,13 @@ MUTANTS: list[tuple[str, Change]] = [
     ("one_cell", lambda r: drop_variable(r, "decode", "BATON_CELL_SECRET_FILE")),
     ("one_cell", lambda r: cell_volume_of(r, "prefill").update(secretName="another")),
     ("one_cell", lambda r: cell_volume_of(r, "gateway")["items"][0].update(key="redis-password")),
+    (MEET, lambda r: transfer_volume_of(r, "prefill")["hostPath"].update(path="/elsewhere")),
+    (MEET, lambda r: replace_arg(r, "decode", "--transfer-dir=/run", "--transfer-dir=/tmp")),
+    (MEET, lambda r: pod_of(r, "decode")["volumes"].remove(transfer_volume_of(r, "decode"))),
+    (
+        "every_container_is_restricted",
+        lambda r: transfer_volume_of(r, "decode")["hostPath"].update(type="DirectoryOrCreate"),
+    ),
     (
         "pods_have_time_to_stop",
         lambda r: pod_of(r, "prefill").update(terminationGracePeriodSeconds=15),

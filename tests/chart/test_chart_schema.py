@@ -69,8 +69,11 @@ BAD = [
     (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "'nvidia.com/gpu'"),
     (put("security.runAsUser", 0), "/security/runAsUser"),
     (put("hub.cache.size", "big"), "/hub/cache/size"),
+    (put("transfer.hostPath", "kv"), "/transfer/hostPath"),
+    (put("transfer.hostPath", "/"), "/transfer/hostPath"),
     (put("decode.resources.requests.cpu", -1), "/decode/resources/requests/cpu"),
     (put("decode.extraVolumes", [{"name": "cache"}]), "/decode/extraVolumes/0/name"),
+    (put("decode.extraVolumes", [{"name": "transfer"}]), "/decode/extraVolumes/0/name"),
 ]
 
 
@@ -90,8 +93,8 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
             "stopping takes up to 11 s",
         ),
         (put("prefill.gpu.count", 1), "prefill and decode would use other KV types"),
-        (put("settings.transport", "mapped"), "pods have no folder in common"),
-        (put("prefill", {"settings": {"transport": "mapped"}}), "pods have no folder in common"),
+        (put("settings.transport", "mapped"), "pods of two nodes could not hand over"),
+        (put("prefill", {"settings": {"transport": "mapped"}}), "auto maps what is on one node"),
         (put("decode", {"gpu": {"count": 8}}), "gpu.count is 8 and settings.tp 1"),
         ({"settings": {"tp": 2}, "prefill": {"gpu": {"count": 2}}}, "cannot hand KV over"),
         (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),

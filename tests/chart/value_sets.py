@@ -173,6 +173,7 @@ EVERYTHING: Values = {
         "autoscaling": {"mode": "keda", "prometheus": {"serverAddress": "https://p"}},
     },
     "hub": {"cache": {"claim": True, "storageClass": "fast"}},
+    "transfer": {"hostPath": "/var/lib/baton-kv"},
     "networkPolicy": {
         "clients": [{"podSelector": {"matchLabels": {"app": "web"}}}],
         "scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
