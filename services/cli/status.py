@@ -59,9 +59,10 @@ def render_status(answer: Mapping[str, Any], width: int | None = None) -> str:
     if not rows:
         return head
     table = _table([COLUMNS, *rows])
-    if width is None or max(map(len, table.splitlines())) <= width:
-        return head + table
-    return head + "".join(f"{wrapped(_sentence(row), width)}\n" for row in rows)
+    if width is not None and max(map(len, table.splitlines())) > width:
+        table = "".join(f"{wrapped(_sentence(row), width)}\n" for row in rows)
+    pairs = answer.get("hand_overs", [])
+    return head + table + "".join(f"{wrapped(_hand_overs(pair), width)}\n" for pair in pairs)
 
 
 def _sentence(row: Sequence[str]) -> str:
@@ -70,6 +71,15 @@ def _sentence(row: Sequence[str]) -> str:
     return (
         f"{name}: {role}, {state}, pid {pid} on {host}; {running} running, {waiting} waiting; "
         f"{free} free, {cached} cached, {held} held of {total} blocks; last beat {beat} ago"
+    )
+
+
+def _hand_overs(pair: Mapping[str, Any]) -> str:
+    """What one pair of workers did."""
+    rate = f" at {pair['gb_per_s']:.3g} GB/s" if pair["gb_per_s"] else ""
+    return (
+        f"{pair['prefill']} -> {pair['decode']}: {pair['num']} hand-over(s), "
+        f"{pair['bytes'] / 1e6:,.1f} MB{rate}, {pair['transport']}: {pair['why']}"
     )
 
 

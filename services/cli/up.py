@@ -42,10 +42,9 @@ SETTINGS = (
 )
 """the settings `up` has flags for: what the model and the machine ask for. Every other one is read
 from the environment, so that the help stays short. `--threads` defaults to
-max(1, cores // workers) here: torch's own default makes workers fight for cores; `--transport` to
-mapped with topology pd: all workers are on one host"""
+max(1, cores // workers) here: torch's own default makes workers fight for cores"""
 
-DEFAULTS = {"threads": "max(1, cores // workers)", "transport": "mapped with topology pd"}
+DEFAULTS = {"threads": "max(1, cores // workers)"}
 
 EPILOG = "every other setting is read from its variable; `baton serve --help-all` lists them"
 

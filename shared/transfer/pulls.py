@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from shared.errors import PeerLostError
 from shared.kv.layer_groups import layer_groups
@@ -41,7 +42,7 @@ class Pulls:
         await self._tasks.close()
 
     async def _pull(self, request: PullRequest) -> Pulled:
-        way = await self._ways.of(request)
+        way, why = await self._ways.of(request)
         stream = await way.connect(request.source)
         try:
             progress = Progress(request, self._groups, self._terms.clock)
@@ -51,7 +52,8 @@ class Pulls:
             stream.close()
             raise
         stream.close_after(self._tasks.start(stream.finish_sending()))
-        return pulled
+        bytes_s = self._terms.traffic.bytes_s(request.source_incarnation)
+        return replace(pulled, why=why, bytes_s=bytes_s)
 
     async def _keep(self, request: PullRequest) -> None:
         await asyncio.sleep(self._terms.limits.renew_every_s)

@@ -93,10 +93,13 @@ class Traffic:
             if account.left_bytes:
                 left[account.source] = left.get(account.source, 0) + account.left_bytes
         return [
-            Backlog(source, num_bytes, meter.bytes_s if meter else 0.0)
-            for source, num_bytes in left.items()
-            for meter in [self._meters.get(source)]
+            Backlog(source, num_bytes, self.bytes_s(source)) for source, num_bytes in left.items()
         ]
+
+    def bytes_s(self, source: str) -> float:
+        """Measured while its link was full; 0 until it was."""
+        meter = self._meters.get(source)
+        return meter.bytes_s if meter else 0.0
 
     def _meter(self, attempt: Attempt) -> RateMeter:
         source = self._accounts[attempt].source

@@ -59,6 +59,10 @@ class Pulled:
     """wall clock: verified"""
     transport: str = ""
     """the way that the blocks came by, as counters and traces call it"""
+    why: str = ""
+    """it was this way"""
+    bytes_s: float = 0.0
+    """at which blocks of this source come while the link is full; 0 until it was"""
     num_reread: int = 0
     """blocks read again because their generation had changed or their bytes were damaged"""
     published_ns: int = 0

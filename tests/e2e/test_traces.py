@@ -119,6 +119,7 @@ def check_times(request: ReceivedSpan, spans: dict[str, ReceivedSpan]) -> None:
 def check_facts(request: ReceivedSpan, spans: dict[str, ReceivedSpan]) -> None:
     moved = spans["kv_transfer"].attributes
     assert moved[names.TRANSFER_TRANSPORT] == "mapped"
+    assert "read right" in str(moved[names.TRANSFER_WHY])
     assert moved[names.TRANSFER_BLOCKS] == 1
     assert moved[names.TRANSFER_BYTES] > 0
     assert moved[names.TRANSFER_GBPS] > 0

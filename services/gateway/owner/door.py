@@ -130,6 +130,7 @@ class Door:
             "block_size": identity.block_size,
             "requests": {"live": len(self._requests)},
             "workers": self._links.status(),
+            "hand_overs": self._journal.hand_overs.status(),
             "trouble": self.trouble(),
         }
 

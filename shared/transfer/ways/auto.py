@@ -21,7 +21,7 @@ from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest
 from shared.transfer.ways.mapped import MappedWay, SocketListener
 from shared.transfer.ways.tcp import PortListener, TcpWay
-from shared.transfer.ways.way import Way
+from shared.transfer.ways.way import Choice, Way
 
 logger = logging.getLogger(__name__)
 
@@ -40,45 +40,47 @@ class AutoWays:
     def __init__(self, mapped: MappedWay, tcp: TcpWay) -> None:
         self._mapped = mapped
         self._tcp = tcp
-        self._chosen: dict[str, Way] = {}
+        self._chosen: dict[str, Choice] = {}
         """by the incarnation of the source"""
 
     @property
     def names(self) -> Sequence[str]:
         return [self._mapped.name, self._tcp.name]
 
-    async def of(self, request: PullRequest) -> Way:
+    async def of(self, request: PullRequest) -> Choice:
         chosen = self._chosen.get(request.source_incarnation)
         return chosen or await self._choose(request)
 
     def decided(self, request: PullRequest) -> Way:
         likely = self._tcp if request.source.port else self._mapped
-        return self._chosen.get(request.source_incarnation, likely)
+        chosen = self._chosen.get(request.source_incarnation)
+        return chosen.way if chosen else likely
 
     async def close(self) -> None:
         await self._mapped.close()
         await self._tcp.close()
 
-    async def _choose(self, request: PullRequest) -> Way:
+    async def _choose(self, request: PullRequest) -> Choice:
         """CannotMapError if that was the only way."""
         try:
             mapping = await self._mapped.mappings.of(request)
         except CannotMapError as error:
             if not request.source.port:
                 raise
-            return self._keep(request, self._tcp, str(error))
-        return self._keep(request, self._mapped, str(mapping.probed))
+            return self._keep(request, Choice(self._tcp, str(error)))
+        return self._keep(request, Choice(self._mapped, str(mapping.probed)))
 
-    def _keep(self, request: PullRequest, way: Way, why: str) -> Way:
+    def _keep(self, request: PullRequest, choice: Choice) -> Choice:
         """The first of several pulls that choose at once decides, and says so."""
         source = request.source_incarnation
         if source in self._chosen:
             return self._chosen[source]
+        way, why = choice
         logger.info("KV of %s (%s) comes by %s: %s", source, request.source, way.name, why)
-        self._chosen[source] = way
+        self._chosen[source] = choice
         if len(self._chosen) > MAX_SOURCES:
             del self._chosen[next(iter(self._chosen))]
-        return way
+        return choice
 
 
 def auto_transport(

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.transfer.blocks.progress import Progress, Reads, Served
 from shared.transfer.frame_stream import FrameStream
@@ -47,6 +47,13 @@ class Way(Protocol):
         """The pulls have ended."""
 
 
+class Choice(NamedTuple):
+    """The way to a source."""
+
+    way: Way
+    why: str
+
+
 class Ways(Protocol):
     """By which way a pull goes."""
 
@@ -54,7 +61,7 @@ class Ways(Protocol):
     def names(self) -> Sequence[str]:
         """Of all that it may go by."""
 
-    async def of(self, request: PullRequest) -> Way:
+    async def of(self, request: PullRequest) -> Choice:
         """Decides for the source, if that is not decided. KVTransferError if none leads there."""
 
     def decided(self, request: PullRequest) -> Way:
@@ -71,8 +78,8 @@ class OneWay:
         self.names = (way.name,)
         self._way = way
 
-    async def of(self, request: PullRequest) -> Way:
-        return self.decided(request)
+    async def of(self, request: PullRequest) -> Choice:
+        return Choice(self.decided(request), "named by --transport")
 
     def decided(self, request: PullRequest) -> Way:
         del request

@@ -169,6 +169,15 @@ def test_status_says_what_is_wrong() -> None:
     assert render_status(STATUS | {"workers": []}).splitlines()[1:] == ["no workers"]
 
 
+def test_status_says_how_kv_comes() -> None:
+    pair = {"prefill": "p", "decode": "d", "transport": "tcp", "why": "no socket", "num": 3}
+    pairs = [{**pair, "bytes": 1_234_567_890, "gb_per_s": 2.5}, {**pair, "bytes": 0, "gb_per_s": 0}]
+    assert render_status(STATUS | {"hand_overs": pairs}).splitlines()[3:] == [
+        "p -> d: 3 hand-over(s), 1,234.6 MB at 2.5 GB/s, tcp: no socket",
+        "p -> d: 3 hand-over(s), 0.0 MB, tcp: no socket",
+    ]
+
+
 @pytest.mark.parametrize("columns", [20, 60, 200])
 def test_status_fits_the_terminal_and_leaves_nothing_out(
     script: Script,

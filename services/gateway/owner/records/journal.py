@@ -5,11 +5,13 @@ from typing import Any, Literal
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import End, WriteFinish
+from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
 from services.gateway.owner.records.receipt import AttemptNote
 from services.gateway.owner.records.receipts import Receipts
 from shared.clock import Clock
 from shared.protocol import Spans
+from shared.telemetry import attributes as names
 
 RECEIPT_WAIT_S = 0.05
 
@@ -22,6 +24,7 @@ class Journal:
         self._observer = observer
         self._clock = clock
         self._receipts = Receipts()
+        self.hand_overs = HandOvers()
 
     def accepted(self, live: LiveRequest) -> None:
         self._receipts.add(live.receipt)
@@ -98,8 +101,11 @@ class Journal:
         """They may come after the end, so they go to the receipt, not to the request."""
         receipt = self._receipts.get(message.attempt.rid)
         if receipt is not None:
+            epoch = message.attempt.epoch
             for span in message.spans:
-                receipt.note(message.attempt.epoch, worker_id, span)
+                receipt.note(epoch, worker_id, span)
+                if span.name == names.SPAN_TRANSFER:
+                    self.hand_overs.note(receipt.prefill_of(epoch), worker_id, span)
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""

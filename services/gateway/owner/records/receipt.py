@@ -84,6 +84,10 @@ class Receipt:
         if self.told is not None and self.complete:
             self.told.set()
 
+    def prefill_of(self, epoch: int) -> str:
+        """The worker that an attempt's prompt was given to."""
+        return next((each.prefill for each in self.attempts if each.epoch == epoch), "")
+
     @property
     def complete(self) -> bool:
         """It has ended, and workers have told what its critical path is made of."""
@@ -183,6 +187,7 @@ class Receipt:
             "workers": self._workers(),
             "attempts": [asdict(attempt) for attempt in self.attempts],
             "transport": moved.get(names.TRANSFER_TRANSPORT, ""),
+            "transport_chosen_because": moved.get(names.TRANSFER_WHY, ""),
             "bytes": moved.get(names.TRANSFER_BYTES, 0),
             "blocks": moved.get(names.TRANSFER_BLOCKS, 0),
             "stages": [

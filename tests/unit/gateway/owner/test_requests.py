@@ -346,6 +346,8 @@ async def test_the_receipt_tells_the_stages() -> None:
             names.TRANSFER_BYTES: 640,
             names.TRANSFER_BLOCKS: 3,
             names.TRANSFER_TRANSPORT: "tcp",
+            names.TRANSFER_WHY: "no socket",
+            names.TRANSFER_LINK_GBPS: 2.5,
         }
         spans = (
             Span(names.SPAN_TRANSFER, begin + 2 * ms, begin + 6 * ms, 2, moved),
@@ -367,6 +369,11 @@ async def test_the_receipt_tells_the_stages() -> None:
             "total": 10.0,
         }
         assert (receipt["transport"], receipt["bytes"], receipt["blocks"]) == ("tcp", 640, 3)
+        assert receipt["transport_chosen_because"] == "no socket"
+        moved_by = {"prefill": "p0", "decode": "d0", "transport": "tcp", "why": "no socket"}
+        assert bench.door.status()["hand_overs"] == [
+            {**moved_by, "gb_per_s": 2.5, "num": 1, "bytes": 640}
+        ]
         assert (receipt["cached_tokens"], receipt["completion_tokens"]) == (32, 2)
         assert [stage["worker"] for stage in receipt["stages"]] == ["gateway", "p0", "d0", "d0"]
         assert [span.name for span in bench.spans.spans] == [names.SPAN_REQUEST, names.SPAN_READ]

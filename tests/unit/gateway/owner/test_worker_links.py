@@ -48,6 +48,7 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
             "block_size",
             "requests",
             "workers",
+            "hand_overs",
             "trouble",
         ]
         assert list(status) == keys

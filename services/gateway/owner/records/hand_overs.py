@@ -1,0 +1,54 @@
+"""What each pair of workers handed over, as its decode worker told it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shared.protocol import Span
+from shared.telemetry import attributes as names
+
+MAX_PAIRS = 1024
+"""remembered; the one longest without a hand-over is forgotten first"""
+
+
+@dataclass
+class _Pair:
+    num: int = 0
+    num_bytes: int = 0
+    transport: str = ""
+    why: str = ""
+    link_gb_s: float = 0.0
+
+
+class HandOvers:
+    """Of one gateway, since its start."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[str, str], _Pair] = {}
+
+    def note(self, prefill: str, decode: str, span: Span) -> None:
+        """One more, with the span that the decode worker cut of it."""
+        pair = self._pairs.pop((prefill, decode), None) or _Pair()
+        self._pairs[prefill, decode] = pair
+        told = span.attributes
+        pair.num += 1
+        pair.num_bytes += int(told.get(names.TRANSFER_BYTES, 0))
+        pair.transport = str(told.get(names.TRANSFER_TRANSPORT, ""))
+        pair.why = str(told.get(names.TRANSFER_WHY, ""))
+        pair.link_gb_s = float(told.get(names.TRANSFER_LINK_GBPS, 0.0))
+        if len(self._pairs) > MAX_PAIRS:
+            del self._pairs[next(iter(self._pairs))]
+
+    def status(self) -> list[dict[str, Any]]:
+        """An entry for each pair, by name; transport, reason and rate are those of its latest."""
+        return [
+            {
+                "prefill": prefill,
+                "decode": decode,
+                "transport": pair.transport,
+                "why": pair.why,
+                "gb_per_s": pair.link_gb_s,
+                "num": pair.num,
+                "bytes": pair.num_bytes,
+            }
+            for (prefill, decode), pair in sorted(self._pairs.items())
+        ]
