@@ -37,8 +37,10 @@ SMALL = ("--streams", "16", "--workers", "4", "--step-ms", "20", "--seconds", "1
 
 def figures(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
     code = main(["bench", "gateway", *SMALL, "--requests", "100", *flags, "--json", "-"])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert code == int(any(line.get("invalid") for line in lines))  # other work on the machine
+    said = capsys.readouterr()
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    disturbed = any(line.get("invalid") for line in lines)  # by other work on the machine
+    assert code == int(disturbed), said.err
     assert lines[0]["kind"] == "environment"
     return {line["name"].strip(): line for line in lines[1:]}
 
