@@ -168,6 +168,12 @@ class Engine:
         """A step was started that the next call of step() books."""
         return self._pipeline.in_flight
 
+    def launch_due_s(self) -> float:
+        """Seconds until step() had better be called where KV may arrive for a reserved sequence:
+        it starts its step as the one in flight ends, and what has arrived by then joins it. 0 where
+        nothing is awaited."""
+        return self._pipeline.due_s() if self._scheduler.reserved else 0.0
+
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.
 
@@ -308,6 +314,7 @@ class Engine:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         self._stirred = True
         tokens = iter(step.tokens.wait())
+        self._pipeline.note_end()
         if step.marks is not None:
             self.kv_pool.marks.end_step(step.marks.number)
         self.step_clock.note(step.timed)

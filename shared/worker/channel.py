@@ -156,9 +156,9 @@ class CommandSource(Protocol):
     def send(self, event: Event) -> None:
         """Report to the io process."""
 
-    def receive(self, *, block: bool) -> list[Command]:
-        """Commands that have arrived; waits for at least one if asked to. EOFError once the io
-        process is gone."""
+    def receive(self, limit_s: float | None = 0.0) -> list[Command]:
+        """Commands that have arrived; waits for one so long, None: without limit. EOFError once
+        the io process is gone."""
 
 
 class EngineChannel:
@@ -186,18 +186,17 @@ class EngineChannel:
     def send(self, event: Event) -> None:
         self._socket.sendall(framed(CHANNEL_CODEC.encode(event)))
 
-    def receive(self, *, block: bool) -> list[Command]:
-        """Commands that have arrived; waits for at least one, or for `wake`, if asked to.
-
-        EOFError once the io process is gone.
+    def receive(self, limit_s: float | None = 0.0) -> list[Command]:
+        """Commands that have arrived; waits so long for the first, or for `wake`. None: without
+        limit. EOFError once the io process is gone.
         """
         sources: list[socket.socket | int] = [self._socket, self._woken]
         commands = self._split()
         while not commands:
-            readable, _, _ = select.select(sources, [], [], None if block else 0)
+            readable, _, _ = select.select(sources, [], [], limit_s)
             if self._woken in readable:
                 os.eventfd_read(self._woken)
-                block = False
+                limit_s = 0.0
             if self._socket not in readable:
                 break
             received = self._socket.recv(2**20)

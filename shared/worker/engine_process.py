@@ -71,11 +71,17 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Apply what arrived, waiting for something if there is nothing to do, then step."""
+        """Apply what arrived, waiting for something if there is nothing to do, then step. Where KV
+        may arrive while the step in flight runs, the next one is started late, so that it joins."""
         idle = not self._engine.has_work and not self._engine.rehearse()
-        for command in self._channel.receive(block=idle):
-            self._apply(command)
+        self._receive(None if idle else 0.0)
+        while due_s := self._engine.launch_due_s():
+            self._receive(due_s)
         self._step()
+
+    def _receive(self, limit_s: float | None) -> None:
+        for command in self._channel.receive(limit_s):
+            self._apply(command)
 
     def _step(self) -> None:
         start_ns = time.time_ns()

@@ -10,11 +10,13 @@ see each token first, so while one runs a turn hands back the very step it start
 from collections.abc import Sequence as Run
 from dataclasses import dataclass
 
+from shared.clock import SystemClock
+from shared.engine.running.launch_time import LaunchTime
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.step_clock import StepClock, TimedStep
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
-from shared.engine.scheduling.batch import ScheduledSequence, pack_batch
+from shared.engine.scheduling.batch import HostBatch, ScheduledSequence, pack_batch
 from shared.engine.scheduling.grammars import allowed_tokens
 from shared.engine.scheduling.scheduler import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
@@ -26,6 +28,7 @@ class StartedStep:
     """A step that was started and not booked yet."""
 
     items: Run[ScheduledSequence]
+    batch: HostBatch
     tokens: SampledTokens
     rows: dict[Sequence, int]
     """which of the tokens is whose"""
@@ -50,11 +53,23 @@ class StepPipeline:
         self._block_size = block_size
         self._clock = clock
         self._in_flight: StartedStep | None = None
+        self._launch_time = LaunchTime(SystemClock())
 
     @property
     def in_flight(self) -> bool:
         """A step was started that has not been handed back."""
         return self._in_flight is not None
+
+    def due_s(self) -> float:
+        """Seconds until the next turn had better come, if something is to join its step."""
+        step = self._in_flight
+        if step is None or step.tokens.ready():
+            return 0.0
+        return self._launch_time.due_s(self._clock.predict(step.batch))
+
+    def note_end(self) -> None:
+        """A step that was handed back has ended."""
+        self._launch_time.follow()
 
     def turn(self, scheduled: ScheduledBatch, marks: StepMarks | None = None) -> list[StartedStep]:
         """Start this step if it computes anything, and make its marks; the steps to book now,
@@ -74,6 +89,7 @@ class StepPipeline:
     def _start(self, scheduled: ScheduledBatch, marks: StepMarks | None) -> StartedStep:
         """Run the model and sample."""
         items, before = scheduled.items, self._in_flight
+        self._launch_time.begin(late=before is not None and before.tokens.ready())
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
         previous = before.tokens.device_ids if before else None
@@ -83,6 +99,7 @@ class StepPipeline:
             marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
         timed = self._clock.end()
+        self._launch_time.end()
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
             sequence.num_in_flight_tokens += num_tokens
@@ -91,7 +108,7 @@ class StepPipeline:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        return StartedStep(items, tokens, rows, marks, timed)
+        return StartedStep(items, batch, tokens, rows, marks, timed)
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:

@@ -72,8 +72,8 @@ class StepChannel:
         """The engine's end."""
         self.events.append(CHANNEL_CODEC.decode(CHANNEL_CODEC.encode(event)))
 
-    def receive(self, *, block: bool) -> list[Command]:
-        del block
+    def receive(self, limit_s: float | None = 0.0) -> list[Command]:
+        del limit_s
         commands, self.commands = self.commands, []
         return commands
 

@@ -36,13 +36,13 @@ def frame(command: Command) -> bytes:
 
 def test_commands_arrive_whole_and_in_order(ends: tuple[socket.socket, EngineChannel]) -> None:
     ours, channel = ends
-    assert channel.receive(block=False) == []
+    assert channel.receive() == []
     together = frame(A) + frame(B)
     ours.sendall(together[:-1])
-    assert channel.receive(block=True) == [A]
-    assert channel.receive(block=False) == []
+    assert channel.receive(None) == [A]
+    assert channel.receive() == []
     ours.sendall(together[-1:])
-    assert channel.receive(block=True) == [B]
+    assert channel.receive(None) == [B]
 
 
 def test_every_split_of_two_frames_gives_two_commands(
@@ -52,10 +52,10 @@ def test_every_split_of_two_frames_gives_two_commands(
     together = frame(A) + frame(B)
     for cut in range(len(together)):
         ours.sendall(together[:cut])
-        commands = channel.receive(block=False)
+        commands = channel.receive()
         ours.sendall(together[cut:])
         while len(commands) < 2:
-            commands += channel.receive(block=True)
+            commands += channel.receive(None)
         assert commands == [A, B]
 
 
@@ -72,7 +72,7 @@ def test_the_end_of_the_io_process_ends_the_loop(
     ours, channel = ends
     ours.close()
     with pytest.raises(EOFError):
-        channel.receive(block=True)
+        channel.receive(None)
 
 
 def test_the_memory_is_the_same_file(ends: tuple[socket.socket, EngineChannel]) -> None:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from shared.engine.engine import Engine
+from shared.engine.sampling.sampled_tokens import HostTokens
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.protocol import Attempt, Sampling, TokenRun
 from shared.worker.channel import (
@@ -112,6 +113,46 @@ def test_a_reservation_is_answered_and_an_adopted_one_decodes() -> None:
     )
     [run] = report_of(loop.turn(Adopt(attempt, TokenRun("a", 0, 0, (5,))))).tokens
     assert (run.index, run.token_ids[0], len(run.token_ids)) == (0, 5, 2)
+
+
+def test_kv_that_arrives_while_a_step_runs_joins_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostTokens, "ready", lambda self: False)  # as while a device works
+    loop = Loop("decode", num_blocks=16, runs_ahead=True)
+    first, second = Attempt("a", 0), Attempt("b", 0)
+    for name in "ab":
+        loop.channel.put(Reserve(make_spec(name, make_prompt(9), GREEDY, "decode")))
+    loop.turn(Adopt(first, TokenRun("a", 0, 0, (5,))))
+    loop.turn(Adopt(first, TokenRun("a", 0, 0, (5,))))
+    receive, limits_s = loop.channel.receive, []
+
+    def arrives_while_waiting(limit_s: float | None = 0.0) -> list[Command]:
+        if limit_s:
+            limits_s.append(limit_s)
+            loop.channel.put(Adopt(second, TokenRun("b", 0, 0, (5,))))
+        return receive(limit_s)
+
+    monkeypatch.setattr(loop.channel, "receive", arrives_while_waiting)
+    fed = loop.runner.num_tokens_fed
+    loop.turn()
+    assert loop.runner.num_tokens_fed == fed + 2, "both sequences are in the step"
+    assert len(limits_s) == 1, "nobody is awaited any more"
+    loop.turn()
+    assert len(limits_s) == 1
+
+
+def test_a_step_is_late_for_awaited_kv_alone_and_never_for_an_idle_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop("decode", num_blocks=16, runs_ahead=True)
+    for name in "ab":
+        loop.channel.put(Reserve(make_spec(name, make_prompt(9), GREEDY, "decode")))
+    loop.turn()
+    loop.turn(Adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,))))
+    assert loop.engine.in_flight and loop.engine.launch_due_s() == 0, "the device is done"
+    monkeypatch.setattr(HostTokens, "ready", lambda self: False)
+    assert loop.engine.launch_due_s() > 0
+    loop.engine.abort(Attempt("b", 0))
+    assert loop.engine.launch_due_s() == 0, "nobody is awaited"
 
 
 def test_what_never_fits_is_refused_and_nothing_is_kept() -> None:

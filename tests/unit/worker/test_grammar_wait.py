@@ -52,8 +52,8 @@ class RecordingChannel:
     def send(self, event: Event) -> None:
         self.events.append(event)
 
-    def receive(self, *, block: bool) -> list[Command]:
-        assert not block
+    def receive(self, limit_s: float | None = 0.0) -> list[Command]:
+        assert limit_s == 0
         return []
 
 
@@ -62,16 +62,16 @@ def test_wake_ends_one_wait(ends: tuple[EngineChannel, socket.socket]) -> None:
     channel, io = ends
     channel.wake()
     channel.wake()
-    assert channel.receive(block=True) == []
+    assert channel.receive(None) == []
     waker = threading.Timer(0.05, channel.wake)
     waker.start()
-    assert channel.receive(block=True) == []
+    assert channel.receive(None) == []
     waker.join(WAIT_S)
-    assert channel.receive(block=False) == []
+    assert channel.receive() == []
     body = CHANNEL_CODEC.encode(Abort(Attempt("r", 0)))
     io.sendall(len(body).to_bytes(4, "big") + body)
     channel.wake()
-    assert channel.receive(block=True) == [Abort(Attempt("r", 0))]
+    assert channel.receive(None) == [Abort(Attempt("r", 0))]
 
 
 def test_a_half_sent_command_does_not_swallow_a_wake(
@@ -82,9 +82,9 @@ def test_a_half_sent_command_does_not_swallow_a_wake(
     frame = len(body).to_bytes(4, "big") + body
     io.sendall(frame[:7])
     channel.wake()
-    assert channel.receive(block=True) == []
+    assert channel.receive(None) == []
     io.sendall(frame[7:])
-    assert channel.receive(block=True) == [Abort(Attempt("r", 0))]
+    assert channel.receive(None) == [Abort(Attempt("r", 0))]
 
 
 @pytest.mark.parametrize(
