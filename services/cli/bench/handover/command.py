@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.bench.handover.asked_cell import asked_cell
-from services.cli.bench.handover.figures import find_figures, handed_over, token_times_s
+from services.cli.bench.handover.figures import find_figures, handed_over
 from services.cli.bench.handover.measurement import (
     NUM_OUTPUT,
     Amounts,
     CellRun,
     measure_handover,
     measure_idle,
+    token_times_s,
 )
 from services.cli.bench.handover.timeline import Timeline, read_timeline, render_svg, render_text
 from services.cli.bench.measure.environment import machine_record

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from services.cli.bench.handover.measurement import Answer, Answers, CellRun
+from services.cli.bench.handover.measurement import Answer, Answers, CellRun, token_times_s
 from services.cli.bench.measure.findings import Finding
 from services.cli.bench.measure.quantiles import Distribution
 from services.cli.bench.serve.sample import RequestSample
@@ -33,14 +33,6 @@ def handed_over(answers: Answers) -> list[Answer]:
     if not found:
         raise BatonError("no request was handed over: the prefill worker was not used")
     return found
-
-
-def token_times_s(sample: RequestSample) -> list[float]:
-    """When tokens 1 and 2 and the later ones arrived; empty if the first two came together, or
-    one of them was not seen."""
-    counts = sample.chunk_tokens
-    known = sample.counted_from == "continuous" and len(counts) >= 2
-    return sample.chunk_times_s if known and counts[:2] == [1, 1] else []
 
 
 def _added(pd: CellRun, agg: CellRun) -> Iterator[Finding]:

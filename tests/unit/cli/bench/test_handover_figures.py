@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from services.cli.bench.handover.figures import find_figures, token_times_s
-from services.cli.bench.handover.measurement import Answer, Answers, CellRun
+from services.cli.bench.handover.figures import find_figures
+from services.cli.bench.handover.measurement import Answer, Answers, CellRun, token_times_s
 from services.cli.bench.handover.timeline import read_timeline, render_svg, render_text
 from services.cli.bench.measure.findings import Finding, faults
 from services.cli.bench.serve.sample import RequestSample
