@@ -1,5 +1,6 @@
 """What a Baton gateway measured of the same run, from its /metrics: to compare with our own."""
 
+import os
 import re
 import urllib.request
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 TTFT = "baton_time_to_first_token_seconds"
 GAP = "baton_inter_token_latency_seconds"
 TIMEOUT_S = 5.0
+KEY_VARIABLE = "BATON_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,17 @@ class Total:
         return 1000 * self.sum_s / self.count if self.count else None
 
 
+def key_headers() -> dict[str, str]:
+    """Of every request; empty where no API key is set."""
+    key = os.environ.get(KEY_VARIABLE)
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def read_totals(url: str) -> dict[str, Total]:
     """By metric name; empty if the server is no Baton gateway or does not answer."""
     try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT_S) as response:  # noqa: S310
+        request = urllib.request.Request(f"{url}/metrics", headers=key_headers())  # noqa: S310
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
             text = response.read().decode()
     except (OSError, ValueError):
         return {}

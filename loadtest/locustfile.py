@@ -5,8 +5,8 @@
 
 Besides each request as a whole (POST), locust's tables, charts and CSV files show under TTFT the
 time to the first token and under GAP each wait between two tokens. The model and its context are
-asked of the server. Any OpenAI-compatible server will do; a Baton gateway's own histograms of the
-same run are printed next to the result.
+asked of the server. Any OpenAI-compatible server will do, $BATON_API_KEY is sent to it; a Baton
+gateway's own histograms of the same run are printed next to the result.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from locust.exception import StopUser
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # locust knows this folder only
 
 from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
-from loadtest.gateway_view import GAP, TTFT, Total, read_totals
+from loadtest.gateway_view import GAP, TTFT, Total, key_headers, read_totals
 from loadtest.prompts import Message, PromptWriter, trimmed
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class ChatUser(User):
         number = next(_user_numbers)
         self.url = (self.host or "").rstrip("/")
         self.session = requests.Session()
+        self.session.headers.update(key_headers())
         self.prompts = PromptWriter(options.load_seed * 1_000_003 + number)
         self.model, self.model_len = self._ask_model(options.model_name)
         self.answer_tokens = min(options.answer_tokens, self.model_len // 4)

@@ -1,6 +1,11 @@
-"""What `helm test` runs: wait until the gateway is ready, then get one completion from it."""
+"""What `helm test` runs: wait until the gateway is ready, then get one completion from it.
+
+Arguments: URL, prompt (empty: readiness is enough), time limit in seconds, file with an API key or
+nothing.
+"""
 
 import json
+import pathlib
 import sys
 import time
 import urllib.request
@@ -8,16 +13,20 @@ import urllib.request
 POLL_S = 1.0
 
 
-def main(url, prompt, timeout_s):
+def main(url, prompt, timeout_s, key_file):
+    key = pathlib.Path(key_file).read_text().strip() if key_file else ""
     deadline_s = time.monotonic() + timeout_s
     while not ready(url):
         if time.monotonic() > deadline_s:
             sys.stderr.write(f"{url} is not ready after {timeout_s:g} s\n")
             return 1
         time.sleep(POLL_S)
-    model = ask(f"{url}/v1/models", timeout_s)["data"][0]["id"]
+    if not prompt:
+        sys.stdout.write("ready\n")
+        return 0
+    model = ask(f"{url}/v1/models", timeout_s, key)["data"][0]["id"]
     body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0}
-    answer = ask(f"{url}/v1/completions", timeout_s, body)
+    answer = ask(f"{url}/v1/completions", timeout_s, key, body)
     num_tokens = answer["usage"]["completion_tokens"]
     sys.stdout.write(f"{model}: {num_tokens} tokens\n")
     return 0 if num_tokens > 0 else 1
@@ -31,13 +40,16 @@ def ready(url):
         return False
 
 
-def ask(url, timeout_s, body=None):
+def ask(url, timeout_s, key, body=None):
     """The JSON answer; raises on any status but 2xx."""
     content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"content-type": "application/json"})
+    headers = {"content-type": "application/json"}
+    if key:
+        headers["x-api-key"] = key
+    request = urllib.request.Request(url, content, headers)
     with urllib.request.urlopen(request, timeout=timeout_s) as response:
         return json.load(response)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]))

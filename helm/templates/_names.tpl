@@ -68,6 +68,9 @@ true
 {{- if and (eq .role "gateway") $values.kvSecret.existingSecret -}}
 {{- $_ := set $files "kv" (dict "secret" $values.kvSecret.existingSecret "key" $values.kvSecret.key "file" "kv-secret") -}}
 {{- end -}}
+{{- if and (eq .role "gateway") $values.apiKeys.existingSecret -}}
+{{- $_ := set $files "keys" (dict "secret" $values.apiKeys.existingSecret "key" $values.apiKeys.key "file" "keys.toml") -}}
+{{- end -}}
 {{- if $values.hub.tokenSecret -}}
 {{- $_ := set $files "hub" (dict "secret" $values.hub.tokenSecret "key" $values.hub.tokenKey "file" "token") -}}
 {{- end -}}

@@ -101,7 +101,7 @@ capabilities:
   value: /cache
 - name: HF_HOME
   value: /cache/huggingface
-{{- $variables := dict "cell" "BATON_CELL_SECRET_FILE" "redis" "BATON_REDIS_FILE" "kv" "BATON_KV_SECRET_FILE" "hub" "HF_TOKEN_PATH" }}
+{{- $variables := dict "cell" "BATON_CELL_SECRET_FILE" "redis" "BATON_REDIS_FILE" "kv" "BATON_KV_SECRET_FILE" "keys" "BATON_API_KEYS_FILE" "hub" "HF_TOKEN_PATH" }}
 {{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
 - name: {{ get $variables $name }}
   value: /etc/baton/{{ $name }}/{{ $source.file }}

@@ -15,6 +15,7 @@ from shared.runtime_folder import runtime_folder
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "BATON_URL"
+KEY_VARIABLE = "BATON_API_KEY"
 READ_BYTES = 64 * 1024
 
 
@@ -113,6 +114,8 @@ class GatewayClient:
         try:
             content = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"} if content else {}
+            if key := os.environ.get(KEY_VARIABLE):
+                headers["authorization"] = f"Bearer {key}"
             try:
                 connection.request(method, self._parts.path + path, content, headers)
                 response = connection.getresponse()

@@ -17,6 +17,7 @@ from typing import cast
 from prometheus_client import disable_created_metrics
 
 from services.gateway.answer.submit_order import PromptSharing
+from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.server import admin_server, http_limits, http_server
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
@@ -28,7 +29,6 @@ from services.gateway.owner.upkeep import Upkeep
 from services.gateway.prompt.served_model import ServedModel, served_model
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_admin_app, create_app
-from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
 from shared.challenge import warn_if_short
 from shared.clock import SystemClock
@@ -156,14 +156,14 @@ class Gateway:
         self._text = TextPool(
             checkpoint.path,
             model,
-            hash_root=hashing.root(TENANT),
-            block_size=hashing.block_size,
+            hashing,
             workers_limit=self._links.max_model_len,
         )
         status = StatusRoutes(self._core.door, metrics.text, identity.version, self._trouble)
         device = device_type(compute.device)
         sharing = PromptSharing.of(settings.engine, kv.block_size, device)
-        app = create_app(limits, sharing, model, self._core.door, self._text, status)
+        api_keys = ApiKeys.read(settings.network.api_keys_file)
+        app = create_app(limits, sharing, model, self._core.door, self._text, status, api_keys)
         self.server = http_server(app, limits.drain_s, http_limits(limits))
         self.admin = admin_server(create_admin_app(status))
 

@@ -139,6 +139,9 @@ class NetworkSettings(Group, heading="Network"):
     cell_secret: str = setting(
         "", "secret that all processes of a cell share; links and KV pulls prove it; never a flag"
     )
+    api_keys_file: str = setting(
+        "", "file with the SHA-256 of every client's key and its tenant; empty: anybody may ask"
+    )
     host: str = setting(LOOPBACK, "address to listen on", common=True)
     port: int = _port(8000, "HTTP port of the gateway; 0 picks one", common=True)
     admin_port: int = _port(

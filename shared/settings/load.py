@@ -24,7 +24,7 @@ from shared.settings.setting import (
     settings_in,
 )
 
-NOT_SETTINGS = frozenset({"BATON_URL"})
+NOT_SETTINGS = frozenset({"BATON_URL", "BATON_API_KEY"})
 """variables of ours that clients read and no process is configured by"""
 FILE_SUFFIX = "_FILE"
 

@@ -10,6 +10,7 @@ EXTERNAL = {
     ("redis", "existingSecret"): ("Secret", ("url", "password")),
     ("cellSecret", "existingSecret"): ("Secret", ("key",)),
     ("kvSecret", "existingSecret"): ("Secret", ("key",)),
+    ("apiKeys", "existingSecret"): ("Secret", ("key", "testKey")),
     ("hub", "tokenSecret"): ("Secret", ("tokenKey",)),
     ("modelVolume", "existingClaim"): ("PersistentVolumeClaim", ()),
 }
@@ -17,6 +18,7 @@ EXTERNAL = {
 DEFAULT_KEYS = {
     ("cellSecret", "key"): "cell-secret",
     ("kvSecret", "key"): "kv-secret",
+    ("apiKeys", "key"): "keys.toml",
     ("hub", "tokenKey"): "token",
 }
 

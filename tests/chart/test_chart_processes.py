@@ -1,6 +1,7 @@
 """What only a pod would run, run here: the probes' paths, `helm test`, and the chart's Redis."""
 
 import base64
+import hashlib
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.chart.release import render, secrets_script
 from tests.support.fakes.served_app import ServedApp, serve_app
 from tests.support.models.text_models import byte_level_tokenizer, write_text_model
 from tests.support.redis_server import ON_PATH, server_binary
+from tests.support.settings import settings_with
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 10.0
@@ -36,12 +38,15 @@ async def gateway(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedApp
         yield served
 
 
-async def run_helm_test(url: str, timeout_s: float) -> "subprocess.CompletedProcess[bytes]":
-    """The test pod's own command, on another gateway."""
-    (container,) = dict(render({}).pods())["test"]["spec"]["containers"]
-    script, _, prompt, _ = container["args"]
+async def run_helm_test(
+    url: str, timeout_s: float, api_keys: dict[str, str] | None = None, key_file: Path | str = ""
+) -> "subprocess.CompletedProcess[bytes]":
+    """The test pod's own command, on another gateway. `key_file`: what is mounted here."""
+    (container,) = dict(render({"apiKeys": api_keys or {}}).pods())["test"]["spec"]["containers"]
+    script, _, prompt, _, mounted = container["args"]
+    assert bool(mounted) == bool(key_file)
     assert container["command"] == ["python3", "-c"]
-    command = [sys.executable, "-c", script, url, prompt, str(timeout_s)]
+    command = [sys.executable, "-c", script, url, prompt, str(timeout_s), str(key_file)]
     return await anyio.run_process(command, check=False)
 
 
@@ -54,6 +59,24 @@ async def test_helm_test_needs_a_ready_gateway_and_an_answer(gateway: ServedApp)
     failed = await run_helm_test(gateway.url, 0)
     assert failed.returncode == 1
     assert b"is not ready" in failed.stderr
+
+
+@pytest.mark.anyio
+async def test_helm_test_asks_with_a_key_or_for_readiness(tmp_path: Path) -> None:
+    keys, key = tmp_path / "keys.toml", tmp_path / "key"
+    keys.write_text(f'[[keys]]\ntenant = "t"\nsha256 = "{hashlib.sha256(b"k").hexdigest()}"\n')
+    key.write_text("k\n")
+    settings = settings_with(api_keys_file=str(keys))
+    tokenizer = byte_level_tokenizer()
+    directory = write_text_model(tmp_path, tokenizer)
+    async with serve_app(directory, tokenizer, settings) as app:
+        app.answer("hello")
+        named = {"existingSecret": "s", "testKey": "k"}
+        asked = await run_helm_test(app.url, 20, named, key)
+        assert (asked.returncode, b"tokens" in asked.stdout) == (0, True)
+        only_ready = await run_helm_test(app.url, 20, {"existingSecret": "s"})
+        assert (only_ready.returncode, only_ready.stdout) == (0, b"ready\n")
+        assert len(app.door.requests) == 1
 
 
 @pytest.mark.anyio

@@ -89,6 +89,7 @@ EXISTING_SECRET: Values = {
     "redis": {"existingSecret": "our-redis"},
     "cellSecret": {"existingSecret": "our-cell", "key": "secret"},
     "kvSecret": {"existingSecret": "our-salt", "key": "salt"},
+    "apiKeys": {"existingSecret": "our-keys"},
     "hub": {"tokenSecret": "our-hub", "tokenKey": "hub-token", "cache": {"claim": True}},
     "settings": {"model": "owner/name"},
     "fullnameOverride": "llm",
@@ -174,6 +175,7 @@ EVERYTHING: Values = {
     },
     "hub": {"cache": {"claim": True, "storageClass": "fast"}},
     "transfer": {"hostPath": "/var/lib/baton-kv"},
+    "apiKeys": {"existingSecret": "keys", "key": "file", "testKey": "key"},
     "networkPolicy": {
         "clients": [{"podSelector": {"matchLabels": {"app": "web"}}}],
         "scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],

@@ -60,6 +60,8 @@ def error_response(request: Request, error: BatonError) -> Response:
     status = error_status(error)
     if isinstance(error, OverloadedError) or status == 503:
         headers["retry-after"] = str(_retry_after_s(error))
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
     if status == 503:
         headers["connection"] = "close"  # another gateway may answer the next connection
     return json_response(request, error_body(error), status, headers)

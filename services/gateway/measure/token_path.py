@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.gateway.answer.submit_order import PromptSharing
+from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
 from services.gateway.http.server import http_limits, http_server
@@ -29,7 +30,6 @@ from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.prompt.served_model import served_model
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
-from services.gateway.routes.generate import TENANT
 from services.gateway.routes.status import StatusRoutes
 from shared.clock import SystemClock
 from shared.event_loop import run_main
@@ -130,9 +130,7 @@ class MemoryGateway:
         stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
         observation = MetricsObserver(metrics, _NoSpans(), model.name)
         self.core = GatewayCore(settings.limits, identity, stores, links, cost, clock, observation)
-        self.text = TextPool(
-            checkpoint.path, model, hash_root=hashing.root(TENANT), block_size=hashing.block_size
-        )
+        self.text = TextPool(checkpoint.path, model, hashing)
         limits = settings.limits
         app = create_app(
             limits,
@@ -141,6 +139,7 @@ class MemoryGateway:
             self.core.door,
             self.text,
             StatusRoutes(self.core.door, metrics.text, "1"),
+            ApiKeys(),
         )
         self._limits = http_limits(limits)
         self._server = http_server(app, limits.drain_s, self._limits)

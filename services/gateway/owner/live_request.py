@@ -61,6 +61,7 @@ class LiveRequest:
             len(request.prompt_ids),
             request.received_ns,
             accepted_ns,
+            request.tenant,
             group=request.group.rid if request.group else "",
             choice=request.choice,
             prompt=request.prompt,

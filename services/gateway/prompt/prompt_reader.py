@@ -99,8 +99,6 @@ class PromptReader:
         model: ServedModel,
         tokenizer: TextTokenizer,
         template: ChatTemplate | None,
-        *,
-        hash_root: bytes,
         block_size: int,
     ) -> None:
         self._model = model
@@ -108,28 +106,26 @@ class PromptReader:
         self._tokenizer = tokenizer
         self._chat = None if template is None else ChatPrompt(template, tokenizer)
         self._syntax = None if template is None else _syntax(template, tokenizer, model)
-        self._hash_root = hash_root
+        self._hash_root = b""
         self._block_size = block_size
 
     @classmethod
-    def load(
-        cls, directory: Path, model: ServedModel, hash_root: bytes, block_size: int
-    ) -> "PromptReader":
+    def load(cls, directory: Path, model: ServedModel, block_size: int) -> "PromptReader":
         """From a checkpoint directory; ModelError if its text files are unusable."""
         return cls(
             model,
             TextTokenizer.load(directory),
             ChatTemplate.load(directory),
-            hash_root=hash_root,
-            block_size=block_size,
+            block_size,
         )
 
-    def limited(self, max_model_len: int) -> "PromptReader":
-        """The same, for workers that hold no longer sequences than this."""
-        if max_model_len >= self._model.max_model_len:
-            return self
+    def serving(self, max_model_len: int, hash_root: bytes) -> "PromptReader":
+        """The same, for workers that hold no longer sequences than this, and for the tenant whose
+        blocks have this root."""
         reader = copy(self)
-        reader._model = replace(self._model, max_model_len=max_model_len)
+        reader._hash_root = hash_root
+        if max_model_len < self._model.max_model_len:
+            reader._model = replace(self._model, max_model_len=max_model_len)
         return reader
 
     @property

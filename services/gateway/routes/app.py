@@ -3,8 +3,9 @@
 No middleware: it would cost every chunk of every stream. Each answer carries its own headers.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import cast
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.answer.submit_order import PromptSharing
+from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.body import UnreadResponse
 from services.gateway.http.client_connection import ClientGoneError
 from services.gateway.http.errors import (
@@ -32,8 +34,10 @@ from services.gateway.routes.text import TextRoutes
 from shared.errors import BatonError
 from shared.settings.groups import LimitSettings
 
+Route = Callable[[Request], Awaitable[Response]]
+
 CLIENT_GONE_STATUS = 499
-UNREAD_STATUSES = (413, 503, 504)
+UNREAD_STATUSES = (401, 413, 503, 504)
 """errors that do not wait for the rest of the body"""
 
 
@@ -44,14 +48,17 @@ def create_app(
     door: OwnerDoor,
     text: TextPool,
     status: StatusRoutes,
+    keys: ApiKeys,
 ) -> FastAPI:
-    """What clients use. Whoever made `text` closes it."""
+    """What clients use. Whoever made `text` closes it. Where there are keys,
+    all but probes and documentation needs one."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     intake = Intake(limits, text)
     generate = GenerateRoutes(limits.slow_reader_s, sharing, model, door, text, intake)
     texts = TextRoutes(intake, text)
     models = ModelsRoutes(model, text)
     docs = DocsRoutes(status.release)
+    admitted = partial(_admitted, keys)
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
@@ -59,17 +66,10 @@ def create_app(
         "/detokenize": texts.detokenize,
     }.items():
         for each in (path, f"{path}/"):
-            app.add_api_route(each, post, methods=["POST"], response_model=None)
-    _add_gets(
-        app,
-        {
-            "/v1/models": models.every,
-            "/v1/models/{name:path}": models.one,
-            "/openapi.json": docs.openapi,
-            "/docs": docs.docs,
-        },
-    )
-    _add_status(app, status)
+            app.add_api_route(each, admitted(post), methods=["POST"], response_model=None)
+    gets = {"/v1/models": models.every, "/v1/models/{name:path}": models.one}
+    _add_gets(app, {path: admitted(get) for path, get in (gets | _facts(status)).items()})
+    _add_gets(app, {"/openapi.json": docs.openapi, "/docs": docs.docs} | _probes(status))
     _add_errors(app)
     return app
 
@@ -77,27 +77,40 @@ def create_app(
 def create_admin_app(status: StatusRoutes) -> FastAPI:
     """What probes, scrapers and operators ask, on a port of its own."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    _add_status(app, status)
+    _add_gets(app, _probes(status) | _facts(status))
     _add_errors(app)
     return app
 
 
-def _add_status(app: FastAPI, status: StatusRoutes) -> None:
-    _add_gets(
-        app,
-        {
-            "/health": status.health,
-            "/ping": status.health,
-            "/ready": status.ready,
-            "/version": status.version,
-            "/metrics": status.metrics,
-            "/v1/baton/status": status.status,
-            "/v1/baton/requests/{rid}": status.receipt,
-        },
-    )
+def _admitted(keys: ApiKeys, route: Route) -> Route:
+    """The route, for clients with a key. Nothing of the body is read before."""
+
+    async def ask(request: Request) -> Response:
+        keys.admit(request)
+        return await route(request)
+
+    return ask
 
 
-def _add_gets(app: FastAPI, routes: Mapping[str, Callable[..., Any]]) -> None:
+def _probes(status: StatusRoutes) -> dict[str, Route]:
+    return {
+        "/health": status.health,
+        "/ping": status.health,
+        "/ready": status.ready,
+        "/version": status.version,
+    }
+
+
+def _facts(status: StatusRoutes) -> dict[str, Route]:
+    """Of the workers and of requests."""
+    return {
+        "/metrics": status.metrics,
+        "/v1/baton/status": status.status,
+        "/v1/baton/requests/{rid}": status.receipt,
+    }
+
+
+def _add_gets(app: FastAPI, routes: Mapping[str, Route]) -> None:
     """A slash at the end changes nothing."""
     for path, get in routes.items():
         for each in (path, f"{path}/"):

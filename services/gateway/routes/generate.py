@@ -19,6 +19,7 @@ from services.gateway.answer.response import (
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
 from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.answer.text import AnswerText
+from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.prompt_reader import PreparedRequest
@@ -26,8 +27,6 @@ from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
 from services.gateway.routes.owner_door import OwnerDoor
-
-TENANT = "default"
 
 
 class GenerateRoutes:
@@ -76,7 +75,7 @@ class GenerateRoutes:
         with_receipt = receipt_wanted(request.headers)
         http = HttpRequest(
             rid=request_id(request.scope),
-            tenant=TENANT,
+            tenant=tenant_of(request.scope),
             endpoint=endpoint,
             timeout_s=incoming.deadline.left_s(),
             limit_s=incoming.deadline.limit_s,

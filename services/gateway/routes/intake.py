@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.body import read_body
 from services.gateway.http.byte_budget import ByteBudget, ByteShare
 from services.gateway.http.client_connection import while_connected
@@ -45,13 +46,14 @@ class Intake:
     async def read(self, request: Request, kind: Kind) -> Incoming:
         """RequestError if it is wrong; OverloadedError, AttemptError or ClientGoneError if there
         is no room, no time or no client left."""
+        tenant = tenant_of(request.scope)
         deadline = Deadline.of(request, self._limits.request_timeout_s)
         share = self._budget.share()
         try:
             async with deadline.kept():
                 body = await read_body(request, self._limits.max_body_bytes, share)
                 received_ns = time.time_ns()
-                answer = await while_connected(request.receive, self._text.read(kind, body))
+                answer = await while_connected(request.receive, self._text.read(kind, body, tenant))
             share.resize(held_bytes(answer))
         except BaseException:
             share.release()

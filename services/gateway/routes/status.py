@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.answer.shape import ChatShape, TextShape
+from services.gateway.http.api_keys import may_see
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
@@ -68,7 +69,7 @@ class StatusRoutes:
         for prefix in (ChatShape.id_prefix, TextShape.id_prefix):
             rid = rid.removeprefix(prefix)
         receipt = self._door.receipt(rid)
-        if receipt is None:
+        if receipt is None or not may_see(request.scope, receipt["tenant"]):
             raise RequestError(
                 f"no such request; only the last {MAX_RECEIPTS:,} are kept",
                 status=404,

@@ -66,7 +66,7 @@ def reader_of(model: StructuredModel, name: str) -> PromptReader:
     served = ServedModel(
         "m", MAX_MODEL_LEN, VOCAB_SIZE, model.eos_token_ids, reasoning_parser="none"
     )
-    return PromptReader.load(directory, served, b"tools", 16)
+    return PromptReader.load(directory, served, 16)
 
 
 def request_body(seed: int, **fields: Any) -> bytes:

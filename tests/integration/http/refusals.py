@@ -32,6 +32,7 @@ LEAK = re.compile(
     r"|\b(?:services|shared|starlette|fastapi|uvicorn|pydantic|httptools|asyncio)\b"
 )
 TYPES = {
+    401: "authentication_error",
     404: "not_found_error",
     408: "timeout_error",
     429: "rate_limit_error",

@@ -115,9 +115,9 @@ async def test_status_version_metrics_and_receipts(
     metrics = await client.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "baton_requests_total" in metrics.text
-    app.door.receipts["abc"] = {"attempts": 1}
+    app.door.receipts["abc"] = body = {"attempts": 1, "tenant": "default"}
     for rid in ("abc", "chatcmpl-abc", "cmpl-abc"):
-        assert (await client.get(f"/v1/baton/requests/{rid}")).json() == {"attempts": 1}
+        assert (await client.get(f"/v1/baton/requests/{rid}")).json() == body
     missing = await client.get("/v1/baton/requests/xyz")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert missing.json()["error"]["param"] == "id"

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from services.gateway.answer.submit_order import PromptSharing
+from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.limits import HttpLimits
 from services.gateway.http.server import http_limits, http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
@@ -18,7 +19,7 @@ from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
 from services.gateway.routes.status import StatusRoutes
 from shared.errors import BatonError
-from shared.kv.block_hash import root_hash
+from shared.kv.block_hash import BlockHashing
 from shared.protocol import FinishReason, TokenLogprobs
 from shared.settings.groups import Settings
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
@@ -188,12 +189,13 @@ async def serve_app(
         unknown_fields=settings.limits.unknown_fields,
     )
     door = ScriptedDoor(script_of((), None))
-    pool = TextPool(directory, model, hash_root=root_hash(b"", "default"), block_size=16)
+    pool = TextPool(directory, model, BlockHashing(b"", 16))
     facts = GatewayFacts(ignored_fields=pool.ignored_fields.counts)
     metrics = GatewayMetrics(lambda: (), lambda: facts)
     status = StatusRoutes(door, metrics.text, "1.2.3", lambda: door.failing)
     sharing = PromptSharing.of(settings.engine, settings.kv.block_size, "cpu")
-    app = create_app(settings.limits, sharing, model, door, pool, status)
+    keys = ApiKeys.read(settings.network.api_keys_file)
+    app = create_app(settings.limits, sharing, model, door, pool, status, keys)
     limits = limits or http_limits(settings.limits)
     server = http_server(app, settings.limits.drain_s, limits)
     sock = socket.create_server(("127.0.0.1", 0))

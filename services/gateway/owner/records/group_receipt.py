@@ -26,6 +26,7 @@ def group_body(group: str, members: Sequence[Mapping[str, Any]]) -> dict[str, An
     return {
         "id": group,
         "endpoint": members[0]["endpoint"],
+        "tenant": members[0]["tenant"],
         "state": state,
         "code": next((m["code"] for m in members if m["state"] == state), ""),
         "prompt_tokens": sum(member["prompt_tokens"] for member in firsts),

@@ -50,6 +50,7 @@ class Receipt:
     prompt_tokens: int
     received_ns: int
     accepted_ns: int
+    tenant: str = ""
     started_ns: int = 0
     """the START that token 0 came from"""
     first_token_ns: int = 0
@@ -172,6 +173,7 @@ class Receipt:
             "choice": self.choice,
             "prompt": self.prompt,
             "endpoint": self.endpoint,
+            "tenant": self.tenant,
             "state": self.outcome or "live",
             "code": self.code,
             "prompt_tokens": self.prompt_tokens,

@@ -16,6 +16,7 @@ from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_line import TextLine
 from services.gateway.prompt.text_work.text_worker import Answer, Job, Kind, Setup, read_body
 from services.gateway.text.tokenizer import TextTokenizer
+from shared.kv.block_hash import BlockHashing
 
 THREAD_BODY_BYTES = 16 * 1024
 """largest body that is read in a thread"""
@@ -31,9 +32,8 @@ class TextPool:
         self,
         directory: Path,
         model: ServedModel,
+        hashing: BlockHashing,
         *,
-        hash_root: bytes,
-        block_size: int,
         workers_limit: Callable[[], int | None] = lambda: None,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
@@ -41,9 +41,10 @@ class TextPool:
 
         `workers_limit`: the longest sequence that the workers hold now, if any is known."""
         self._model = model
+        self._hashing = hashing
         self._workers_limit = workers_limit
-        self._reader = PromptReader.load(directory, model, hash_root, block_size)
-        setup = Setup(str(directory), model, hash_root, block_size)
+        self._reader = PromptReader.load(directory, model, hashing.block_size)
+        setup = Setup(str(directory), model, hashing.block_size)
         self._line = TextLine(setup, time_limit_s)
         self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
         self.ignored_fields = IgnoredFields()
@@ -67,10 +68,11 @@ class TextPool:
         where a worker's KV pool is smaller than that."""
         return min(self._model.max_model_len, self._workers_limit() or self._model.max_model_len)
 
-    async def read(self, kind: Kind, body: bytes) -> Answer:
-        """What the body asks for; RequestError if it is wrong, or has a grammar nothing matches,
-        OverloadedError if too many wait before it."""
-        answer = await self._read(Job(kind, body, self.max_model_len))
+    async def read(self, kind: Kind, body: bytes, tenant: str) -> Answer:
+        """What the body asks for, its blocks named for the tenant. RequestError if it is wrong, or
+        has a grammar nothing matches, OverloadedError if too many wait before it."""
+        root = self._hashing.root(tenant)
+        answer = await self._read(Job(kind, body, self.max_model_len, root))
         self.ignored_fields.count(answer.ignored)
         if isinstance(answer, PreparedRequest):
             await self._grammars.check(answer.sampling.grammar, answer.grammar_param)

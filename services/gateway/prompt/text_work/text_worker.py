@@ -28,7 +28,6 @@ class Setup:
 
     directory: str
     model: ServedModel
-    hash_root: bytes
     block_size: int
 
 
@@ -40,6 +39,8 @@ class Job:
     body: bytes
     max_model_len: int
     """longest sequence that the workers hold"""
+    hash_root: bytes
+    """of the tenant's blocks"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def read_body(reader: PromptReader, job: Job) -> Answer:
         return reader.tokenize(job.body)
     if job.kind == "detokenize":
         return reader.detokenize(job.body)
-    return reader.limited(job.max_model_len).prepare(job.kind, job.body)
+    return reader.serving(job.max_model_len, job.hash_root).prepare(job.kind, job.body)
 
 
 def serve(asker: Asker) -> None:
@@ -76,9 +77,7 @@ def serve(asker: Asker) -> None:
     setup = asker.next()
     if not isinstance(setup, Setup):
         return
-    reader = PromptReader.load(
-        Path(setup.directory), setup.model, setup.hash_root, setup.block_size
-    )
+    reader = PromptReader.load(Path(setup.directory), setup.model, setup.block_size)
     while isinstance(job := asker.next(), Job):
         try:
             asker.answer(read_body(reader, job))

@@ -43,6 +43,7 @@ BODY = {
     "transport": "tcp",
     "bytes": 4096,
     "blocks": 3,
+    "tenant": "default",
 }
 STAGES = ["read", "queue", "prefill", "handover", "decode", "deliver"]
 

@@ -12,6 +12,7 @@ import pytest
 from services.gateway.prompt.prompt_reader import PreparedRequest, TokenList
 from services.gateway.prompt.text_work.text_pool import THREAD_BODY_BYTES, TextPool
 from shared.errors import AttemptError, RequestError
+from shared.kv.block_hash import BlockHashing
 from tests.support.cases.http_bodies import chat_body
 from tests.support.models.text_models import (
     MODEL_NAME,
@@ -28,9 +29,7 @@ FORBIDDEN = ("fastapi", "starlette", "uvicorn", "pydantic", "torch", "redis", "t
 async def pool(tmp_path: Path) -> AsyncIterator[TextPool]:
     tokenizer = byte_level_tokenizer()
     directory = write_text_model(tmp_path, tokenizer)
-    made = TextPool(
-        directory, served_text_model(tokenizer, 100_000), hash_root=b"r" * 32, block_size=16
-    )
+    made = TextPool(directory, served_text_model(tokenizer, 100_000), BlockHashing(b"r" * 32, 16))
     yield made
     await made.close()
 
@@ -42,8 +41,8 @@ def padded(body: bytes) -> bytes:
 
 async def test_thread_and_process_agree(pool: TextPool) -> None:
     body = json.dumps(chat_body("hello " * 50, seed=7, stop=["x"], logprobs=True)).encode()
-    small = await pool.read("chat", body)
-    assert small == await pool.read("chat", padded(body))
+    small = await pool.read("chat", body, "default")
+    assert small == await pool.read("chat", padded(body), "default")
     assert isinstance(small, PreparedRequest)
     (prompt,) = small.prompts
     assert len(prompt.block_hashes) == len(prompt.token_ids) // 16
@@ -57,8 +56,7 @@ async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> N
     pool = TextPool(
         write_text_model(tmp_path, tokenizer),
         served_text_model(tokenizer, 1000),
-        hash_root=b"r" * 32,
-        block_size=16,
+        BlockHashing(b"r" * 32, 16),
         workers_limit=lambda: limits[0],
     )
     open_end = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40}).encode()
@@ -67,18 +65,18 @@ async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> N
     for max_model_len in (1000, 48, 1000):
         assert pool.max_model_len == max_model_len
         for body in (open_end, padded(open_end)):
-            prepared = await pool.read("text", body)
+            prepared = await pool.read("text", body, "default")
             assert isinstance(prepared, PreparedRequest)
             assert prepared.sampling.max_tokens == max_model_len - 40
         if max_model_len == 48:
             for body in (too_much, padded(too_much)):
-                prepared = await pool.read("text", body)
+                prepared = await pool.read("text", body, "default")
                 assert isinstance(prepared, PreparedRequest)
                 assert prepared.sampling.max_tokens == 8
                 assert prepared.clamped == "max_tokens=8"
             for body in (too_long, padded(too_long)):
                 with pytest.raises(RequestError) as error:
-                    await pool.read("text", body)
+                    await pool.read("text", body, "default")
                 assert error.value.code == "context_length_exceeded"
                 assert error.value.param == "prompt"
                 assert "maximum context length is 48 tokens" in error.value.message
@@ -93,10 +91,10 @@ async def test_refusals_cross_the_process_unchanged(pool: TextPool) -> None:
     caught = []
     for body in (b'{"a": NaN}', padded(b'{"a": NaN}')):
         with pytest.raises(RequestError) as error:
-            await pool.read("text", body)
+            await pool.read("text", body, "default")
         caught.append(vars(error.value))
     assert caught[0] == caught[1]
-    answer = await pool.read("tokenize", padded(b'{"prompt": "hello"}'))
+    answer = await pool.read("tokenize", padded(b'{"prompt": "hello"}'), "default")
     assert isinstance(answer, TokenList)
 
 
@@ -106,17 +104,17 @@ async def test_a_body_that_takes_too_long_is_refused_and_the_next_one_is_read(
     ready = padded(b'{"prompt": "hello"}')
     monkeypatch.setattr(pool._line, "_time_limit_s", 0.0)
     with pytest.raises(RequestError) as caught:
-        await pool.read("tokenize", ready)
+        await pool.read("tokenize", ready, "default")
     assert caught.value.code == "too_complex"
     monkeypatch.setattr(pool._line, "_time_limit_s", 30.0)
-    assert isinstance(await pool.read("tokenize", ready), TokenList)
+    assert isinstance(await pool.read("tokenize", ready, "default"), TokenList)
 
 
 async def test_a_cancelled_read_does_not_leave_its_answer_to_the_next(pool: TextPool) -> None:
-    first = asyncio.ensure_future(pool.read("tokenize", padded(b'{"prompt": "one"}')))
+    first = asyncio.ensure_future(pool.read("tokenize", padded(b'{"prompt": "one"}'), "default"))
     await asyncio.sleep(0)
     first.cancel()
-    answer = await pool.read("tokenize", padded(b'{"prompt": "two"}'))
+    answer = await pool.read("tokenize", padded(b'{"prompt": "two"}'), "default")
     assert isinstance(answer, TokenList)
     assert list(answer.token_ids) == pool.tokenizer.encode("two")
 
@@ -128,18 +126,18 @@ async def test_a_process_that_dies_is_an_error_and_is_replaced(
     for process in pool._line._processes:
         monkeypatch.setattr(process, "module", "this.module.is.not.there")
     with pytest.raises(AttemptError):
-        await pool.read("tokenize", body)
+        await pool.read("tokenize", body, "default")
     monkeypatch.undo()
-    assert isinstance(await pool.read("tokenize", body), TokenList)
+    assert isinstance(await pool.read("tokenize", body, "default"), TokenList)
 
 
 async def test_closing_leaves_no_process_that_was_being_replaced(pool: TextPool) -> None:
     body = padded(b'{"prompt": "hello"}')
-    await pool.read("tokenize", body)
+    await pool.read("tokenize", body, "default")
     (process,) = text_processes()
     process.suspend()
-    await pool.read("tokenize", body)
-    stuck = asyncio.ensure_future(pool.read("tokenize", body))
+    await pool.read("tokenize", body, "default")
+    stuck = asyncio.ensure_future(pool.read("tokenize", body, "default"))
     await asyncio.sleep(0)
     stuck.cancel()
     await asyncio.sleep(0)
@@ -161,3 +159,15 @@ async def test_the_process_imports_no_server_and_no_torch() -> None:
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", probe)
     assert await process.wait() == 0
+
+
+async def test_tenants_have_names_of_their_own_for_the_same_blocks(pool: TextPool) -> None:
+    body = json.dumps({"model": MODEL_NAME, "prompt": [5] * 40}).encode()
+    hashes = []
+    for each in (body, padded(body)):
+        for tenant in ("a", "b"):
+            prepared = await pool.read("text", each, tenant)
+            assert isinstance(prepared, PreparedRequest)
+            hashes.append(prepared.prompts[0].block_hashes)
+    assert hashes[:2] == hashes[2:]
+    assert not set(hashes[0]) & set(hashes[1])

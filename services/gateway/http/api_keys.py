@@ -1,0 +1,107 @@
+"""The keys of clients, and the tenant that each names.
+
+    [[keys]]
+    tenant = "team-a"
+    sha256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+
+The file has digests, so that reading it tells no key. A key is looked up by its digest: how long
+that takes tells nothing, since nobody can choose what a digest begins with.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+
+from shared.errors import RequestError, SettingsError
+
+DEFAULT_TENANT = "default"
+"""of everybody where there are no keys"""
+MAX_TENANT_CHARS = 64
+_TENANT = "baton.tenant"
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class ApiKeys:
+    """The keys of one gateway. Without any, everybody may ask."""
+
+    def __init__(self, tenants: Mapping[str, str] | None = None) -> None:
+        """`tenants`: by the SHA-256 of a key, in hexadecimal. None: there are no keys."""
+        self._tenants = tenants
+
+    @classmethod
+    def read(cls, path: str) -> "ApiKeys":
+        """Those of a file; an empty path: none. SettingsError says what is wrong with it."""
+        if not path:
+            return cls()
+        try:
+            content = tomllib.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--api-keys-file {path}: {error}") from None
+        entries = content.pop("keys", None)
+        if content or not isinstance(entries, list) or not entries:
+            raise SettingsError(f"--api-keys-file {path}: needs tables [[keys]] and nothing else")
+        tenants: dict[str, str] = {}
+        for number, entry in enumerate(entries, 1):
+            place = f"--api-keys-file {path}: key {number}"
+            digest, tenant = _entry(place, entry)
+            if digest in tenants:
+                raise SettingsError(f"{place}: the same key stands there twice")
+            tenants[digest] = tenant
+        return cls(tenants)
+
+    def admit(self, request: Request) -> None:
+        """Notes whose request it is; RequestError 401 if it has no key, or not one of ours."""
+        if self._tenants is None:
+            return
+        tenant = self._tenants.get(hashlib.sha256(_key_of(request)).hexdigest())
+        if tenant is None:
+            raise _refused("the API key is not known here")
+        request.scope[_TENANT] = tenant
+
+
+def tenant_of(scope: MutableMapping[str, Any]) -> str:
+    """Of an admitted request."""
+    tenant: str = scope.get(_TENANT, DEFAULT_TENANT)
+    return tenant
+
+
+def may_see(scope: MutableMapping[str, Any], tenant: str) -> bool:
+    """Whether what is a tenant's is shown: to the tenant alone, if the one who asks is known."""
+    asking: str = scope.get(_TENANT, tenant)
+    return asking == tenant
+
+
+def _entry(place: str, entry: Any) -> tuple[str, str]:
+    if not isinstance(entry, dict) or entry.keys() != {"sha256", "tenant"}:
+        raise SettingsError(f"{place}: needs `sha256` and `tenant` and nothing else")
+    digest, tenant = entry["sha256"], entry["tenant"]
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise SettingsError(f"{place}: `sha256` is 64 digits of lower-case hexadecimal")
+    if not isinstance(tenant, str) or not 0 < len(tenant) <= MAX_TENANT_CHARS:
+        raise SettingsError(f"{place}: `tenant` is a name of 1 to {MAX_TENANT_CHARS} characters")
+    return digest, tenant
+
+
+def _key_of(request: Request) -> bytes:
+    """The one key that the headers name, in either way that clients know."""
+    keys: set[bytes] = set()
+    num_authorizations = 0
+    for name, value in request.scope["headers"]:
+        if name == b"authorization":
+            num_authorizations += 1
+            scheme, _, key = value.partition(b" ")
+            keys.add(key.strip() if scheme.lower() == b"bearer" else b"")
+        elif name == b"x-api-key":
+            keys.add(value.strip())
+    if len(keys) != 1 or num_authorizations > 1 or not all(keys):
+        raise _refused("send one API key, as `Authorization: Bearer KEY` or as `x-api-key: KEY`")
+    return keys.pop()
+
+
+def _refused(text: str) -> RequestError:
+    return RequestError(text, status=401, code="invalid_api_key")
