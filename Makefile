@@ -113,5 +113,5 @@ format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-clean: ## remove .venv and everything built or cached
+clean: ## remove .venv and everything built or cached in this folder
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -76,10 +76,12 @@ def _sentence(row: Sequence[str]) -> str:
 
 def _hand_overs(pair: Mapping[str, Any]) -> str:
     """What one pair of workers did."""
+    num_bytes = pair["bytes"]
+    size = f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:.0f} kB"
     rate = f" at {pair['gb_per_s']:.3g} GB/s" if pair["gb_per_s"] else ""
     return (
         f"{pair['prefill']} -> {pair['decode']}: {pair['num']} hand-over(s), "
-        f"{pair['bytes'] / 1e6:,.1f} MB{rate}, {pair['transport']}: {pair['why']}"
+        f"{size}{rate}, {pair['transport']}: {pair['why']}"
     )
 
 

@@ -309,7 +309,7 @@ class PromptReader:
         )
         return RequestError(
             f"This model's maximum context length is {length} tokens. However, your {param} "
-            f"has {num_tokens} tokens{more}. Shorten it.{why}",
+            f"resulted in {num_tokens} tokens{more}. Shorten it.{why}",
             code="context_length_exceeded",
             param=param,
         )

@@ -174,7 +174,7 @@ def test_status_says_how_kv_comes() -> None:
     pairs = [{**pair, "bytes": 1_234_567_890, "gb_per_s": 2.5}, {**pair, "bytes": 0, "gb_per_s": 0}]
     assert render_status(STATUS | {"hand_overs": pairs}).splitlines()[3:] == [
         "p -> d: 3 hand-over(s), 1,234.6 MB at 2.5 GB/s, tcp: no socket",
-        "p -> d: 3 hand-over(s), 0.0 MB, tcp: no socket",
+        "p -> d: 3 hand-over(s), 0 kB, tcp: no socket",
     ]
 
 

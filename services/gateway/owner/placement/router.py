@@ -50,7 +50,7 @@ class Route:
         """For the receipt."""
         return (
             f"{self.mode}{':' + self.reason if self.reason else ''} on {_WHY_TEXT[self.why]};"
-            f" ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
+            f" estimated_ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
             f" candidates={self.num_candidates}"
         )
 

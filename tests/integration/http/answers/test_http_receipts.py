@@ -28,7 +28,7 @@ BODY = {
     "completion_tokens": 9,
     "ended_ns": 10**18,
     "critical_path_ms": PATH_MS,
-    "route": "prefill prefix ttft_ms=1.0 uncached=24 candidates=2",
+    "route": "prefill prefix estimated_ttft_ms=1.0 uncached=24 candidates=2",
     "workers": {"prefill": "p0", "decode": "d1"},
     "attempts": [
         {

@@ -66,13 +66,15 @@ def test_a_cached_prefix_is_worth_its_tokens_and_no_more() -> None:
     assert chosen(result) == "p0"
     assert result is not None
     assert (result.why, result.num_uncached_tokens) == ("prefix", 512 - 480)
-    assert result.text.startswith("prefill on the worker with the prefix; ttft_ms=")
+    assert result.text.startswith("prefill on the worker with the prefix; estimated_ttft_ms=")
     assert chosen(route([view("p0", 500), view("p1", 0)], {"p0": 30})) == "p1"
 
 
 def test_the_receipt_does_not_say_that_it_only_prefilled() -> None:
     result = route([view("p0")])
-    assert result is not None and result.text.startswith("prefill on the only worker; ttft_ms=")
+    assert result is not None and result.text.startswith(
+        "prefill on the only worker; estimated_ttft_ms="
+    )
 
 
 def test_a_slow_worker_is_charged_for_it() -> None:
