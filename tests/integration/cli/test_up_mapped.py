@@ -1,6 +1,7 @@
 """A cell whose workers can map each other: its folder goes with it; another transport by name."""
 
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ def test_a_cell_s_folder_goes_with_it(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_cell_left_is_in_nobody_s_way(tmp_path: Path) -> None:
-    """Neither its folder nor the sockets in it, also where the next cell is told to use them."""
-    with running(tmp_path, "--kv-blocks", "64") as cluster:
-        folder = transfer_folder(cluster)
+    """The sockets in a folder that the next cell is told to use as well."""
+    folder = Path(tempfile.mkdtemp(prefix="kv"))  # of a short name, as sockets want it
+    with running(tmp_path, "--kv-blocks", "64", BATON_TRANSFER_DIR=str(folder)) as cluster:
+        assert transfer_folder(cluster) == folder
         family = process_family(cluster.supervisor.pid)
         cluster.supervisor.kill()
         cluster.supervisor.wait()

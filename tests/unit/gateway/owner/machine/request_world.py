@@ -6,7 +6,8 @@ Every token id is unique and stands for its lineage: attempt, prefill run, decod
 a stream that mixes attempts is seen at the first wrong token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,14 @@ class Deaths:
         self.num_possible += 1
         self._possible_at = num_tokens
         self._known.update(incs)
+
+    @contextmanager
+    def one_more(self, num_tokens: int) -> Iterator[None]:
+        """Something looks like a death meanwhile, and turns out to be none."""
+        possible_at = self._possible_at
+        self.num_possible, self._possible_at = self.num_possible + 1, num_tokens
+        yield
+        self.num_possible, self._possible_at = self.num_possible - 1, possible_at
 
     def note_progress(self, num_tokens: int) -> None:
         if num_tokens - self._possible_at >= FORGIVEN_AFTER:
@@ -175,12 +184,11 @@ class World:
 
     def flap(self, at: int) -> None:
         """A link breaks, and the same incarnation is back."""
-        inc, deaths = self.incs[at], self.deaths
+        inc = self.incs[at]
         if self.machine.holds(inc):
             self.lossless = False
-            deaths.num_possible += 1
-            self.event(self.machine.lose_link(inc))
-            deaths.num_possible -= 1
+            with self.deaths.one_more(len(self.machine.token_ids)):
+                self.event(self.machine.lose_link(inc))
             self.machine.regain_link(inc)
             self.event([])
 
