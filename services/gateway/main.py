@@ -38,7 +38,7 @@ from shared.event_loop import run_main
 from shared.kv.block_hash import BlockHashing
 from shared.link.link import Link
 from shared.model.checkpoint import Checkpoint, load_checkpoint
-from shared.process import map_large_blocks, new_incarnation
+from shared.process import freeze_heap, map_large_blocks, new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
 from shared.release import release
 from shared.settings.groups import CellSettings, Settings, Topology
@@ -83,6 +83,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, listeners: "Listener
     """Join the parts, answer HTTP until told to stop, then take them apart."""
     gateway = Gateway(settings, checkpoint, listeners)
     await gateway.start()
+    freeze_heap()
     draining = asyncio.create_task(gateway.drain_when_told(settings.limits.drain_s))
     administration = asyncio.create_task(gateway.admin.serve(sockets=[listeners.admin]))
     addresses = _url(listeners.clients), _url(listeners.admin)

@@ -9,7 +9,6 @@ it never outlives its io process. The mover runs with every transport: one that 
 leaves it asleep, and all workers are built alike.
 """
 
-import gc
 import os
 import socket
 import sys
@@ -31,7 +30,7 @@ from shared.mover.copies import Copies
 from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
 from shared.planted_delays.delayed_engine import DelayedEngine
-from shared.process import die_with_parent
+from shared.process import die_with_parent, freeze_heap
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
 from shared.worker.channel import (
@@ -193,8 +192,7 @@ def main(arguments: Sequence[str]) -> int:
             prefill_token_s=token_s,
         )
     )
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     try:
         EngineLoop(engine, channel, settings.compute.tp).run()
     except RankLostError as error:

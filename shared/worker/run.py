@@ -17,6 +17,7 @@ from shared.challenge import warn_if_short
 from shared.errors import SettingsError
 from shared.event_loop import run_main
 from shared.model.checkpoint import load_checkpoint
+from shared.process import freeze_heap
 from shared.settings.groups import NetworkSettings, Settings
 from shared.telemetry.logs import configure_logs
 from shared.transfer.build import check_transport
@@ -109,6 +110,7 @@ async def _run_node(
     """Until asked to stop and drained, or until the engine fails, also while draining."""
     try:
         await node.open()
+        freeze_heap()
         await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
         if not failing.done():
             async with asyncio.TaskGroup() as tasks:

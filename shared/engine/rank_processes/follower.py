@@ -7,7 +7,6 @@ with rank 0.
 """
 
 import contextlib
-import gc
 import json
 import logging
 import socket
@@ -28,7 +27,7 @@ from shared.engine.running.model_runner import Runner
 from shared.errors import BatonError
 from shared.model.checkpoint import Checkpoint, load_checkpoint, random_checkpoint
 from shared.model.shapes import SHAPES
-from shared.process import die_with_parent
+from shared.process import die_with_parent, freeze_heap
 from shared.settings.load import load_settings
 
 
@@ -67,8 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
         parts = build_rank(*settings.of_engine, checkpoint, ranks, reader)
-        gc.collect()
-        gc.freeze()
+        freeze_heap()
         with contextlib.suppress(EOFError):
             follow(parts.runner, ranks, sock, device)
         del parts  # a group waits for the graphs that its calls were captured in

@@ -4,13 +4,17 @@ The oracle is transformers' own `apply_chat_template` on templates written here 
 Llama 3 and Qwen3 (ChatML) checkpoints.
 """
 
+import gc
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from services.gateway.prompt import chat_template
 from services.gateway.prompt.chat_prompt import ChatPrompt
 from services.gateway.prompt.chat_template import ChatTemplate
 from services.gateway.prompt.messages import Message
@@ -162,6 +166,31 @@ def test_a_template_out_of_bounds_is_a_clean_refusal(name: str) -> None:
         ChatTemplate(BOMBS[name], {}).render(CHATS[0])
     assert caught.value.status == 400
     assert caught.value.param == "messages"
+
+
+def test_a_full_collection_of_garbage_is_not_the_templates_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A planted one that takes longer than the budget; of two loops, the second still has one."""
+    monkeypatch.setattr(chat_template, "TIME_BUDGET_S", 0.01)
+
+    def collected() -> Iterator[int]:
+        yield 1
+        gc.collect()
+        burn_cpu(0.02)
+        yield 2
+
+    short = "{% for i in slow %}{{ i }}{% endfor %}"
+    rendered = ChatTemplate(short, {}).render(CHATS[0], values={"slow": collected()})
+    assert rendered == "12"
+    with pytest.raises(RequestError, match="runs too long"):
+        ChatTemplate(short + BOMBS["time"], {}).render(CHATS[0], values={"slow": collected()})
+
+
+def burn_cpu(seconds: float) -> None:
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
 
 
 def test_a_template_that_does_not_compile_stops_the_start() -> None:
