@@ -64,11 +64,20 @@ async def _demo(plan: Plan, prompt: str, started_s: float) -> int:
                 output.ready(cell.url)
                 output.flush()
                 client = GatewayClient(cell.url)
+                await finished(asyncio.to_thread(_connect_workers, client), stop)
                 asking = asyncio.to_thread(_ask, client, prompt, started_s)
                 await finished(asking, stop)
             output.say("stopping")
     output.say(f"done after {time.monotonic() - started_s:.1f} s")
     return 0
+
+
+def _connect_workers(client: GatewayClient) -> None:
+    """The first hand-over of two workers also connects them; the question's shows what every
+    later one costs."""
+    with client.chat([{"role": "user", "content": "hello"}], max_tokens=2) as answer:
+        for _ in answer:
+            pass
 
 
 def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:

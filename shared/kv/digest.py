@@ -34,8 +34,13 @@ _TILE_WORDS = 32768
 def digest_of(flat: NDArray[np.uint8]) -> int:
     """Of bytes [bytes] that lie together, as if they were a layer group."""
     words = np.pad(flat, (0, -len(flat) % 8)).view("<u8")
-    mixed = words ^ _position_keys(len(words))
-    return int(_mix(mixed, np.empty_like(mixed)).sum(dtype=np.uint64))
+    scratch, total = _new_scratch(), 0
+    for start in range(0, len(words), _TILE_WORDS):
+        tile = words[start : start + _TILE_WORDS]
+        mixed, shifted = scratch.of_shape(tile.shape)
+        np.bitwise_xor(tile, _position_keys(len(tile), start), out=mixed)
+        total += int(_mix(mixed, shifted).sum(dtype=np.uint64))
+    return total % 2**64
 
 
 class BlockDigests:
@@ -48,7 +53,7 @@ class BlockDigests:
 
     def of(self, block_ids: Sequence[int], groups: GroupRange) -> Words:
         """[blocks, groups], in the order given."""
-        scratch = _Scratch(np.empty(_TILE_WORDS, np.uint64), np.empty(_TILE_WORDS, np.uint64))
+        scratch = _new_scratch()
         digests = np.empty((len(block_ids), groups.num), np.uint64)
         for column in range(groups.num):
             span = self._groups.span(GroupRange(groups.first + column, 1))
@@ -93,6 +98,10 @@ class _Scratch(NamedTuple):
         return self.mixed[:size].reshape(shape), self.shifted[:size].reshape(shape)
 
 
+def _new_scratch() -> _Scratch:
+    return _Scratch(np.empty(_TILE_WORDS, np.uint64), np.empty(_TILE_WORDS, np.uint64))
+
+
 def _mix(x: Words, shifted: Words) -> Words:
     """SplitMix64's finalizer, in place on `x`; wraps modulo 2**64."""
     for shift, factor in ((30, _FACTOR_1), (27, _FACTOR_2), (31, None)):
@@ -103,6 +112,7 @@ def _mix(x: Words, shifted: Words) -> Words:
     return x
 
 
-def _position_keys(num_words: int) -> Words:
-    steps = np.arange(1, num_words + 1, dtype=np.uint64) * _GOLDEN
+def _position_keys(num_words: int, first: int = 0) -> Words:
+    """Of the words from `first` on."""
+    steps = np.arange(first + 1, first + num_words + 1, dtype=np.uint64) * _GOLDEN
     return _mix(steps, np.empty_like(steps))

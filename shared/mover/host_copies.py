@@ -11,7 +11,7 @@ from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.peer_memory import PeerBlocks
-from shared.kv.probe import Probed
+from shared.kv.probe import MAX_PROBE_BYTES, Probed
 from shared.mover.copies import CopyError, Mark
 from shared.mover.runs import joined
 
@@ -30,6 +30,8 @@ class HostCopies:
         self._digests = BlockDigests(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
         self._peers: dict[str, PeerBlocks] = {}
+        self._probe_copy = np.ones(MAX_PROBE_BYTES, np.uint8)
+        digest_of(self._probe_copy)  # the first of a process is slow: not while a pull waits
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)
@@ -47,7 +49,8 @@ class HostCopies:
         peer = self._peers.get(source)
         if peer is None:
             raise CopyError("the source's pool is not mapped")
-        copy = np.ones_like(peer.probe)  # written: its pages are there before the clock runs
+        copy = self._probe_copy[: len(peer.probe)]
+        copy.fill(0)
         start_s = time.perf_counter()
         np.copyto(copy, peer.probe)
         seconds = time.perf_counter() - start_s

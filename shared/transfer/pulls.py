@@ -1,10 +1,11 @@
 """Decode's dialling end: one connection for each attempt that is pulled or kept."""
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import replace
 
-from shared.errors import PeerLostError
+from shared.errors import KVTransferError, PeerLostError
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.tasks import Tasks
@@ -56,6 +57,8 @@ class Pulls:
         return replace(pulled, why=why, bytes_s=bytes_s)
 
     async def _keep(self, request: PullRequest) -> None:
+        with contextlib.suppress(KVTransferError):  # then the pull says so
+            await self._ways.of(request)
         await asyncio.sleep(self._terms.limits.renew_every_s)
         try:
             stream = await self._ways.decided(request).connect(request.source)

@@ -163,9 +163,9 @@ class KVTransport(Protocol):
 
     async def keep(self, request: PullRequest) -> None:
         """Until cancelled: show the source that this reader lives and will pull as soon as it
-        has blocks to pull into. Touches no block and raises nothing that a peer can cause; the
-        first sign goes out after a third of a lease, so a pull that follows at once costs
-        nothing more."""
+        has blocks to pull into, and meanwhile decide by which way. Touches no block and raises
+        nothing that a peer can cause; the first sign goes out after a third of a lease, so a
+        pull that follows at once costs nothing more."""
 
     async def close(self) -> None:
         """Stop serving; pulls in flight on either side fail. Safe to call twice."""
