@@ -99,6 +99,8 @@ class GatewayClient:
     def _get(self, path: str) -> dict[str, Any]:
         with self._request("GET", path) as response:
             body = _decode(response.read())
+            if response.status == 404 and _error_text(body).startswith("no such path"):
+                raise BatonError(f"{self.url} has no {path}; the gateway's admin port may have it")
             if response.status != 200:
                 raise BatonError(f"{self.url}{path}: {response.status} {_error_text(body)}")
             return body

@@ -17,7 +17,6 @@ from typing import cast
 from prometheus_client import disable_created_metrics
 
 from services.gateway.answer.submit_order import PromptSharing
-from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.server import admin_server, http_limits, http_server
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
@@ -109,6 +108,7 @@ class Gateway:
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint, listeners: Listeners) -> None:
         compute, kv, limits = settings.compute, settings.kv, settings.limits
+        network = settings.network
         length, unknown_fields = compute.max_model_len, limits.unknown_fields
         model = served_model(checkpoint, settings.model, length, unknown_fields, int(time.time()))
         clock, keys = SystemClock(), Keys()
@@ -116,7 +116,7 @@ class Gateway:
         records = RedisRequestRecords(redis, keys)
         backlog = RedisBacklog(redis, keys, "", limits.max_backlog)
         served = ServedPool(model.name, on_change=backlog.serve)
-        hashing = kv.hashing(settings.network.cell_secret)
+        hashing = kv.hashing(network.cell_secret)
         identity = gateway_identity(settings.cell, model, hashing, served, listeners)
         index = PrefixIndex()
         cost = PrefillCost()
@@ -126,7 +126,7 @@ class Gateway:
             identity.gateway_incarnation,
             clock,
             cost,
-            partial(Link.dial, cell_secret=settings.network.cell_secret),
+            partial(Link.dial, cell_secret=network.cell_secret),
         )
         attributes = {"service.instance.id": identity.gateway_incarnation}
         self._sink = build_span_sink(settings.telemetry.otlp_endpoint, "baton-gateway", attributes)
@@ -163,8 +163,7 @@ class Gateway:
         status = StatusRoutes(self._core.door, metrics.text, identity.version, self._trouble)
         device = device_type(compute.device)
         sharing = PromptSharing.of(settings.engine, kv.block_size, device)
-        api_keys = ApiKeys.read(settings.network.api_keys_file)
-        app = create_app(limits, sharing, model, self._core.door, self._text, status, api_keys)
+        app = create_app(limits, network, sharing, model, self._core.door, self._text, status)
         self.server = http_server(app, limits.drain_s, http_limits(limits))
         self.admin = admin_server(create_admin_app(status))
 

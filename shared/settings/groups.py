@@ -147,6 +147,11 @@ class NetworkSettings(Group, heading="Network"):
     admin_port: int = _port(
         0, "HTTP port of the gateway for /health, /ready, /metrics and status; 0 picks one"
     )
+    operator_paths: str = setting(
+        "both",
+        "ports of the gateway that answer /metrics and /v1/baton/...: both, or the admin port only",
+        choices=("both", "admin"),
+    )
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,12 @@ class LimitSettings(Group, heading="Requests"):
     )
     max_body_bytes: int = setting(4 * 2**20, "largest HTTP body, bytes", low=1024)
     slow_reader_s: float = setting(30.0, "a stalled reader is cut after, s", low=0.1)
+    keepalive_s: float = setting(
+        15.0,
+        "a stream that waits so long gets a comment, so that no proxy cuts it, s; 0 = none",
+        low=0.0,
+        high=86400,
+    )
 
 
 @dataclass(frozen=True)

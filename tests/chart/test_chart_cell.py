@@ -75,12 +75,14 @@ class Pod:
     def status(self, probe: str) -> int:
         """What the kubelet would be told; 0 when nothing listens."""
         asked = self.container[probe]["httpGet"]
-        (port,) = (
-            p["containerPort"] for p in self.container["ports"] if p["name"] == asked["port"]
-        )
+        return self.answer(asked["port"], asked["path"])
+
+    def answer(self, port_name: str, path: str) -> int:
+        """The status of a GET; 0 when nothing listens."""
+        ports = {port["name"]: port["containerPort"] for port in self.container["ports"]}
         try:
             with urllib.request.urlopen(
-                f"http://{HOST}:{port}{asked['path']}", timeout=5
+                f"http://{HOST}:{ports[port_name]}{path}", timeout=5
             ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
@@ -135,6 +137,9 @@ def test_the_command_lines_serve_a_completion_and_drain(
         capture_output=True,
     )
     assert answered.stdout.startswith(b"demo: ")
+    for path in ("/metrics", "/v1/baton/status"):
+        statuses = [pods["gateway"].answer(port, path) for port in ("http", "admin")]
+        assert statuses == [404, 200]
     for pod in pods.values():
         pod.process.send_signal(signal.SIGTERM)
     grace_s = release.workload("decode")["spec"]["template"]["spec"][

@@ -86,6 +86,11 @@ class ChoiceGroup:
         """Of the choices, in order."""
         return tuple(request.rid for request in self._requests)
 
+    @property
+    def accepted(self) -> bool:
+        """No choice of the request can be refused any more, as far as was seen."""
+        return self._all_accepted
+
     def cached_tokens(self) -> int:
         """Prompt tokens that the first choice of each prompt found in a cache."""
         leaders = {self._order.leader(index) for index in self._generations}

@@ -5,6 +5,7 @@ a text, its generation is told at once. A failure before the first byte gets its
 afterwards it is the stream's last event, without `[DONE]`.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from services.gateway.answer.choice_group import ChoiceGroup
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import answer_receipt
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, answer_object
-from services.gateway.answer.sse import DONE, ChunkWriter, error_event
+from services.gateway.answer.sse import COMMENT, DONE, ChunkWriter, error_event
 from services.gateway.answer.text import AnswerText
 from services.gateway.answer.usage import usage
 from services.gateway.http.byte_budget import ByteShare
@@ -38,6 +39,7 @@ from services.gateway.owner.generation import Delta
 from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
+from shared.settings.groups import LimitSettings
 
 logger = logging.getLogger(__name__)
 
@@ -105,18 +107,18 @@ class AnswerResponse(Response):
     """Sends one answer; cancels its choices on every way out but the end of their texts."""
 
     def __init__(
-        self, request: Request, answer: Answer, slow_reader_s: float, share: ByteShare
+        self, request: Request, answer: Answer, limits: LimitSettings, share: ByteShare
     ) -> None:
         """`share`: what its prompts hold of the byte budget, released at the end."""
         super().__init__()
         self._share = share
         self._request = request
         self._answer = answer
-        self._slow_reader_s = slow_reader_s
+        self._limits = limits
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = ClientConnection(receive, send, self._slow_reader_s)
+        client = ClientConnection(receive, send, self._limits.slow_reader_s)
         try:
             await client.run(self._run(scope, client))
         except ClientGoneError:
@@ -186,9 +188,9 @@ class StreamResponse(AnswerResponse):
     """The answer as server-sent events; chunks of different choices come as they come."""
 
     def __init__(
-        self, request: Request, answer: Answer, slow_reader_s: float, share: ByteShare
+        self, request: Request, answer: Answer, limits: LimitSettings, share: ByteShare
     ) -> None:
-        super().__init__(request, answer, slow_reader_s, share)
+        super().__init__(request, answer, limits, share)
         prepared = answer.prepared
         shape, identity = answer.shape, answer.identity
         self._chunks = [
@@ -210,12 +212,14 @@ class StreamResponse(AnswerResponse):
         )
         self._num_ended = 0
         self._stream: ChunkStream | None = None
+        self._wrote = False
+        """at once, since a comment was due last"""
         self._last_shown: dict[int, str] = {}
         """what the delta that ended a choice's text showed, where it was read at once"""
 
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
-        answer = self._answer
-        async for arrived in answer.group:
+        begins = True
+        while arrived := await self._arrived(scope, client):
             body = b""
             for index, delta in arrived:
                 choice = self._choices[index]
@@ -229,14 +233,34 @@ class StreamResponse(AnswerResponse):
                     body += choice.plain(shown)
                 else:
                     body += choice.events(shown, self._so_far())
-            begins = not self._started
-            if begins:
-                await self._start(scope, client)
-            if body:
-                await client.send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._send_events(body, scope, client)
             if begins:
                 self._read_at_once(scope)
+                begins = False
         await client.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _arrived(self, scope: Scope, client: ClientConnection) -> list[tuple[int, Delta]]:
+        """What arrives next, nothing at the end. While nothing does, comments tell proxies that
+        the answer goes on; not before it is sure that the request is not refused."""
+        while (arrived := await self._arrived_in_time()) is None:
+            if self._answer.group.accepted and not self._wrote:
+                await self._send_events(COMMENT, scope, client)
+            self._wrote = False
+        return arrived
+
+    async def _arrived_in_time(self) -> list[tuple[int, Delta]] | None:
+        """None: nothing for so long that a comment is due."""
+        try:
+            async with asyncio.timeout(self._limits.keepalive_s or None):
+                return await anext(self._answer.group, [])
+        except TimeoutError:
+            return None
+
+    async def _send_events(self, events: bytes, scope: Scope, client: ClientConnection) -> None:
+        if not self._started:
+            await self._start(scope, client)
+        if events:
+            await client.send({"type": "http.response.body", "body": events, "more_body": True})
 
     def _read_at_once(self, scope: Scope) -> None:
         """From here on tokens are written as they come, where a text is all there is to them.
@@ -259,6 +283,7 @@ class StreamResponse(AnswerResponse):
             return False
         if events := choice.plain(shown):
             self._stream.write(events)
+            self._wrote = True
         return True
 
     async def _last_events(self, index: int, shown: str) -> bytes:

@@ -10,6 +10,8 @@ from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": the answer goes on\n\n"
+"""no event: readers skip it"""
 
 
 class ChunkWriter:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.gateway.answer.submit_order import PromptSharing
-from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.open_connections import OpenConnections
 from services.gateway.http.protocol import GatewayProtocol
 from services.gateway.http.server import http_limits, http_server
@@ -134,12 +133,12 @@ class MemoryGateway:
         limits = settings.limits
         app = create_app(
             limits,
+            settings.network,
             PromptSharing.of(settings.engine, settings.kv.block_size, "cpu"),
             model,
             self.core.door,
             self.text,
             StatusRoutes(self.core.door, metrics.text, "1"),
-            ApiKeys(),
         )
         self._limits = http_limits(limits)
         self._server = http_server(app, limits.drain_s, self._limits)

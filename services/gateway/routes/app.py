@@ -32,7 +32,7 @@ from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
 from shared.errors import BatonError
-from shared.settings.groups import LimitSettings
+from shared.settings.groups import LimitSettings, NetworkSettings
 
 Route = Callable[[Request], Awaitable[Response]]
 
@@ -43,22 +43,23 @@ UNREAD_STATUSES = (401, 413, 503, 504)
 
 def create_app(
     limits: LimitSettings,
+    network: NetworkSettings,
     sharing: PromptSharing,
     model: ServedModel,
     door: OwnerDoor,
     text: TextPool,
     status: StatusRoutes,
-    keys: ApiKeys,
 ) -> FastAPI:
-    """What clients use. Whoever made `text` closes it. Where there are keys,
-    all but probes and documentation needs one."""
+    """What clients use. Whoever made `text` closes it. Where there are keys, all but probes and
+    documentation needs one. SettingsError if the file of keys is of no use."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     intake = Intake(limits, text)
-    generate = GenerateRoutes(limits.slow_reader_s, sharing, model, door, text, intake)
+    generate = GenerateRoutes(limits, sharing, model, door, text, intake)
     texts = TextRoutes(intake, text)
     models = ModelsRoutes(model, text)
-    docs = DocsRoutes(status.release)
-    admitted = partial(_admitted, keys)
+    facts = _facts(status) if network.operator_paths == "both" else {}
+    docs = DocsRoutes(status.release, hidden=_facts(status).keys() - facts.keys())
+    admitted = partial(_admitted, ApiKeys.read(network.api_keys_file))
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
@@ -68,7 +69,7 @@ def create_app(
         for each in (path, f"{path}/"):
             app.add_api_route(each, admitted(post), methods=["POST"], response_model=None)
     gets = {"/v1/models": models.every, "/v1/models/{name:path}": models.one}
-    _add_gets(app, {path: admitted(get) for path, get in (gets | _facts(status)).items()})
+    _add_gets(app, {path: admitted(get) for path, get in (gets | facts).items()})
     _add_gets(app, {"/openapi.json": docs.openapi, "/docs": docs.docs} | _probes(status))
     _add_errors(app)
     return app

@@ -27,6 +27,7 @@ from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
 from services.gateway.routes.owner_door import OwnerDoor
+from shared.settings.groups import LimitSettings
 
 
 class GenerateRoutes:
@@ -34,14 +35,14 @@ class GenerateRoutes:
 
     def __init__(
         self,
-        slow_reader_s: float,
+        limits: LimitSettings,
         sharing: PromptSharing,
         model: ServedModel,
         door: OwnerDoor,
         text: TextPool,
         intake: Intake,
     ) -> None:
-        self._slow_reader_s = slow_reader_s
+        self._limits = limits
         self._sharing = sharing
         self._model = model
         self._door = door
@@ -93,7 +94,7 @@ class GenerateRoutes:
                 final_receipt=self._door.final_receipt if with_receipt else None,
             )
             response = StreamResponse if prepared.stream else WholeResponse
-            return response(request, answer, self._slow_reader_s, incoming.share)
+            return response(request, answer, self._limits, incoming.share)
         except BaseException:
             await group.cancel()
             raise

@@ -4,6 +4,7 @@ The page loads nothing and runs nothing. What a field may hold is in `FIELDS`; a
 against the readers.
 """
 
+from collections.abc import Collection
 from html import escape
 from typing import Any
 
@@ -124,8 +125,8 @@ def body_schema(endpoint: Endpoint) -> Schema:
     return {**OBJECT, "properties": properties, "required": list(REQUIRED[endpoint])}
 
 
-def openapi(version: str) -> Schema:
-    """The whole description."""
+def openapi(version: str, hidden: Collection[str] = ()) -> Schema:
+    """The whole description, but for the paths that are not served here."""
     detokenize = {"model": TEXT, "tokens": IDS}
     posts = {
         "/v1/chat/completions": ("The next message of a chat", body_schema("chat")),
@@ -137,7 +138,8 @@ def openapi(version: str) -> Schema:
         ),
     }
     paths = {path: {"post": _post(*told)} for path, told in posts.items()}
-    paths |= {path: {"get": _get(path, summary)} for path, summary in GETS.items()}
+    gets = {path: summary for path, summary in GETS.items() if path not in hidden}
+    paths |= {path: {"get": _get(path, summary)} for path, summary in gets.items()}
     about = {"title": "Baton", "version": version}
     return {"openapi": "3.1.0", "info": about, "paths": paths}
 
@@ -161,8 +163,8 @@ def page(description: Schema) -> str:
 class DocsRoutes:
     """GET /openapi.json and /docs."""
 
-    def __init__(self, version: str) -> None:
-        self._description = openapi(version)
+    def __init__(self, version: str, hidden: Collection[str] = ()) -> None:
+        self._description = openapi(version, hidden)
         self._page = page(self._description).encode()
 
     async def openapi(self, request: Request) -> Response:

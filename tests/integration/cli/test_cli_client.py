@@ -48,6 +48,7 @@ class Script:
     def __init__(self) -> None:
         self.url = ""
         self.status = 200
+        self.hides_status = False
         self.events: list[str] = []
         self.bodies: list[dict[str, Any]] = []
 
@@ -59,6 +60,9 @@ def script() -> Iterator[Script]:
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answers = {"/v1/baton/status": STATUS, "/v1/models": {"data": [{"id": "demo"}]}}
+            if self.path == "/v1/baton/status" and script.hides_status:
+                self._answer(404, json.dumps({"error": {"message": "no such path; GET ..."}}))
+                return
             self._answer(200, json.dumps(answers.get(self.path, {})))
 
         def do_POST(self) -> None:
@@ -82,6 +86,12 @@ def script() -> Iterator[Script]:
         yield script
         server.shutdown()
         serving.join()
+
+
+def test_a_port_of_clients_alone_has_no_status(script: Script) -> None:
+    script.hides_status = True
+    with pytest.raises(BatonError, match="the gateway's admin port may have it"):
+        GatewayClient(script.url).status()
 
 
 def test_one_question(script: Script, capsys: pytest.CaptureFixture[str]) -> None:

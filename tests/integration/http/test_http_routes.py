@@ -1,14 +1,18 @@
 """The other routes: models, text, probes, status, receipts, metrics."""
 
+from pathlib import Path
+
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
 from services.gateway.fields.readers import MAX_STOPS
 from services.gateway.routes.app import create_admin_app
 from services.gateway.routes.status import StatusRoutes
 from tests.support.cases.http_bodies import CHAT, chat_body
-from tests.support.fakes.served_app import ScriptedDoor, ServedApp
+from tests.support.fakes.served_app import ScriptedDoor, ServedApp, serve_app
 from tests.support.models.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
+from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +73,29 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
         assert posts == "/v1/chat/completions, /v1/completions, /tokenize, /detokenize"
         assert "/v1/models, " in gets
         assert "/docs, " in gets
+
+
+OPERATOR_PATHS = ("/metrics", "/v1/baton/status", "/v1/baton/requests/chatcmpl-1")
+
+
+async def test_paths_of_operators_may_be_on_the_admin_port_alone(
+    text_directory: Path, tokenizer: Tokenizer
+) -> None:
+    settings = settings_with(operator_paths="admin")
+    async with (
+        serve_app(text_directory, tokenizer, settings) as served,
+        httpx.AsyncClient(base_url=served.url) as client,
+    ):
+        for path in OPERATOR_PATHS:
+            for each in (path, f"{path}/"):
+                response = await client.get(each)
+                assert response.status_code == 404
+                assert "baton" not in response.json()["error"]["message"]
+        described = (await client.get("/openapi.json")).json()["paths"]
+        assert not described.keys() & {"/metrics", "/v1/baton/status"}
+        assert "/v1/models" in described
+        for path in ("/health", "/ready", "/version", "/v1/models"):
+            assert (await client.get(path)).status_code == 200
 
 
 async def test_the_admin_port_names_its_own_paths() -> None:

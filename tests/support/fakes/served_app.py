@@ -11,7 +11,6 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from services.gateway.answer.submit_order import PromptSharing
-from services.gateway.http.api_keys import ApiKeys
 from services.gateway.http.limits import HttpLimits
 from services.gateway.http.server import http_limits, http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
@@ -194,8 +193,7 @@ async def serve_app(
     metrics = GatewayMetrics(lambda: (), lambda: facts)
     status = StatusRoutes(door, metrics.text, "1.2.3", lambda: door.failing)
     sharing = PromptSharing.of(settings.engine, settings.kv.block_size, "cpu")
-    keys = ApiKeys.read(settings.network.api_keys_file)
-    app = create_app(settings.limits, sharing, model, door, pool, status, keys)
+    app = create_app(settings.limits, settings.network, sharing, model, door, pool, status)
     limits = limits or http_limits(settings.limits)
     server = http_server(app, settings.limits.drain_s, limits)
     sock = socket.create_server(("127.0.0.1", 0))
