@@ -60,7 +60,7 @@ async def _demo(plan: Plan, prompt: str, started_s: float) -> int:
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")
         async with running(plan, output, restart=False) as cell:
-            if await finished(cell.supervisor.wait_ready(cell.url), stop):
+            if await finished(cell.wait_ready(), stop):
                 output.ready(cell.url)
                 output.flush()
                 client = GatewayClient(cell.url)

@@ -99,7 +99,7 @@ async def _serve(plan: Plan, output: Output, *, restart: bool) -> None:
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")
         async with running(plan, output, restart=restart) as cell:
-            if await finished(cell.supervisor.wait_ready(cell.url), stop):
+            if await finished(cell.wait_ready(), stop):
                 output.ready(cell.url)
                 await finished(cell.supervisor.watch(), stop)
             output.say("stopping")

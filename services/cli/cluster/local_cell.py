@@ -35,6 +35,12 @@ class LocalCell:
 
     supervisor: Supervisor
     url: str
+    admin_url: str
+    """of the port that needs no API key"""
+
+    async def wait_ready(self) -> None:
+        """Until all workers are ready and the gateway serves; StartError when one cannot."""
+        await self.supervisor.wait_ready(self.admin_url)
 
 
 def check_model(model: ModelSettings, length: int) -> None:
@@ -70,9 +76,10 @@ async def running(
     with (
         _transfer_folder(settings) as settings,
         reserve_port(network.host, network.port) as holder,
+        reserve_port(network.host, network.admin_port) as admin_holder,
     ):
-        plan = replace(plan, settings=settings)
-        port = holder.getsockname()[1]
+        port, admin_port = (each.getsockname()[1] for each in (holder, admin_holder))
+        plan = replace(plan, settings=changed(settings, admin_port=admin_port))
         url = local_url(network.host, port)
         redis = EmbeddedRedis() if cell.embedded_redis else None
         if redis is not None:
@@ -91,7 +98,7 @@ async def running(
                 restart=restart,
             )
             async with supervisor:
-                yield LocalCell(supervisor, url)
+                yield LocalCell(supervisor, url, local_url(network.host, admin_port))
         finally:
             if redis is not None:
                 redis.stop()

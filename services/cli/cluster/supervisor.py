@@ -74,9 +74,9 @@ class Supervisor:
         await self._loops.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def wait_ready(self, url: str) -> None:
+    async def wait_ready(self, admin_url: str) -> None:
         """Until all workers are ready and the gateway serves; StartError when one cannot."""
-        client = GatewayClient(url, timeout_s=PROBE_TIMEOUT_S)
+        client = GatewayClient(admin_url, timeout_s=PROBE_TIMEOUT_S)
         said_s = time.monotonic()
         while True:  # until all are ready
             self._raise_failures()

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,6 +62,13 @@ class StatusPage(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
+
+
+class ClientPage(StatusPage):
+    """Whoever asks has no API key."""
+
+    def do_GET(self) -> None:
+        self.send_error(401)
 
 
 def main() -> int:
@@ -113,8 +121,13 @@ def _log() -> None:
 
 
 def _serve_status(settings: Settings) -> None:
-    address = (settings.network.host, settings.network.port)
-    with http.server.ThreadingHTTPServer(address, StatusPage) as server:
+    network = settings.network
+    clients = ClientPage if network.api_keys_file else StatusPage
+    with (
+        http.server.ThreadingHTTPServer((network.host, network.admin_port), StatusPage) as admin,
+        http.server.ThreadingHTTPServer((network.host, network.port), clients) as server,
+    ):
+        threading.Thread(target=admin.serve_forever, daemon=True).start()
         server.serve_forever()
 
 

@@ -57,6 +57,11 @@ def test_command_lines_read_baton_serve_and_hide_secrets(fake: FakeBaton) -> Non
         assert len(cells) == 1 and "" not in cells, "up makes one secret for the cell"
 
 
+def test_ready_also_where_clients_need_a_key_that_up_does_not_have(fake: FakeBaton) -> None:
+    with fake.up(**{"BATON_API_KEYS_FILE": "keys.toml"}) as up:
+        up.wait_ready()
+
+
 def test_nothing_survives_kill_9_of_up(fake: FakeBaton) -> None:
     with fake.up() as up:
         up.wait_ready()

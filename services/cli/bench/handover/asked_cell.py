@@ -59,7 +59,7 @@ async def asked_cell(plan: Plan) -> AsyncIterator[AskedCell]:
     output = Output(quiet=True, stream=sys.stderr)
     output.say(f"starting {plan.summary}")
     async with running(plan, output, restart=False) as cell:
-        await cell.supervisor.wait_ready(cell.url)
+        await cell.wait_ready()
         output.flush()
         endpoint = Endpoint(cell.url)
         asked = AskedCell(endpoint, await asyncio.to_thread(look_up, endpoint))
