@@ -66,7 +66,7 @@ class Door:
         if route is None and is_full and not request.follows:
             raise self._overloaded(request, LINE_FULL)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:
-            self._returns.clear()
+            self._returns.start_over()
         self._requests.accept(live, route)
         return live.generation
 

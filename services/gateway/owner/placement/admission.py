@@ -1,12 +1,11 @@
 """Whether a prompt may start now: only if what it leads to will be taken in time.
 
 Pure. A hand-over that is the bottleneck must show here and not as requests that die waiting for
-it: the KV that a prefill worker has still to hand over, divided by the rate at which decode workers
-were measured to pull it, is how long the link is busy with it. What prefill has yet to compute of
-it waits for prefill, not for the link: only what the link takes longer than prefill does is a wait
-of a new prompt's KV. A link with nothing to carry always takes one, so a slow one is tried again.
-KV that waits for blocks of a decode worker waits for no link: such a worker is full, and a prompt
-computed there would wait as well.
+it. The KV that a prefill worker has still to hand over, divided by the rate at which decode workers
+were measured to pull it, is how long the link is busy. KV that is not computed yet waits for
+prefill, not for the link, so only the part of the transfer that outlasts prefill delays a new
+prompt's KV. An idle link always takes a prompt, so a slow one is tried again. KV that waits for
+blocks of a full decode worker does not count: a prompt computed there would wait as well.
 """
 
 from collections import Counter

@@ -6,11 +6,12 @@ by its prompt; until then its place in the waiting line is kept from those who c
 time. Without that, a Retry-After under steady overload is a number and no promise.
 
 Clients that never return must not cost the others more than that: promises reach HORIZON_S ahead,
-beyond it a client is told the horizon and no place is kept, and all are dropped once there is room
-without them.
+and beyond it a client is told the horizon and no place is kept. Once there is room, times start
+from now again; whoever was told a later one is still known then.
 """
 
-from collections import deque
+import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -34,10 +35,13 @@ def prompt_key(tenant: str, token_ids: Sequence[int], block_hashes: Sequence[byt
 
 
 class Promises:
-    """Times at which refused clients were told to return, in order."""
+    """Times at which refused clients were told to return."""
 
     def __init__(self) -> None:
-        self._due: deque[tuple[float, bytes]] = deque()
+        self._due: list[tuple[float, bytes]] = []
+        """in order"""
+        self._last_s = -math.inf
+        """the time after which the next refused client is told to come"""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -46,18 +50,18 @@ class Promises:
         """Seconds after which a client with this prompt may come back. `per_end_s`: how often a
         request ends."""
         self._forget(now_s)
-        last_s = self._due[-1][0] if self._due else now_s
-        due_s = max(last_s, now_s) + per_end_s
+        due_s = max(self._last_s, now_s) + per_end_s
         if due_s > now_s + HORIZON_S:
             return HORIZON_S
         num_of_prompt = sum(other == key for _, other in self._due)
         if len(self._due) < MAX_PROMISES and num_of_prompt < MAX_OF_ONE_PROMPT:
-            self._due.append((due_s, key))
+            insort(self._due, (due_s, key))
+            self._last_s = due_s
         return due_s - now_s
 
-    def clear(self) -> None:
-        """There is room for whoever comes."""
-        self._due.clear()
+    def start_over(self) -> None:
+        """There is room for whoever comes: nobody need wait for those who were told a time."""
+        self._last_s = -math.inf
 
     def claim(self, key: bytes, now_s: float) -> bool:
         """Whether a client with this prompt was told to come now; its promise is kept then."""
@@ -76,5 +80,4 @@ class Promises:
         return sum(due_s <= now_s for due_s, _ in self._due)
 
     def _forget(self, now_s: float) -> None:
-        while self._due and self._due[0][0] < now_s - KEPT_S:
-            self._due.popleft()
+        del self._due[: bisect_left(self._due, (now_s - KEPT_S, b""))]

@@ -28,9 +28,9 @@ class ReturnTimes:
         """Clients whose time has come."""
         return self._promises.num_kept(self._clock.monotonic_s())
 
-    def clear(self) -> None:
+    def start_over(self) -> None:
         """There is room for whoever comes."""
-        self._promises.clear()
+        self._promises.start_over()
 
     def per_end_s(self) -> float:
         """Seconds from one request's end to the next."""

@@ -31,8 +31,20 @@ def test_clients_that_never_return_do_not_send_the_others_away_for_hours() -> No
     assert max(told_s) == HORIZON_S
     assert len(promises) == HORIZON_S
     assert promises.make(ONE, 4.0, 1.0) <= HORIZON_S
-    promises.clear()
+    promises.start_over()
     assert promises.make(ONE, 4.0, 1.0) == 1.0
+
+
+def test_room_for_the_next_ones_breaks_no_promise() -> None:
+    promises = Promises()
+    for key in (TWO, ONE):
+        promises.make(key, 0.0, 20.0)
+    promises.start_over()
+    assert promises.make(TWO, 5.0, 1.0) == 1.0
+    assert promises.make(TWO, 5.0, 1.0) == 2.0
+    assert promises.claim(TWO, 6.0) and not promises.claim(TWO, 6.0)
+    assert promises.claim(TWO, 20.0) and promises.claim(ONE, 40.0)
+    assert promises.num_kept(40.0) == 0
 
 
 def test_a_promise_is_kept_from_its_time_on_once_and_to_its_prompt_only() -> None:
