@@ -20,10 +20,18 @@ NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
 
 def json_schema(value: Any, param: str) -> str:
     """A schema as an object, or as its text."""
-    schema = load_object(value.encode()) if type(value) is str else value
+    schema = _schema_of(value, param) if type(value) is str else value
     if type(schema) is not dict:
         raise invalid(param, "a JSON Schema object, or its text")
     return source.json_schema(schema)
+
+
+def _schema_of(text: str, param: str) -> dict[str, Any]:
+    try:
+        return load_object(text.encode())
+    except RequestError as error:
+        said = error.message.replace("the body", "the text")
+        raise RequestError(f"{shown(param)}: {said}", code=error.code, param=param) from None
 
 
 def regex(value: Any, param: str) -> str:

@@ -31,6 +31,8 @@ MAX_TEXT_CHARS = 240
 """of an error that says what is wrong with several fields; what has no place is named"""
 GRAMMAR_FIELDS = ("response_format", *guided.READERS)
 OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
+TYPE_WORDS: dict[type, str] = {str: "a string", dict: "an object"}
+"""of `IGNORED`"""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ def _check_neutral(name: str, value: Any, endpoint: Endpoint) -> None:
     is_null = value is None and _is_known(name, endpoint)
     if is_null or type(value) is IGNORED.get(name):
         return
+    if name in IGNORED:
+        raise invalid(name, TYPE_WORDS[IGNORED[name]])
     neutral = NEUTRAL.get(name, ())
     if not any(same(value, item) for item in neutral):
         raise unsupported(name, neutral)

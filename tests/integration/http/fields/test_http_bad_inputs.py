@@ -122,12 +122,9 @@ CASES = [
     ),
     *(
         case(f"37-{name}-used", with_field(f'"{name}": {value}'), "unsupported_parameter", name)
-        for name, value in {
-            "store": "true",
-            "metadata": "5",
-            "service_tier": '"flex"',
-        }.items()
+        for name, value in {"store": "true", "service_tier": '"flex"'}.items()
     ),
+    case("37-metadata-used", with_field('"metadata": 5'), "invalid_value", "metadata"),
     *(
         case(f"{row}-{name}", with_field(f'"{name}": {value}'), "unsupported_parameter", name)
         for row, name, value in UNSUPPORTED

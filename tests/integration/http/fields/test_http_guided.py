@@ -103,6 +103,9 @@ async def test_neutral_options_and_nulls(app: ServedApp, client: httpx.AsyncClie
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": 5}, "guided_json"),
+    ({"guided_json": "not JSON"}, "guided_json"),
+    ({"guided_json": ""}, "guided_json"),
+    ({"guided_json": '{"a":' * 40}, "guided_json"),
     ({"guided_regex": ""}, "guided_regex"),
     ({"guided_regex": "(a"}, "guided_regex"),
     ({"guided_regex": "a(?=b)"}, "guided_regex"),

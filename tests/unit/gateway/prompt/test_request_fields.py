@@ -46,6 +46,13 @@ def test_any_other_value_is_refused_by_name(name: str) -> None:
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
 
 
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_hint_of_another_type_is_told_its_type(name: str) -> None:
+    with pytest.raises(RequestError, match=r"must be an? (string|object)") as caught:
+        parse_request(chat_body(**{name: True}), "chat")
+    assert (caught.value.code, caught.value.param) == ("invalid_value", name)
+
+
 def test_true_is_not_one() -> None:
     with pytest.raises(RequestError):
         parse_request(chat_body(n=True), "chat")
