@@ -1,4 +1,4 @@
-"""Time the elementwise kernels and the block copies in CUDA graphs; print one JSON line per cell.
+"""Time the elementwise kernels in CUDA graphs; print one JSON line per cell.
 
     python3 -m kernels.elementwise.bench [--rows 1 32 128 256 8192]
 
@@ -19,8 +19,7 @@ import torch
 import triton
 
 from kernels.elementwise import reference
-from kernels.elementwise.copy_blocks import gather_blocks, scatter_blocks
-from kernels.elementwise.rms_norm import add_rms_norm, rms_norm
+from kernels.elementwise.rms_norm import rms_norm
 from kernels.elementwise.rope_store import rope_store
 from kernels.elementwise.silu_mul import silu_mul
 from kernels.launching.graph_time import graph_time_us, need_gpus
@@ -33,8 +32,6 @@ NUM_POSITIONS = 32768
 EPS = 1e-5
 MAX_ERROR = 1e-2
 NUM_LAUNCHES = 64
-COPIES = ((16, 64, 32), (16, 256, 32), (64, 64, 32), (64, 64, 1))
-"""(block size, blocks, layers)"""
 
 
 @dataclass(frozen=True)
@@ -69,17 +66,13 @@ def num_sets(rows: int) -> int:
     return 2 if rows >= 8192 else 4
 
 
-def norm_cells(rows: int) -> Iterator[Cell]:
+def norm_cell(rows: int) -> Cell:
     weight = random(WIDTH)
-    sets = [[random(rows, WIDTH) for _ in range(3)] for _ in range(num_sets(rows))]
-    row_bytes = rows * WIDTH * 2
-    launches = [partial(rms_norm, x, weight, EPS, output) for x, _, output in sets]
-    yield Cell("rms_norm", rows, 2 * row_bytes, launches)
-    check(rms_norm, reference.rms_norm, 3, sets[0][0].clone(), weight, EPS, sets[0][2].clone())
-    added = [partial(add_rms_norm, x, delta, weight, EPS, output) for x, delta, output in sets]
-    x, delta, output = (tensor.clone() for tensor in sets[0])
-    check(add_rms_norm, reference.add_rms_norm, 4, x, delta, weight, EPS, output)
-    yield Cell("add_rms_norm", rows, 4 * row_bytes, added)
+    sets = [(random(rows, WIDTH), random(rows, WIDTH)) for _ in range(num_sets(rows))]
+    x, output = (tensor.clone() for tensor in sets[0])
+    check(rms_norm, reference.rms_norm, 3, x, weight, EPS, output)
+    launches = [partial(rms_norm, x, weight, EPS, output) for x, output in sets]
+    return Cell("rms_norm", rows, 2 * rows * WIDTH * 2, launches)
 
 
 def silu_cell(rows: int) -> Cell:
@@ -107,29 +100,10 @@ def rope_cell(rows: int, norm: bool) -> Cell:
     return Cell("rope_store norm" if norm else "rope_store", rows, 2 * rows * width * 2, launches)
 
 
-def copy_cells(block_size: int, num_blocks: int, num_layers: int) -> Iterator[Cell]:
-    shape = (4 * num_blocks, NUM_LAYERS, 2, NUM_KV_HEADS, block_size, HEAD_DIM)
-    kv_pool = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-    for part in kv_pool.split(64):
-        part.normal_()
-    order = torch.randperm(shape[0], device="cuda")
-    packed = torch.empty(num_blocks, num_layers, *shape[2:], dtype=torch.bfloat16, device="cuda")
-    layers = (NUM_LAYERS - num_layers, num_layers)
-    parts = order.split(num_blocks)
-    check(gather_blocks, reference.gather_blocks, 3, kv_pool, parts[0], layers, packed)
-    name = f"blocks of {block_size}, {num_layers} layers"
-    num_bytes = 2 * packed.numel() * 2
-    launches = [partial(gather_blocks, kv_pool, part, layers, packed) for part in parts]
-    yield Cell(f"gather {name}", num_blocks, num_bytes, launches)
-    launches = [partial(scatter_blocks, packed, kv_pool, part, layers) for part in parts]
-    yield Cell(f"scatter {name}", num_blocks, num_bytes, launches)
-
-
 def chain_cell(rows: int) -> Cell:
     """The elementwise kernels of a layer, in turns."""
-    norm, add = (cell.launches[0] for cell in norm_cells(rows))
-    rope, silu = rope_cell(rows, norm=False).launches[0], silu_cell(rows).launches[0]
-    return Cell("norm, rope, add, silu in turns", rows, 0, (norm, rope, add, silu))
+    turns = (norm_cell(rows), rope_cell(rows, norm=False), norm_cell(rows), silu_cell(rows))
+    return Cell("norm, rope, norm, silu in turns", rows, 0, [each.launches[0] for each in turns])
 
 
 def check(
@@ -148,13 +122,11 @@ def check(
 
 def cells(all_rows: Sequence[int]) -> Iterator[Cell]:
     for rows in all_rows:
-        yield from norm_cells(rows)
+        yield norm_cell(rows)
         for norm in (False, True):
             yield rope_cell(rows, norm)
         yield silu_cell(rows)
         yield chain_cell(rows)
-    for shape in COPIES:
-        yield from copy_cells(*shape)
 
 
 def copy_gb_per_s() -> float:

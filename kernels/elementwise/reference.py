@@ -1,6 +1,6 @@
-"""Torch references of the elementwise kernels and the block copies, with the kernel's own
-signature: what a kernel is tested against, and what runs where there is no GPU. Written to be read,
-not to be fast. `overlap` is when a kernel may begin and changes no result.
+"""Torch references of the elementwise kernels, with the kernel's own signature: what a kernel is
+tested against, and what runs where there is no GPU. Written to be read, not to be fast. `overlap`
+is when a kernel may begin and changes no result.
 
 Pool: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; slot = block_id *
 block_size + offset.
@@ -40,20 +40,6 @@ def rms_norm(
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     output.copy_(weight * normed.to(x.dtype))
-
-
-def add_rms_norm(
-    x: torch.Tensor,
-    delta: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    output: torch.Tensor,
-    *,
-    overlap: bool = False,
-) -> None:
-    """Add `delta` to x in place and write the norm of the sum into `output`."""
-    x.add_(delta)
-    rms_norm(x, weight, eps, output, overlap=overlap)
 
 
 def rope_store(
@@ -102,33 +88,6 @@ def silu_mul(
     """Write silu(gate) * up of rows [T, 2 I] that hold gate, then up; computed in float32."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     output.copy_(F.silu(gate) * up)
-
-
-def gather_blocks(
-    kv_pool: torch.Tensor,
-    block_ids: torch.Tensor,
-    layers: tuple[int, int],
-    output: torch.Tensor,
-    *,
-    overlap: bool = False,
-) -> None:
-    """Write `count` layers from `first` on, (first, count), of blocks i64[n] into `output`
-    [n, count, 2, num_kv_heads, block_size, head_dim]."""
-    first, count = layers
-    output.copy_(kv_pool[block_ids.long(), first : first + count])
-
-
-def scatter_blocks(
-    packed: torch.Tensor,
-    kv_pool: torch.Tensor,
-    block_ids: torch.Tensor,
-    layers: tuple[int, int],
-    *,
-    overlap: bool = False,
-) -> None:
-    """Write `packed` [n, count, ...] into these layers of blocks i64[n]."""
-    first, count = layers
-    kv_pool[block_ids.long(), first : first + count] = packed
 
 
 def prepare_step(

@@ -1,4 +1,4 @@
-"""Root mean square norm over the last dimension, alone or fused with the residual addition before.
+"""Root mean square norm over the last dimension.
 
 A program holds its rows whole, so each element is read and written once. Sums are in float32; the
 normed row is rounded to its dtype before the weight multiplies it, as
@@ -31,18 +31,15 @@ LAUNCHES = KnownLaunches()
 @triton.jit(do_not_specialize=["num_rows"])
 def rms_norm_kernel(
     x_ptr,
-    delta_ptr,
     weight_ptr,
     output_ptr,
     eps,
     num_rows,
     x_stride,
-    delta_stride,
     output_stride,
     WIDTH: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_WIDTH: tl.constexpr,
-    ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Grid (row tiles,). Strides are from row to row, in elements."""
@@ -53,12 +50,7 @@ def rms_norm_kernel(
     rows = rows.to(tl.int64)
     weight = tl.load(weight_ptr + columns, real, other=0.0).to(tl.float32)
     follow(OVERLAP)
-    x_at = x_ptr + rows * x_stride + columns
-    x = tl.load(x_at, inside, other=0.0)
-    if ADD:
-        delta = tl.load(delta_ptr + rows * delta_stride + columns, inside, other=0.0)
-        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
-        tl.store(x_at, x, inside)
+    x = tl.load(x_ptr + rows * x_stride + columns, inside, other=0.0)
     wide = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 1) / WIDTH + eps)
     normed = (wide * scale[:, None]).to(x.dtype).to(tl.float32)
@@ -80,23 +72,8 @@ def rms_norm(
     weight is read while the kernel before still runs. ValueError or TypeError for what does not
     fit.
     """
-    tensors = (x, x, weight, output)
-    LAUNCHES.find(_launch, tensors, eps, False, overlap)(*tensors)
-
-
-def add_rms_norm(
-    x: torch.Tensor,
-    delta: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    output: torch.Tensor,
-    *,
-    overlap: bool = False,
-) -> None:
-    """Add `delta` [T, W] to x [T, W] in place, rounded to their dtype, and write the norm of the
-    sum as rms_norm does. `output` may be `delta`."""
-    tensors = (x, delta, weight, output)
-    LAUNCHES.find(_launch, tensors, eps, True, overlap)(*tensors)
+    tensors = (x, weight, output)
+    LAUNCHES.find(_launch, tensors, eps, overlap)(*tensors)
 
 
 def rms_norm_tile(width: int) -> tuple[int, int, int]:
@@ -107,26 +84,19 @@ def rms_norm_tile(width: int) -> tuple[int, int, int]:
 
 
 def _launch(
-    x: torch.Tensor,
-    delta: torch.Tensor,
-    weight: torch.Tensor,
-    output: torch.Tensor,
-    eps: float,
-    add: bool,
-    overlap: bool,
+    x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, eps: float, overlap: bool
 ) -> Launch:
-    _check(weight, x, delta, output)
+    _check(weight, x, output)
     num_rows, width = x.shape
     tile_rows, tile_width, num_warps = rms_norm_tile(width)
     return Launch(
         rms_norm_kernel,
         grid=(ceil_div(num_rows, tile_rows),),
-        numbers=(eps, num_rows, x.stride(0), delta.stride(0), output.stride(0)),
+        numbers=(eps, num_rows, x.stride(0), output.stride(0)),
         constants={
             "WIDTH": width,
             "TILE_ROWS": tile_rows,
             "TILE_WIDTH": tile_width,
-            "ADD": add,
             "OVERLAP": overlap,
         },
         options={"num_warps": num_warps, **overlap_options(overlap)},

@@ -33,7 +33,6 @@ from shared.engine.scheduling.admission import check_fits
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.grammars import Grammars
-from shared.engine.scheduling.integrity import check_engine
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
@@ -114,8 +113,8 @@ class Engine:
         return True
 
     def release(self, attempt: Attempt) -> None:
-        """Step 9: the reader of a HELD attempt is done. Its blocks go back to the pool, where full
-        ones stay in the prefix cache."""
+        """Step 9: the reader of a HELD attempt is done. `Scheduler.remove` gives its blocks back to
+        the pool, where full ones stay in the prefix cache."""
         sequence = self.sequences.get(attempt)
         if sequence is not None and sequence.state is SequenceState.HELD:
             self._forget(sequence)
@@ -212,10 +211,6 @@ class Engine:
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
         """Every (hash, depth) of the prefix cache, in the sense of StepOutput.stored."""
         return self._pool.cached_prefixes()
-
-    def check_integrity(self) -> None:
-        """IntegrityError if pool, tables and queues disagree; between steps only."""
-        check_engine(self._pool, self._scheduler, self.sequences.values())
 
     def _queue(self, spec: SequenceSpec) -> bool:
         if spec.work.attempt in self.sequences:

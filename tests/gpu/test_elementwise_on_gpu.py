@@ -1,4 +1,4 @@
-"""The elementwise kernels and block copies compiled: every type and head size, large and far
+"""The elementwise kernels compiled: every type and head size, large and far
 rows, and launches that overlap."""
 
 import dataclasses
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from kernels.elementwise import reference
-from kernels.elementwise.copy_blocks import gather_blocks, scatter_blocks
-from kernels.elementwise.rms_norm import add_rms_norm, rms_norm
+from kernels.elementwise.rms_norm import rms_norm
 from kernels.elementwise.rope_store import rope_store
 from kernels.elementwise.silu_mul import silu_mul
 from tests.support.cases.elementwise_cases import (
@@ -39,15 +38,10 @@ FAR = 2**31
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms_equal_the_references(width: int, dtype: torch.dtype) -> None:
     x = make_rows(1000, width, dtype, "cuda", strided=True)
-    delta, weight = make_rows(1000, width, dtype, "cuda") * 2, make_rows(1, width, dtype, "cuda")[0]
+    weight = make_rows(1, width, dtype, "cuda")[0]
     output, expected = torch.empty(2, 1000, width, dtype=dtype, device="cuda")
     rms_norm(x, weight, EPS, output)
     reference.rms_norm(x, weight, EPS, expected)
-    assert all_close(output, expected)
-    wanted = x.clone()
-    reference.add_rms_norm(wanted, delta, weight, EPS, expected)
-    add_rms_norm(x, delta, weight, EPS, output)
-    assert torch.equal(x, wanted)
     assert all_close(output, expected)
 
 
@@ -91,36 +85,6 @@ def test_one_wrong_element_is_found(dtype: torch.dtype) -> None:
     assert not all_close(output[:, :2048], expected[:, :2048])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("block_size", [16, 64, 128])
-def test_copies_equal_the_references(block_size: int, dtype: torch.dtype) -> None:
-    kv_pool = torch.randn(40, 4, 2, 8, block_size, 128, device="cuda").to(dtype)
-    blocks = torch.randperm(40, device="cuda")[:24]
-    output, expected = torch.empty(2, 24, 2, *kv_pool.shape[2:], dtype=dtype, device="cuda")
-    gather_blocks(kv_pool, blocks, (1, 2), output)
-    reference.gather_blocks(kv_pool, blocks, (1, 2), expected)
-    assert torch.equal(output, expected)
-    wanted = kv_pool.clone()
-    scatter_blocks(output, kv_pool, blocks.flip(0).int(), (2, 2))
-    reference.scatter_blocks(output, wanted, blocks.flip(0), (2, 2))
-    assert torch.equal(kv_pool, wanted)
-    kv_pool[blocks[-1], 2, 1, -1, -1, -1] += 1
-    gather_blocks(kv_pool, blocks, (1, 2), output)
-    reference.gather_blocks(wanted, blocks, (1, 2), expected)
-    assert not torch.equal(output, expected)
-
-
-def test_copies_reach_pinned_memory() -> None:
-    kv_pool = torch.randn(20, 3, 2, 8, 16, 128, device="cuda").bfloat16()
-    blocks = torch.tensor([7, 3, 19], device="cuda")
-    pinned = torch.empty(3, 3, *kv_pool.shape[2:], dtype=torch.bfloat16, pin_memory=True)
-    gather_blocks(kv_pool, blocks, (0, 3), pinned)
-    torch.cuda.synchronize()
-    assert torch.equal(pinned, kv_pool[blocks].cpu())
-    scatter_blocks(pinned, kv_pool, blocks - 1, (0, 3))
-    assert torch.equal(kv_pool[blocks - 1], pinned.cuda())
-
-
 def test_rows_past_two_to_the_31_elements() -> None:
     storage = torch.zeros(FAR + 8192, dtype=torch.float16, device="cuda")
     far = storage.as_strided((2, 4096), (FAR, 1))
@@ -150,12 +114,6 @@ def test_blocks_past_two_to_the_31_elements() -> None:
     _rope_store(dataclasses.replace(inputs, kv_pool=kv_pool, slot_mapping=slots))
     assert all_close(last, expected)
     assert not kv_pool[: -len(last)].any()
-    output = torch.empty_like(last)
-    blocks = torch.arange(num_blocks - len(last), num_blocks, device="cuda", dtype=torch.int32)
-    gather_blocks(kv_pool, blocks, (0, 3), output)
-    assert torch.equal(output, last)
-    scatter_blocks(output.flip(0), kv_pool, blocks, (0, 3))
-    assert torch.equal(output.flip(0), last)
 
 
 @pytest.mark.parametrize("num_rows", [1, 300])
@@ -163,30 +121,26 @@ def test_overlapping_launches_equal_plain_ones(num_rows: int) -> None:
     """A chain in which each kernel reads what the one before wrote, replayed from a graph."""
     case = dataclasses.replace(ROPE_CASE, num_tokens=num_rows, num_skipped=0, norm=True)
     inputs = rope_inputs(case, torch.bfloat16, "cuda")
-    start, delta = (make_rows(num_rows, 6144, torch.bfloat16, "cuda") * scale for scale in (1, 2))
+    start = make_rows(num_rows, 6144, torch.bfloat16, "cuda")
     weight = make_rows(1, 6144, torch.bfloat16, "cuda")[0]
     x, first = torch.empty_like(start), torch.empty_like(start)
     halves = torch.empty(num_rows, 3072, dtype=torch.bfloat16, device="cuda")
-    blocks = torch.arange(len(inputs.kv_pool), device="cuda")
-    packed = torch.empty_like(inputs.kv_pool)
     chained = dataclasses.replace(inputs, qkv=first)
 
     def chain(overlap: bool) -> None:
         x.copy_(start)
         for _ in range(4):
-            add_rms_norm(x, delta, weight, EPS, first, overlap=overlap)
+            rms_norm(x, weight, EPS, first, overlap=overlap)
             _rope_store(chained, overlap=overlap)
-            gather_blocks(chained.kv_pool, blocks, (0, 3), packed, overlap=overlap)
-            scatter_blocks(packed, chained.kv_pool, blocks, (0, 3), overlap=overlap)
             silu_mul(first, halves, overlap=overlap)
             rms_norm(first, weight, EPS, x, overlap=overlap)
 
-    results = (x, first, halves, inputs.queries, inputs.kv_pool, packed)
+    results = (x, first, halves, inputs.queries, inputs.kv_pool)
     chain(False)
     expected = [tensor.clone() for tensor in results]
     replay = _captured(lambda: chain(True))
     for _ in range(50):
-        for tensor in (halves, inputs.queries, packed):
+        for tensor in (halves, inputs.queries):
             tensor.fill_(float("nan"))
         replay()
         for tensor, wanted in zip(results, expected, strict=True):

@@ -21,6 +21,7 @@ from tests.support.models.tiny_model import (
     hand_made_batch,
     write_checkpoint,
 )
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.settings import settings_with
 
 QWEN3 = {**TINY, "architectures": ["Qwen3ForCausalLM"], "head_dim": 64}
@@ -140,5 +141,5 @@ def _answers(path: Path, device: str, *, eager: bool = False) -> Mapping[str, li
     while engine.has_work:
         for run in engine.step().tokens:
             answers.setdefault(run.rid, []).extend(run.token_ids)
-    engine.check_integrity()
+    check_engine(engine)
     return answers

@@ -4,7 +4,7 @@ The plain classes are for text that is all content; the parted ones for text wit
 tool calls in it.
 """
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.parted_text import PartedText
@@ -24,13 +24,14 @@ from services.gateway.parts.part import (
 Usage = dict[str, Any]
 Receipt = dict[str, Any]
 ChoiceText = AnswerText | PartedText
+Text = TypeVar("Text", AnswerText, PartedText)
 
 
-class StreamedChoice:
-    """Turns shown text into the chunks of one index."""
+class _Streamed(Generic[Text]):
+    """What becomes the chunks of one index."""
 
-    def __init__(self, text: AnswerText, chunks: ChunkWriter, *, with_logprobs: bool) -> None:
-        self.text = text
+    def __init__(self, text: Text, chunks: ChunkWriter, *, with_logprobs: bool) -> None:
+        self.text: Text = text
         self._chunks = chunks
         self._with_logprobs = with_logprobs
         self._opened = False
@@ -39,6 +40,10 @@ class StreamedChoice:
         """The chunk that comes before the first token, once."""
         opened, self._opened = self._opened, True
         return b"" if opened else self._chunks.first(usage)
+
+
+class StreamedChoice(_Streamed[AnswerText]):
+    """Turns shown text into chunks."""
 
     def plain(self, shown: str) -> bytes:
         """What `events` gives for text in the middle of an answer and nothing else: the common
@@ -72,19 +77,8 @@ class StreamedChoice:
         )
 
 
-class StreamedParts:
-    """Turns parts into the chunks of one index; `shown` is always empty here."""
-
-    def __init__(self, text: PartedText, chunks: ChunkWriter, *, with_logprobs: bool) -> None:
-        self.text = text
-        self._chunks = chunks
-        self._with_logprobs = with_logprobs
-        self._opened = False
-
-    def opening(self, usage: Usage | None) -> bytes:
-        """The chunk that comes before the first token, once."""
-        opened, self._opened = self._opened, True
-        return b"" if opened else self._chunks.first(usage)
+class StreamedParts(_Streamed[PartedText]):
+    """Turns parts into chunks; `shown` is always empty here."""
 
     def plain(self, shown: str) -> bytes:
         events = self.opening(None)

@@ -43,6 +43,7 @@ from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
+from shared.telemetry.tracing import NoSpans
 
 POOL = "pool@0:fp"
 PROMPT = list(range(300, 400))
@@ -127,7 +128,7 @@ class MemoryGateway:
             g_inc, served, "1", "http://x", model.name, model.max_model_len, hashing
         )
         stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
-        observation = MetricsObserver(metrics, _NoSpans(), model.name)
+        observation = MetricsObserver(metrics, NoSpans(), model.name)
         self.core = GatewayCore(settings.limits, identity, stores, links, cost, clock, observation)
         self.text = TextPool(checkpoint.path, model, hashing)
         limits = settings.limits
@@ -183,16 +184,6 @@ class MemoryGateway:
         worker.token_id = TOKEN_ID
         end = self.ends[role] = WorkerEnd(worker, on_message)
         return end
-
-
-class _NoSpans:
-    """A sink without a collector behind it, as a gateway without one has."""
-
-    def emit(self, *_: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -222,7 +222,6 @@ class Scheduler:
         if taken is None:
             return False
         sequence.pinned = pinned
-        sequence.num_prefill_tokens = num_tokens
         sequence.num_cached_tokens = taken.num_cached_blocks * block_size
         if sequence.spec.mode == "decode":
             return True

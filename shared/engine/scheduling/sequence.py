@@ -79,7 +79,6 @@ class Sequence:
         "num_computed_tokens",
         "num_in_flight_tokens",
         "num_preemptions",
-        "num_prefill_tokens",
         "num_published_blocks",
         "pinned",
         "repeat",
@@ -115,8 +114,6 @@ class Sequence:
         """tokens that steps in flight sample: the sequence has them, nobody here knows them yet"""
         self.num_cached_tokens = 0
         """of those, how many the prefix cache gave at the latest admission"""
-        self.num_prefill_tokens = len(work.token_ids)
-        """tokens known at the latest admission: computed in chunks, later ones one by one"""
         self.num_committed_blocks = 0
         """leading blocks that carry their hash in the pool"""
         self.num_published_blocks = 0
@@ -159,11 +156,6 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
-
-    @property
-    def in_prefill(self) -> bool:
-        """Tokens known at admission are still to be computed."""
-        return self.num_computed_tokens < self.num_prefill_tokens
 
     @property
     def _grammar_ended(self) -> bool:

@@ -33,9 +33,9 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.model.checkpoint import Checkpoint, kv_layout
 from shared.protocol import Attempt, Sampling, TokenLogprobs, Tokens, Work
-from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.transport import KVTransport
 from shared.transfer.ways.tcp import tcp_transport
+from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
 from tests.support.oracles.one_ulp_off import OneUlpOff
 from tests.support.pairs.marked_digests import MarkedDigests

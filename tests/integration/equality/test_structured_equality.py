@@ -13,8 +13,8 @@ from shared.engine.engine import Engine
 from shared.grammar import source
 from shared.grammar.matcher import Matcher
 from shared.protocol import Sampling
-from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from tests.support.cases.schemas import SCHEMAS
+from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.models.structured_model import (
     StructuredModel,
     run_all,

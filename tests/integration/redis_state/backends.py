@@ -9,7 +9,6 @@ from shared.queue.redis_backlog import RedisBacklog
 from shared.state.keys import Keys
 from shared.state.kv_events import KVEvents
 from shared.state.liveness import GatewayLiveness
-from shared.state.memory_kv_events import MemoryKVEvents
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.records import RequestRecords
@@ -19,6 +18,7 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerRegistry
+from tests.support.fakes.memory_kv_events import MemoryKVEvents
 
 MAX_LENGTH = 12
 """of a backlog, when the test does not care"""

@@ -12,11 +12,11 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.memory import MemoryTransport
 from shared.transfer.transport import KVTransport, TransferLimits
 from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.mapped import mapped_transport
 from shared.transfer.ways.tcp import tcp_transport
+from tests.support.fakes.memory_transport import MemoryTransport
 from tests.support.pairs.transfer_pair import (
     ATTEMPT,
     KINDS,

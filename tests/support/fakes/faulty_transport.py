@@ -26,7 +26,6 @@ from shared.transfer.blocks.sent import SentBlocks
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream, Moved, SendMore
 from shared.transfer.frames import Frame, Open, encode
-from shared.transfer.memory import MemoryTransport
 from shared.transfer.offers import OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
@@ -35,6 +34,7 @@ from shared.transfer.ways.auto import AutoWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
 from shared.transfer.ways.tcp import PortListener, TcpWay
 from shared.transfer.ways.way import OneWay
+from tests.support.fakes.memory_transport import MemoryTransport
 
 
 class Fault(Enum):

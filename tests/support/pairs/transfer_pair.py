@@ -17,7 +17,6 @@ from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
-from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
 from shared.transfer.ways.tcp import tcp_transport
@@ -30,6 +29,7 @@ from tests.support.fakes.faulty_transport import (
     faulty_auto_transport,
     faulty_mapped_transport,
 )
+from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.fakes.staged_copies import StagedCopies
 
 Kind = Literal["memory", "tcp", "staged", "mapped", "auto"]

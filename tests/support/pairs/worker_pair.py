@@ -48,6 +48,7 @@ from shared.worker.engine_process import EngineLoop
 from shared.worker.inbox import Inbox
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
+from tests.support.oracles.engine_integrity import check_engine
 
 ROOM_TOKENS = 10**6
 ROOT = root_hash(b"secret", "tenant")
@@ -138,7 +139,7 @@ class StepWorker:
 
     def turn(self) -> None:
         self.loop.turn()
-        self.engine.check_integrity()
+        check_engine(self.engine)
 
     def deliver(self) -> bool:
         """Hand the engine's reports to the service; whether there were any."""

@@ -32,6 +32,7 @@ from shared.engine.scheduling.sequence import Mode, SequenceSpec, SequenceState
 from shared.errors import RequestError
 from shared.kv.memory import Piece
 from shared.protocol import Attempt, Sampling, TokenRun
+from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     BLOCK_SIZE,
     answer_alone,
@@ -124,7 +125,7 @@ class EngineLives(RuleBasedStateMachine):
     def step(self, count: int) -> None:
         for _ in range(count):
             self._observe(self.engine.step())
-            self.engine.check_integrity()
+            check_engine(self.engine)
 
     @precondition(lambda self: self.tables)
     @rule(choice=st.randoms(use_true_random=False))
@@ -155,7 +156,7 @@ class EngineLives(RuleBasedStateMachine):
     @invariant()
     def holds_together(self) -> None:
         if hasattr(self, "engine"):
-            self.engine.check_integrity()
+            check_engine(self.engine)
             for sequence in self.engine.sequences.values():
                 assert sequence.num_preemptions <= scheduler.MAX_PREEMPTIONS
 
@@ -166,7 +167,7 @@ class EngineLives(RuleBasedStateMachine):
         for _ in range(4000):
             while self.engine.has_work:
                 self._observe(self.engine.step())
-                self.engine.check_integrity()
+                check_engine(self.engine)
             for attempt in sorted(self.tables):
                 self._deliver(attempt)
             for attempt in [a for a in self.engine.sequences if self._is_held(a)]:

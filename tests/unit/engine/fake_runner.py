@@ -26,6 +26,7 @@ from shared.engine.scheduling.sequence import Mode, SequenceSpec
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, Sampling, Work
+from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.sampling.plain_sampling import plain_logits, without_penalties
 
 VOCAB_SIZE = 48
@@ -178,7 +179,7 @@ def run_to_end(engine: Engine, max_steps: int = 500) -> list[StepOutput]:
     outputs = []
     for output in steps(engine):
         outputs.append(output)
-        engine.check_integrity()
+        check_engine(engine)
         assert len(outputs) < max_steps
     return outputs
 

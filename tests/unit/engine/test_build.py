@@ -22,6 +22,7 @@ from shared.model.checkpoint import kv_layout
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.settings import settings_with
 
 CPU = torch.device("cpu")
@@ -53,7 +54,7 @@ def test_an_engine_takes_memory_and_length_from_settings(tmp_path: Path) -> None
     )
     assert (engine.memory.num_blocks, engine.memory.layout.block_size) == (9, 8)
     assert engine.load().free == 9
-    engine.check_integrity()
+    check_engine(engine)
 
 
 def test_a_prefill_worker_captures_no_graphs(

@@ -9,6 +9,7 @@ from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
 from shared.errors import RequestError
 from shared.protocol import NO_COSTS, Attempt, Sampling
+from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     answer_alone,
     fake_engine,
@@ -122,7 +123,7 @@ def test_twins_computed_at_once_end_up_sharing_their_blocks() -> None:
     for spec in specs:
         engine.add(spec)
     engine.step()
-    engine.check_integrity()
+    check_engine(engine)
     tables = [engine.sequences[spec.work.attempt].block_table[:4] for spec in specs]
     assert tables[0] == tables[1] == tables[2]
     outputs = run_to_end(engine)
@@ -150,7 +151,7 @@ def test_preemption_is_bounded_and_changes_no_token() -> None:
     most = 0
     while engine.has_work:
         outputs.append(engine.step())
-        engine.check_integrity()
+        check_engine(engine)
         most = max([most, *(s.num_preemptions for s in engine.sequences.values())])
     assert engine.counters.preemptions > 0
     assert most <= MAX_PREEMPTIONS

@@ -25,6 +25,7 @@ from tests.support.models.structured_model import (
     structured_model,
     tokens_of,
 )
+from tests.support.oracles.engine_integrity import check_engine
 
 PROMPT = tuple(range(50, 90))
 WAIT_S = 20.0
@@ -86,7 +87,7 @@ def step_until_failed(engine: Engine) -> StepOutput:
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         output = engine.step()
-        engine.check_integrity()
+        check_engine(engine)
         if output.failed or output.refused:
             return output
     raise AssertionError("nothing failed")
@@ -170,7 +171,7 @@ def test_others_go_on_while_a_grammar_compiles(model: StructuredModel) -> None:
     told: list[str] = []
     while "free" in {attempt.rid for attempt in engine.sequences}:
         output = engine.step()
-        engine.check_integrity()
+        check_engine(engine)
         told += [run.rid for run in output.tokens]
         for attempt, _, _ in output.reserved:
             first = model.tokenizer.encode("yes").ids[:1]
@@ -186,7 +187,7 @@ def test_others_go_on_while_a_grammar_compiles(model: StructuredModel) -> None:
     while engine.sequences:
         for run in engine.step().tokens:
             texts[run.rid] += model.text(run.token_ids)
-        engine.check_integrity()
+        check_engine(engine)
     assert texts == {"slow": "yes", "handed": "yes"}
     assert vocabulary.num_compiled == 1
 
@@ -199,7 +200,7 @@ def test_one_that_is_aborted_while_its_grammar_compiles_is_gone(model: Structure
     engine.abort(spec.work.attempt)
     vocabulary.go_on.set()
     engine.step()
-    engine.check_integrity()
+    check_engine(engine)
     assert not engine.sequences and not engine.has_work
     run_all(engine, [spec])
 
@@ -229,7 +230,7 @@ def test_what_cannot_be_followed_fails_alone(
     assert not (last.failed if refused else last.refused)
     while engine.sequences:
         engine.step()
-    engine.check_integrity()
+    check_engine(engine)
 
 
 def test_an_adopted_token_outside_the_grammar_fails_the_attempt(model: StructuredModel) -> None:

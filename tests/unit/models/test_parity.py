@@ -18,6 +18,7 @@ from shared.engine.layers import matrices as layers
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.protocol import Attempt, Sampling, Work
 from tests.support.models.built_engine import built_engine
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.oracles.transformers_oracle import (
     VOCAB_SIZE,
     Answer,
@@ -278,5 +279,5 @@ def _engine_answers(engine: Engine, prompts: list[list[int]]) -> list[Answer]:
             answer = answers[int(run.rid)]
             answer.token_ids.extend(run.token_ids)
             answer.logprobs.extend(item.logprob for item in run.logprobs)
-    engine.check_integrity()
+    check_engine(engine)
     return answers

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared import loops as loops_module
-from shared.clock import ManualClock
 from shared.errors import StateUnavailableError
 from shared.loops import FAILING_LIMIT_S, Loops
 from shared.repeats import FORGET_S, Repeats
+from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

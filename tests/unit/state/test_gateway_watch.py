@@ -4,12 +4,12 @@ import contextlib
 
 import pytest
 
-from shared.clock import ManualClock
 from shared.errors import StateUnavailableError
 from shared.state.liveness import LONGEST_STEP_S, SILENCE_S, GatewayWatch
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.reaper import Reaper
 from shared.state.records import Admission, AdmittedRequest, Outcome, ReapVerdict, RequestState
+from tests.support.fakes.manual_clock import ManualClock
 
 
 class Sky:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from shared.clock import ManualClock
 from shared.state.keys import ENDED_TTL_S
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.registry import WorkerEntry
+from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shared.clock import ManualClock
 from shared.errors import SettingsError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
@@ -13,6 +12,7 @@ from shared.mover.client import MoverClient, data_socket_pair
 from shared.settings.load import EVERY_SETTING
 from shared.transfer.build import build_transport, check_transport
 from shared.transfer.ways.folder import transfer_folder
+from tests.support.fakes.manual_clock import ManualClock
 from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from shared.clock import ManualClock
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange, layer_groups
@@ -17,6 +16,7 @@ from shared.loops import Loops
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.manifest import Part
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
+from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 import pytest
 
-from shared.clock import ManualClock
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import layer_groups
@@ -18,6 +17,7 @@ from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frames import Open
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
+from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shared.clock import ManualClock
 from shared.protocol import Attempt
 from shared.transfer.rate_meter import WINDOW_S, RateMeter
+from tests.support.fakes.manual_clock import ManualClock
 
 ONE, TWO = Attempt("one", 0), Attempt("two", 3)
 

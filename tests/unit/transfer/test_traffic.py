@@ -1,9 +1,9 @@
 """The account of hand-overs: what is left, from whom, whose turn it is."""
 
-from shared.clock import ManualClock
 from shared.protocol import Attempt
 from shared.transfer.rate_meter import WINDOW_S
 from shared.transfer.traffic import MAX_SOURCES, Traffic
+from tests.support.fakes.manual_clock import ManualClock
 
 ONE, TWO = Attempt("one", 0), Attempt("two", 3)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shared.clock import ManualClock
 from shared.engine.scheduling.load import EngineLoad
 from shared.errors import KVTransferError
 from shared.kv.layout import KVLayout
@@ -31,6 +30,7 @@ from shared.transfer_address import TransferAddress
 from shared.worker.channel import Command, StepReport
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
+from tests.support.fakes.manual_clock import ManualClock
 
 INC = "worker.1"
 ROOM_TOKENS = 20

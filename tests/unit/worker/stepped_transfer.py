@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.clock import ManualClock
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.transfer.digest_threads import DigestThreads
-from shared.transfer.memory import MemoryNetwork, MemoryTransport
 from shared.transfer.offers import OfferTable
+from tests.support.fakes.manual_clock import ManualClock
+from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 
 
 class Gates:

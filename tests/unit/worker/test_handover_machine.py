@@ -24,7 +24,6 @@ from hypothesis.stateful import (
 
 from services.decode.service import DecodeService
 from services.prefill.service import PrefillService
-from shared.clock import ManualClock
 from shared.engine.engine import Engine
 from shared.engine.handover.kv_pool import host_pool
 from shared.engine.sampling.sampler import Sampler
@@ -33,8 +32,10 @@ from shared.engine.scheduling.scheduler import Scheduler
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Sampling
-from shared.transfer.memory import MemoryNetwork
 from shared.worker.channel import Abort, Release, StepReport
+from tests.support.fakes.manual_clock import ManualClock
+from tests.support.fakes.memory_transport import MemoryNetwork
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.pairs.worker_pair import PairGateway, PairRequest, StepSender, StepWorker
 from tests.unit.engine.fake_runner import BLOCK_SIZE, FakeRunner, answer_alone, make_prompt
 from tests.unit.worker.stepped_transfer import Gates, SteppedTransport
@@ -261,7 +262,7 @@ class HandoverMachine(RuleBasedStateMachine):
     @invariant()
     def blocks_add_up(self) -> None:
         for worker in self.world.workers.values():
-            worker.engine.check_integrity()
+            check_engine(worker.engine)
             load = worker.engine.load()
             assert load.free + load.cached + load.held == load.total
 

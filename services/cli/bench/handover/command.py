@@ -28,6 +28,7 @@ from services.cli.bench.handover.measurement import (
 from services.cli.bench.handover.timeline import Timeline, read_timeline, render_svg, render_text
 from services.cli.bench.measure.environment import machine_record
 from services.cli.bench.measure.findings import Finding, faults, render
+from services.cli.bench.measure.result_files import check_files
 from services.cli.bench.serve.prompts import PromptSource, TokenPrompts, safe_ids
 from services.cli.cluster.local_cell import this_machine
 from services.cli.cluster.plan import Plan, make_plan
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _check_files(arguments)
+    check_files(arguments.json, arguments.plot)
     pd, agg = make_plans(arguments)
     amounts = read_amounts(arguments, on_gpus=pd.num_gpus > 0)
     prompts = prompts_for(pd, amounts)
@@ -169,15 +170,6 @@ def _timeline(run: CellRun, length: int) -> Timeline:
     last = timed[-1]
     token_2_ns = round(token_times_s(last.sample)[1] * 1e9) + last.clock_offset_ns
     return read_timeline(last.receipt, token_2_ns)
-
-
-def _check_files(arguments: argparse.Namespace) -> None:
-    """Fails before the run rather than after it."""
-    if arguments.plot is not None and arguments.plot.suffix != ".svg":
-        raise SettingsError(f"--plot {arguments.plot}: the plot is an SVG file, name it .svg")
-    for flag, path in (("--json", arguments.json), ("--plot", arguments.plot)):
-        if path is not None and not path.parent.is_dir():
-            raise SettingsError(f"{flag} {path}: there is no folder {path.parent}")
 
 
 def _report(arguments: argparse.Namespace, pd: Plan, agg: Plan, measured: Measured) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.bench.measure.environment import allow_many_sockets, machine_record
+from services.cli.bench.measure.result_files import check_files
 from services.cli.bench.serve import flags as load_flags
 from services.cli.bench.serve.endpoint import look_up
 from services.cli.bench.serve.load_points import check_load
@@ -26,7 +27,7 @@ from services.cli.bench.serve.report.summary import RunSummary
 from services.cli.bench.serve.report.text import render_comparison, render_run, render_sweep
 from services.cli.bench.serve.sample import REFUSED
 from services.cli.bench.serve.session import LoadSession
-from shared.errors import BatonError, SettingsError
+from shared.errors import BatonError
 from shared.event_loop import run_main
 
 EXIT_CODES = (
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_load(arguments)
-    _check_files(arguments)
+    check_files(arguments.json, arguments.plot)
     allow_many_sockets()
     endpoints = _look_up(arguments)
     session = LoadSession(arguments, endpoints)
@@ -130,15 +131,6 @@ def _faults(summary: RunSummary) -> list[str]:
 def _text_of(summary: RunSummary, kind: str) -> str:
     """In the endpoint's words."""
     return next(s.error_text for s in summary.run.samples if s.error == kind)
-
-
-def _check_files(arguments: argparse.Namespace) -> None:
-    """Fails before the run rather than after it."""
-    if arguments.plot is not None and arguments.plot.suffix != ".svg":
-        raise SettingsError(f"--plot {arguments.plot}: the plot is an SVG file, name it .svg")
-    for flag, path in (("--json", arguments.json), ("--plot", arguments.plot)):
-        if path is not None and not path.parent.is_dir():
-            raise SettingsError(f"{flag} {path}: there is no folder {path.parent}")
 
 
 def _write_json(

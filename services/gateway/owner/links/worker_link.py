@@ -122,7 +122,6 @@ class WorkerLink:
         view.spare_blocks = load.free + load.cached
         view.unpulled_tokens = load.unpulled_tokens + on_the_way
         view.unreserved_tokens = load.unreserved_tokens
-        view.step_costs = load.step_costs
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:
         """Its entry in `status --json`."""

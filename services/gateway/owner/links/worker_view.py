@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shared.protocol import NO_COSTS, Incoming, StepCosts
+from shared.protocol import Incoming
 
 
 @dataclass(slots=True)
@@ -32,5 +32,3 @@ class WorkerView:
     """what it pulls, by prefill worker; one that it pulls nothing from keeps its last rate"""
     unreserved_tokens: dict[str, int] = field(default_factory=dict)
     """prompt tokens whose KV lacks blocks there, by prefill worker"""
-    step_costs: StepCosts = NO_COSTS
-    """what its engine's steps take, as it says"""

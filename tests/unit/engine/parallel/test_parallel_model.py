@@ -18,6 +18,7 @@ from shared.protocol import Attempt, Sampling, Work
 from tests.support.fakes.thread_ranks import lead_threads
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import STD, TINY, TINY_GPT2, write_checkpoint
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.settings import settings_with
 
 ROOT = bytes(32)
@@ -86,7 +87,7 @@ def test_ranks_answer_token_for_token_as_one_does(name: str, size: int, tmp_path
     expected = _answers(_engine(tmp_path, 1))
     engine = _engine(tmp_path, size)
     answers = _answers(engine)
-    engine.check_integrity()
+    check_engine(engine)
     assert len({tuple(tokens) for tokens in expected.values()}) == len(expected)
     assert answers == expected
     assert engine.counters.prefix_hit_tokens > 0

@@ -37,6 +37,7 @@ from tests.support.models.tiny_model import (
     hand_made_batch,
     write_checkpoint,
 )
+from tests.support.oracles.engine_integrity import check_engine
 
 pytestmark = [  # of Triton's interpreter: a loop over a loaded number, rows that nobody reads
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
@@ -138,5 +139,5 @@ def _answers(engine: Engine) -> dict[str, list[int]]:
     while engine.has_work:
         for run in engine.step().tokens:
             answers.setdefault(run.rid, []).extend(run.token_ids)
-        engine.check_integrity()
+        check_engine(engine)
     return answers

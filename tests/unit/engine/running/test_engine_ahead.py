@@ -8,6 +8,7 @@ from shared.engine.running.empty_steps import decode_step
 from shared.engine.running.step_clock import DECODE_STRIDE
 from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
 from shared.protocol import Sampling
+from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     answer_alone,
     fake_engine,
@@ -69,7 +70,7 @@ def test_an_abort_while_a_step_runs_takes_its_tokens_with_it() -> None:
     engine.add(spec)
     engine.step()
     engine.abort(spec.work.attempt)
-    engine.check_integrity()
+    check_engine(engine)
     assert not _all_tokens(run_to_end(engine))
     assert engine.load().held == 0
 
@@ -123,7 +124,7 @@ def test_an_idle_engine_rehearses_until_nothing_is_left_to_make() -> None:
     assert engine.rehearse() and engine.rehearse()
     assert not engine.rehearse()
     assert ran == [2, 1]
-    engine.check_integrity()
+    check_engine(engine)
 
 
 def test_an_abort_while_a_copy_is_in_flight_leaves_the_pool_whole() -> None:
@@ -138,7 +139,7 @@ def test_an_abort_while_a_copy_is_in_flight_leaves_the_pool_whole() -> None:
     engine.add(second)
     engine.step()
     engine.abort(second.work.attempt)
-    engine.check_integrity()
+    check_engine(engine)
     third = make_spec("c", make_prompt(10, salt=5), two)
     engine.add(third)
     wanted = answer_alone(third.work.token_ids, 10, two, 16)

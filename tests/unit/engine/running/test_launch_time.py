@@ -3,8 +3,8 @@ came late widens the slack."""
 
 import pytest
 
-from shared.clock import ManualClock
 from shared.engine.running.launch_time import LEAST_SLACK_S, MOST_SLACK_S, LaunchTime
+from tests.support.fakes.manual_clock import ManualClock
 
 STEP_S, LAUNCH_S = 0.010, 0.001
 

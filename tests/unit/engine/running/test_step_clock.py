@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from shared.clock import ManualClock
 from shared.engine.running.empty_steps import decode_step, prompt_step
 from shared.engine.running.step_clock import COLD_S, DECODE_STRIDE, StepClock, TimedStep
 from shared.engine.running.step_size import StepSize
 from shared.engine.scheduling.batch import HostBatch
+from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.clock
 

@@ -13,6 +13,7 @@ from shared.engine.running.trial import NUM_RUNS, Trial, try_steps
 from shared.engine.scheduling.batch import HostBatch
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
+from tests.support.oracles.engine_integrity import check_engine
 from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.clock
@@ -69,7 +70,7 @@ def test_a_small_pool_is_not_written_beyond_its_end(tmp_path: Path) -> None:
     settings = settings_with(model=str(tmp_path), device="cpu", kv_blocks=2, block_size=4)
     engine = built_engine(settings, "decode")
     assert engine.try_out() > 0
-    engine.check_integrity()
+    check_engine(engine)
 
 
 def test_the_engine_is_as_new_after_it(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_the_engine_is_as_new_after_it(tmp_path: Path) -> None:
     settings = settings_with(model=str(tmp_path), device="cpu", kv_blocks=8)
     engine = built_engine(settings, "decode")
     assert engine.try_out() > 0
-    engine.check_integrity()
+    check_engine(engine)
     assert engine.load().free == 8
     assert not engine.has_work
     assert not any(engine.counters.totals().values())

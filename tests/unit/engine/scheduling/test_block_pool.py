@@ -6,9 +6,9 @@ from collections.abc import Callable, MutableSequence
 import pytest
 
 from shared.engine.scheduling.block_pool import NO_PARENT, BlockPool
-from shared.engine.scheduling.integrity import IntegrityError, check_pool
 from shared.errors import OutOfBlocksError
 from shared.kv.block_hash import chain_hashes
+from tests.support.oracles.engine_integrity import IntegrityError, check_pool
 
 ROOT = bytes(32)
 

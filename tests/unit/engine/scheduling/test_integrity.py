@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from shared.engine.engine import Engine
-from shared.engine.scheduling.integrity import IntegrityError
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.protocol import Attempt, Sampling
+from tests.support.oracles.engine_integrity import IntegrityError, check_engine
 from tests.unit.engine.fake_runner import fake_engine, make_spec
 
 Mutant = Callable[[Engine, Scheduler, Sequence], None]
@@ -73,8 +73,8 @@ def test_each_disagreement_is_found_and_named(mutant: Mutant, message: str) -> N
         tokens = tuple(range(index, index + 9))
         engine.add(make_spec(str(index), tokens, Sampling(max_tokens=9, temperature=0.0)))
     engine.step()
-    engine.check_integrity()
+    check_engine(engine)
     scheduler = engine._scheduler
     mutant(engine, scheduler, engine.sequences[Attempt("0", 0)])
     with pytest.raises(IntegrityError, match=message):
-        engine.check_integrity()
+        check_engine(engine)

@@ -14,7 +14,6 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.records.metrics_observer import MetricsObserver
 from shared.challenge import OtherSecretError
-from shared.clock import ManualClock
 from shared.errors import PeerLostError, StateUnavailableError
 from shared.protocol import (
     VERSION,
@@ -40,6 +39,7 @@ from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import TraceContext
 from shared.transfer_address import TransferAddress
+from tests.support.fakes.manual_clock import ManualClock
 from tests.support.settings import settings_with
 
 POOL = "demo@0:fp"

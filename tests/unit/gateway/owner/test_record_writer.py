@@ -6,10 +6,10 @@ import pytest
 
 from services.gateway.owner.records import record_writer
 from services.gateway.owner.records.record_writer import RecordWriter
-from shared.clock import ManualClock
 from shared.loops import Loops
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
+from tests.support.fakes.manual_clock import ManualClock
 from tests.unit.gateway.owner.gateway_bench import FlakyRecords, settle, until
 
 pytestmark = pytest.mark.anyio

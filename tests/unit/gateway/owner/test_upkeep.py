@@ -8,9 +8,9 @@ from shared.protocol import Assign
 from shared.queue.backlog import BacklogEntry
 from shared.state.kv_events import STRIDE, KVSnapshot
 from shared.state.kv_feed import PrefixFeed
-from shared.state.memory_kv_events import MemoryKVEvents
 from shared.state.reaper import Reaper
 from shared.state.records import AdmittedRequest, RequestState
+from tests.support.fakes.memory_kv_events import MemoryKVEvents
 from tests.unit.gateway.owner.gateway_bench import (
     G_INC,
     POOL,

@@ -1,8 +1,7 @@
-"""Variants of the elementwise kernels and those that copy: compile_all.py compiles them."""
+"""Variants of the elementwise kernels: compile_all.py compiles them."""
 
 from collections.abc import Iterator
 
-from kernels.elementwise.copy_blocks import NUM_WARPS, TILE_WORDS, copy_blocks_kernel
 from kernels.elementwise.prepare_step import TILE, prepare_step_kernel
 from kernels.elementwise.rms_norm import rms_norm_kernel, rms_norm_tile
 from kernels.elementwise.rope_store import rope_store_kernel, rope_store_tile
@@ -30,24 +29,21 @@ def variants() -> Iterator[Variant]:
         yield rope_variant(dtype, head_dim, capability, block_size, norm=number % 2 == 1)
     for capability in CAPABILITIES:
         for dtype in DTYPES:
-            for number, width in enumerate(WIDTHS):
-                yield norm_variant(dtype, width, capability, add=number % 2 == 1)
+            for width in WIDTHS:
+                yield norm_variant(dtype, width, capability)
             yield silu_variant(dtype, 11008, capability)
-        for gather in (False, True):
-            yield copy_variant(capability, gather=gather)
         yield prepare_variant(capability)
 
 
-def norm_variant(dtype: str, width: int, capability: int, *, add: bool) -> Variant:
+def norm_variant(dtype: str, width: int, capability: int) -> Variant:
     tile_rows, tile_width, warps = rms_norm_tile(width)
-    names = ("x_ptr", "delta_ptr", "weight_ptr", "output_ptr")
+    names = ("x_ptr", "weight_ptr", "output_ptr")
     types = dict.fromkeys(names, f"*{dtype}") | {"eps": "fp32"}
     constants = {"WIDTH": width, "TILE_ROWS": tile_rows, "TILE_WIDTH": tile_width}
-    constants |= {"ADD": add, "OVERLAP": capability >= OVERLAPPING}
+    constants["OVERLAP"] = capability >= OVERLAPPING
     source = make_source(rms_norm_kernel, types, constants, ("num_rows",))
-    detail = f"{width}{' add' * add}"
     options = {"num_warps": warps, "launch_pdl": capability >= OVERLAPPING}
-    return Variant("rms_norm", dtype, 0, capability, source, options, detail)
+    return Variant("rms_norm", dtype, 0, capability, source, options, str(width))
 
 
 def silu_variant(dtype: str, width: int, capability: int) -> Variant:
@@ -93,12 +89,3 @@ def rope_variant(
     options = {"num_warps": warps, "launch_pdl": capability >= OVERLAPPING}
     detail = f"block {block_size}{' norm' * norm}"
     return Variant("rope_store", dtype, head_dim, capability, source, options, detail)
-
-
-def copy_variant(capability: int, *, gather: bool) -> Variant:
-    types = {"pool_ptr": "*i64", "packed_ptr": "*i64", "block_ptr": "*i32" if gather else "*i64"}
-    constants = {"GATHER": gather, "TILE_WORDS": TILE_WORDS, "OVERLAP": capability >= OVERLAPPING}
-    source = make_source(copy_blocks_kernel, types, constants, ("num_tiles",))
-    options = {"num_warps": NUM_WARPS, "launch_pdl": capability >= OVERLAPPING}
-    name = "gather_blocks" if gather else "scatter_blocks"
-    return Variant(name, "bytes", 0, capability, source, options)

@@ -1,11 +1,11 @@
-"""rms_norm and add_rms_norm against their torch references; interpreted where there is no GPU."""
+"""rms_norm against its torch reference; interpreted where there is no GPU."""
 
 import pytest
 import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.elementwise import reference
-from kernels.elementwise.rms_norm import add_rms_norm, rms_norm, rms_norm_kernel, rms_norm_tile
+from kernels.elementwise.rms_norm import rms_norm, rms_norm_kernel, rms_norm_tile
 from tests.support.cases.elementwise_cases import EPS, all_close, make_rows
 
 INTERPRETED = isinstance(rms_norm_kernel, InterpretedFunction)
@@ -18,7 +18,7 @@ SHAPES = ((1, 64), (35, 16), (5, 100), (3, 1024), (2, 2560), (1, 16384), (17, 1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("strided", [False, True], ids=["packed", "strided"])
 @pytest.mark.parametrize(("num_rows", "width"), SHAPES)
-def test_norm_equals_the_references(
+def test_norm_equals_the_reference(
     num_rows: int, width: int, strided: bool, dtype: torch.dtype
 ) -> None:
     x = make_rows(num_rows, width, dtype, DEVICE, strided=strided)
@@ -32,31 +32,12 @@ def test_norm_equals_the_references(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("strided", [False, True], ids=["packed", "strided"])
-@pytest.mark.parametrize(("num_rows", "width"), SHAPES)
-def test_sum_and_its_norm_equal_the_references(
-    num_rows: int, width: int, strided: bool, dtype: torch.dtype
-) -> None:
-    x = make_rows(num_rows, width, dtype, DEVICE, strided=strided)
-    delta = make_rows(num_rows, width, dtype, DEVICE, strided=not strided) * 3
-    weight = make_rows(1, width, dtype, DEVICE)[0]
-    output, expected = torch.empty(2, num_rows, width, dtype=dtype, device=DEVICE)
-    wanted = x.clone()
-    reference.add_rms_norm(wanted, delta, weight, EPS, expected)
-    add_rms_norm(x, delta, weight, EPS, output)
-    assert torch.equal(x, wanted)
-    assert all_close(output, expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_norm_may_replace_its_input(dtype: torch.dtype) -> None:
-    x, delta = make_rows(6, 100, dtype, DEVICE), make_rows(6, 100, dtype, DEVICE) * 2
+    x = make_rows(6, 100, dtype, DEVICE)
     weight = make_rows(1, 100, dtype, DEVICE)[0]
     expected = torch.empty_like(x)
-    reference.rms_norm(x + delta, weight, EPS, expected)
-    add_rms_norm(x, delta, weight, EPS, delta)
+    reference.rms_norm(x, weight, EPS, expected)
     rms_norm(x, weight, EPS, x)
-    assert all_close(delta, expected)
     assert all_close(x, expected)
 
 
@@ -111,13 +92,12 @@ X = torch.zeros(2, 64)
         ({"x": torch.zeros(2, 65536)}, ValueError),
         ({"x": X.half()}, TypeError),
         ({"x": X.to("meta")}, ValueError),
-        ({"delta": torch.zeros(3, 64)}, ValueError),
-        ({"delta": X.half()}, TypeError),
+        ({"output": X.half()}, TypeError),
         ({"weight": torch.zeros(32)}, ValueError),
         ({"weight": torch.zeros(128)[::2]}, ValueError),
         ({"output": torch.zeros(2, 32)}, ValueError),
         (
-            dict.fromkeys(("x", "delta", "weight", "output"), X.int()) | {"weight": X[0].int()},
+            dict.fromkeys(("x", "output"), X.int()) | {"weight": X[0].int()},
             TypeError,
         ),
     ],
@@ -125,6 +105,6 @@ X = torch.zeros(2, 64)
 def test_what_does_not_fit_is_refused(
     change: dict[str, torch.Tensor], error: type[Exception]
 ) -> None:
-    tensors = {"x": X, "delta": X, "weight": X[0], "output": X} | change
+    tensors = {"x": X, "weight": X[0], "output": X} | change
     with pytest.raises(error):
-        add_rms_norm(tensors["x"], tensors["delta"], tensors["weight"], EPS, tensors["output"])
+        rms_norm(tensors["x"], tensors["weight"], EPS, tensors["output"])
