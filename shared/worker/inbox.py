@@ -1,6 +1,7 @@
-"""What gateways and the engine tell a worker of its attempts.
+"""Handles messages of gateways and events of the engine: what both roles do alike.
 
-Here is what prefill and decode do alike; what each does its own way is its `Service`.
+`Node._on_message` has checked every field (`acceptance.py`) before a message gets here. What
+differs between the roles is their `Service`.
 """
 
 from typing import Protocol

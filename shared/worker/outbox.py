@@ -1,4 +1,4 @@
-"""The frames a worker owes the gateways of its attempts."""
+"""Sends frames about attempts to the gateways that own them."""
 
 from collections import defaultdict
 from collections.abc import Iterable

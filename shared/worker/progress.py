@@ -1,11 +1,11 @@
-"""Which attempts went on, so that slow is not taken for dead.
+"""Which attempts made progress, so that a slow one is not taken for dead.
 
-queued, reserve     the engine ran a step, KV moved, or a reader of what is held here lives: blocks
-                    come free by each
+queued, reserve     the engine ran a step, KV moved, or a reader of what is held here lives: each
+                    of these can free blocks
 prefill, decode     the engine ran a step; decode only while more waits than runs, for
                     otherwise its tokens say it
 transfer            bytes of its own came, or, while it waits for its turn, of those before it
-held                nothing: the decode worker that pulls speaks for it
+held                not reported: the decode worker that pulls it reports its progress
 """
 
 from shared.link.server import Peer

@@ -1,4 +1,4 @@
-"""The spans a worker cuts from what it measured of an attempt."""
+"""Makes trace spans of what a worker measured of an attempt."""
 
 import os
 

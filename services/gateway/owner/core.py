@@ -1,6 +1,6 @@
 """The core of a gateway: the requests, and the three that use them, put together.
 
-Door          requests come in and out, and what is asked about them
+Door          requests come in and out, and status is asked for
 Frames        what workers say of them
 RequestClock  deadlines, stalls, the waiting line
 """

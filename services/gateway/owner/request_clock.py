@@ -1,4 +1,4 @@
-"""What time does to requests: deadlines, stalls, and whoever waits although there is room."""
+"""Time limits of requests: deadlines, stalls, and waiting although there is room."""
 
 import asyncio
 

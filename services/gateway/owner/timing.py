@@ -1,4 +1,4 @@
-"""When a request last got on, and how long it may take. Pure; the times are passed in."""
+"""When a request last made progress, and how long it may take. Pure; the times are passed in."""
 
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.time_limits import no_token, time_is_up

@@ -1,6 +1,6 @@
-"""What the gateway does with Redis apart from its requests, each on its own beat.
+"""What the gateway does with Redis apart from its requests, each at its own interval.
 
-Once a second: count our beat, note the tokens delivered so far, take over the records of dead
+Once a second: write our heartbeat, note the tokens delivered so far, take over the records of dead
 gateways, and write ours again if Redis lost them. Four times a second: read what workers
 cached. All of it may fail for as long as Redis is away; nothing a client waits for is here.
 """

@@ -1,7 +1,7 @@
 """Step 4 under saturation: requests that found no worker, in memory and in the pool's backlog.
 
-The memory is the truth, the backlog is how a worker with room finds the next one across all
-gateways. So a request that Redis lost, or that a worker popped before it died, still waits
+This process's memory decides; through the backlog a worker with room finds the next request of
+any gateway. So a request that Redis lost, or that a worker popped before it died, still waits
 here, and the owner places it itself.
 """
 

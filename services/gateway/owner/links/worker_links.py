@@ -1,9 +1,9 @@
 """Keeps a link to every worker the registry lists, and notices when one is gone.
 
 The registry is polled; while Redis is away its last answer stands, so links and the streams on
-them go on. A link that closes, or brings no frame for three seconds, is suspicion at once: the
-requests there are told, and the worker is dialled again as long as it is listed. What a worker
-says on its link counts for more than what the registry says of it.
+them go on. A worker whose link closes, or brings no frame for three seconds, is suspect at once:
+its requests learn of it, and it is dialled again as long as it is listed. What a worker says on its
+link counts for more than what the registry says of it.
 """
 
 import logging

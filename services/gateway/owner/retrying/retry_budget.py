@@ -1,10 +1,10 @@
 """How much work retries may make, so that no fault feeds itself. Pure.
 
 Their share is 10 % of the prompt tokens admitted in the last minute. A cell that has admitted
-little lately may still lose a worker with all its streams, so there is a floor: at once what the
-pool computes in four seconds, again after it has computed for twenty. Streams by the dozen restart
-within a second then, for the pool could not compute more in that second anyway, and whatever
-happens most of its time is left to requests that did not fail.
+little lately may still lose a worker with all its streams, so there is a minimum: a burst of four
+seconds of the workers' computing, refilled over twenty. Dozens of streams then restart within a
+second, in which the workers could not compute more anyway, and most of their time is always left
+to requests that did not fail.
 """
 
 from collections import deque

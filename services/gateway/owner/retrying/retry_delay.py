@@ -1,5 +1,5 @@
-"""When a retry may start: at once, then later and later, so that a worker that flaps is not tried
-twice in one fall. Pure."""
+"""When a retry may start: at once, then later and later, so that a flapping worker is not
+tried again while it is still down. Pure."""
 
 import random
 
