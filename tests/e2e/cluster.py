@@ -89,6 +89,13 @@ class Cluster:
         pattern = rf"^{re.escape(name)}(?:{{([^}}]*)}})? (\S+)$"
         return {labels: float(value) for labels, value in re.findall(pattern, text, re.MULTILINE)}
 
+    def unwanted_local_prefill(self) -> dict[str, float]:
+        """Reason -> prompt tokens that decode workers computed for it; none without a fault. That
+        a link is slow is no fault where the machine is busy with something else."""
+        by_reason = self.samples("baton_local_prefill_tokens_total")
+        del by_reason['reason="slow_link"']
+        return {reason: tokens for reason, tokens in by_reason.items() if tokens}
+
     def wait(self, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
         """Poll until true; AssertionError with the log's end otherwise."""
         deadline = time.monotonic() + timeout_s

@@ -52,7 +52,7 @@ def test_200_at_once_wait_in_the_backlog_and_all_are_answered(tmp_path: Path) ->
         assert {stream.completion_tokens for stream in report.streams} == {MAX_TOKENS}
         assert cluster.metric("baton_backlog_puts_total") > 0
         assert cluster.metric("baton_backlog_pulls_total") > 0
-        assert cluster.metric("baton_local_prefill_tokens_total") == 0
+        assert cluster.unwanted_local_prefill() == {}
         assert_fair(cluster, report.streams)
         cluster.wait_blocks_back()
         for body, stream in list(zip(bodies, report.streams, strict=True))[:NUM_REPLAYED]:

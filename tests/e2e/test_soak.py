@@ -150,6 +150,5 @@ def test_two_minutes_of_64_streams(tmp_path: Path, measured: Measured) -> None:
             last = memory.resident(process.pid, SECONDS) / 2**20
             what = f"memory of {serves(process)} after {first:.1f} MiB in {SETTLED_S:.0f} s"
             measured.at_most(what, last, GROWTH * first, "MiB")
-        local_tokens = cluster.samples("baton_local_prefill_tokens_total")
-        assert not any(local_tokens.values()), local_tokens
+        assert cluster.unwanted_local_prefill() == {}
         cluster.wait_blocks_back()

@@ -96,7 +96,8 @@ def test_a_planted_local_prefill_is_counted(agg: Cluster, pd: Cluster) -> None:
     agg.answers(bodies())
     agg.wait(lambda: agg.metric("baton_local_prefill_tokens_total") >= num_tokens)
     assert [worker["role"] for worker in agg.workers()] == ["decode"]
-    assert pd.metric("baton_local_prefill_tokens_total") == 0
+    assert set(agg.unwanted_local_prefill()) == {'reason="agg"'}
+    assert pd.unwanted_local_prefill() == {}
 
 
 def test_a_taken_port_is_exit_2() -> None:
