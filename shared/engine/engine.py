@@ -73,6 +73,8 @@ class Engine:
         """called between schedule and run with what scheduling alone decided (started, reserved,
         handed_back, pieces), so that a hand-over can overlap with the step"""
         self._num_arrived = 0
+        self._adopted: list[Sequence] = []
+        """whose blocks are still to be named; a step is started first"""
         self._stirred = False
         """something outside a step changed what the next step can do"""
 
@@ -185,6 +187,7 @@ class Engine:
             scheduled, marks = self._schedule(output)
             done = self._pipeline.turn(scheduled, marks)
             self._scheduler.release_sources(scheduled)
+        self._commit_adopted()
         for step in done:
             self._book(step, output)
         output.stored, output.removed = self._pool.drain_events()
@@ -233,11 +236,19 @@ class Engine:
         """GrammarError if token 1 is not in the sequence's grammar."""
         self.kv_pool.marks.forget(sequence.attempt)
         sequence.num_computed_tokens = len(sequence.token_ids)
-        commit_blocks(self._pool, sequence)
         sequence.append(run.token_ids[0])
         sequence.state = SequenceState.VERIFIED
         self._scheduler.adopt(sequence)
+        self._adopted.append(sequence)
         self._stirred = True
+
+    def _commit_adopted(self) -> None:
+        """Nobody waits for the names of a prompt's blocks, and they take longer than the start of
+        a step."""
+        for sequence in self._adopted:
+            if sequence.state in (SequenceState.VERIFIED, SequenceState.DECODE):
+                commit_blocks(self._pool, sequence)
+        self._adopted.clear()
 
     def _resume(self, output: StepOutput) -> None:
         """Queue, or adopt, every sequence whose grammar is ready. A prompt with a grammar arrives
