@@ -186,8 +186,8 @@ class DecodeService:
             self._state.attempts.drop(attempt)
             self._engine.send(Abort(attempt))
             return
+        held.adopted_ns = self._clock.wall_ns()  # first: the engine may start its step at once
         self._engine.send(Adopt(attempt, pulled.run))
-        held.adopted_ns = self._clock.wall_ns()
         self._count_transfer(len(message.work.token_ids), reserved, pulled)
         self._outbox.stages(held, transfer_span(pulled))
 

@@ -42,7 +42,7 @@ class HeldAttempt:
     reserved_ns: int = 0
     """its blocks are taken, the pull may start"""
     adopted_ns: int = 0
-    """its KV is here and verified, and the engine was told"""
+    """its KV is here and verified, and the engine is told"""
     told_mark: tuple[int, ...] = ()
     """how far it was when its gateway was last told (`shared.worker.progress`)"""
 
