@@ -5,8 +5,9 @@
     any     -> WITHDRAWN                               reader learns it
 
 What is submitted is worked off in order: a step's layer groups are digested and published one
-after the other, each for all attempts of the step, and SEAL and END stay behind the pieces that
-came before them. The event loop never waits. WRITING has no lease (R16).
+after the other, each for all attempts of the step. SEAL and END of an attempt follow its own last
+piece, not what was submitted since: a step is announced before the one in front of it is booked,
+and its groups take as long as it runs. The event loop never waits. WRITING has no lease (R16).
 
 Digests of a block are kept with its generation, so that a prefix offered again is not read again.
 They are kept at SEAL only: until then prefill's engine held every block of the attempt, so the
@@ -18,7 +19,7 @@ import hmac
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -51,13 +52,15 @@ class Digester(Protocol):
 
 @dataclass
 class _Submission:
-    """Pieces of one step, or of one attempt before it, or an attempt's last word."""
+    """Pieces of one step, or of one attempt before it."""
 
     step: int | None
     pieces: list[tuple["LiveOffer", Piece]]
-    ends: "LiveOffer | None" = None
-    run: TokenRun | None = None
-    """to seal with; without it the attempt ends"""
+    ends: list[tuple["LiveOffer", TokenRun | None]] = field(default_factory=list)
+    """offers whose last pieces these are; sealed with the run, ended without one"""
+
+    def has(self, offer: "LiveOffer") -> bool:
+        return any(other is offer for other, _ in self.pieces)
 
 
 class OfferState(Enum):
@@ -161,6 +164,7 @@ class OfferTable:
         self._offers: dict[Attempt, LiveOffer] = {}
         self._leases: LeaseHeap[Attempt] = LeaseHeap()
         self._submitted: deque[_Submission] = deque()
+        self._in_work: _Submission | None = None
         self._any_submitted = asyncio.Event()
 
     def __len__(self) -> int:
@@ -194,15 +198,16 @@ class OfferTable:
         if newest is not None and step is not None and newest.step == step:
             newest.pieces.append((offer, piece))
         else:
-            self._submit(_Submission(step, [(offer, piece)]))
+            self._submitted.append(_Submission(step, [(offer, piece)]))
+            self._any_submitted.set()
 
     def submit_end(self, offer: LiveOffer, run: TokenRun | None) -> None:
-        """A run to seal with; without it, the end."""
-        self._submit(_Submission(None, [], offer, run))
-
-    def _submit(self, submission: _Submission) -> None:
-        self._submitted.append(submission)
-        self._any_submitted.set()
+        """A run to seal with; without it, the end. At once if all its pieces are published."""
+        for submission in (*reversed(self._submitted), self._in_work):
+            if submission is not None and submission.has(offer):
+                submission.ends.append((offer, run))
+                return
+        self._end(offer, run)
 
     def start(self, loops: Loops) -> None:
         """Work through what is submitted, in order; free what ran out within a tenth of a
@@ -214,21 +219,21 @@ class OfferTable:
         while not self._submitted:
             self._any_submitted.clear()
             await self._any_submitted.wait()
-        submission = self._submitted.popleft()
-        offers = [offer for offer, _ in submission.pieces]
+        submission = self._in_work = self._submitted.popleft()
         try:
-            if submission.ends is not None:
-                offers = [submission.ends]
-                self._end(submission.ends, submission.run)
-            elif submission.step is None:
+            if submission.step is None:
                 await self._publish(submission, self.groups.all)
             else:
                 for group in range(len(self.groups)):
                     await self._publish(submission, GroupRange(group, 1))
+            for offer, run in submission.ends:
+                self._end(offer, run)
         except Exception:
-            for offer in offers:
+            for offer, _ in submission.pieces:
                 offer.withdraw()  # its readers must not wait for what will not come
             raise
+        finally:
+            self._in_work = None
 
     async def _expire(self) -> None:
         self.expire()

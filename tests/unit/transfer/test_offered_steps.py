@@ -138,6 +138,21 @@ async def test_a_later_step_waits_for_its_turn(steps: Steps) -> None:
     assert [publication.part[0] for publication in offer.publications] == [0, 0, 1, 1]
 
 
+async def test_a_seal_waits_for_no_step_that_was_announced_meanwhile(steps: Steps) -> None:
+    """The next step is announced before this one is booked, and takes as long as a chunk."""
+    early, late, following = (steps.table.open(Attempt("r", number), "s") for number in range(3))
+    early.publish(Piece(0, (1,), (0,)), step=1)
+    late.publish(Piece(0, (2,), (0,)), step=1)
+    following.publish(Piece(0, (3,), (0,)), step=2)
+    early.seal(RUN)
+    steps.write(1, 0)
+    steps.write(1, 1)
+    await steps.sealed(early)
+    late.seal(RUN)
+    await steps.sealed(late)
+    assert not following.publications
+
+
 async def test_known_digests_of_a_sealed_prefix_ask_for_nothing(steps: Steps) -> None:
     first = steps.table.open(ATTEMPT, "s")
     first.publish(Piece(0, (1, 2), (0, 0)))
