@@ -17,7 +17,7 @@ class CopyError(BatonError):
 
 
 class Copies(Protocol):
-    """Called by the mover's thread only. Each call returns once what it does is done."""
+    """Called by one thread of the mover only. Each call returns once what it does is done."""
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         """Map a source's pool, read-only. Takes the descriptors over and closes them. CopyError

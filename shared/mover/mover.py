@@ -1,9 +1,11 @@
-"""The mover: a thread of the engine process that copies blocks in the order the io process asks.
+"""The mover: threads of the engine process that do with blocks what the io process asks.
 
-    io process --(data socket)--> mover: Map Unmap Probe Fetch Digest Stage Fill --> Done
+    io process --(data socket)--> mover: Map Unmap Probe Fetch Stage Fill, in order --> Done
+                                         Digest, in order, in a thread of its own
 
-The step loop neither copies nor is woken by copies. The socket keeps packets apart and brings
-descriptors; its end is the io process's end.
+A digest of what a step writes waits for that step, and the copies of other hand-overs must not
+wait with it. The step loop neither copies nor is woken by copies. The socket keeps packets apart
+and brings descriptors; its end is the io process's end.
 """
 
 import logging
@@ -11,6 +13,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Protocol
 
 from shared.kv.columns import Words, pack_words, unpack_ids
@@ -63,36 +67,54 @@ class Mover:
         self,
         sock: socket.socket,
         copies: Copies,
+        digests: Copies,
         marks: Marks | None = None,
         on_failure: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        """`marks`: default: only this thread writes the pool. `on_failure`: the device did
-        something that no question explains; nothing it holds can be trusted."""
+        """`digests`: another one of the same pool, for the thread that digests. `marks`: default:
+        only these threads write the pool. `on_failure`: the device did something that no question
+        explains; nothing it holds can be trusted."""
         self._socket = sock
         self._copies = copies
+        self._digests = digests
         self._marks = marks or NoMarks()
         self._on_failure = on_failure
-        self._thread = threading.Thread(target=self._run, name="kv-mover", daemon=True)
+        self._to_digest: SimpleQueue[Digest | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn, end), name=name, daemon=True)
+            for name, turn, end in (
+                ("kv-mover", self._answer_next, self._end),
+                ("kv-digests", self._digest_next, self._digests.close),
+            )
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def join(self, limit_s: float) -> None:
         """Wait for the end that the closed socket brings."""
-        self._thread.join(limit_s)
+        for thread in self._threads:
+            thread.join(limit_s)
 
-    def _run(self) -> None:
+    def _run(self, turn: Callable[[], bool], end: Callable[[], None]) -> None:
         try:
-            while self._answer_next():
+            while turn():
                 pass
         except OSError:
             pass  # the io process is gone
         except Exception:
             logger.exception("the mover failed")
             self._on_failure()
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # the other thread ends too
         finally:
-            self._copies.close()
-            self._socket.close()
+            end()
+
+    def _end(self) -> None:
+        self._to_digest.put(None)
+        self._copies.close()
+        self._socket.close()
 
     def _answer_next(self) -> bool:
         packet, descriptors, _, _ = socket.recv_fds(
@@ -101,6 +123,20 @@ class Mover:
         if not packet:
             return False
         question: Question = CODEC.decode(packet)
+        if isinstance(question, Digest):
+            self._to_digest.put(question)
+        else:
+            self._answer(question, descriptors)
+        return True
+
+    def _digest_next(self) -> bool:
+        question = self._to_digest.get()
+        if question is None:
+            return False
+        self._answer(question, [])
+        return True
+
+    def _answer(self, question: Question, descriptors: list[int]) -> None:
         try:
             if isinstance(question, Probe):
                 done = self._probe(question)
@@ -110,7 +146,6 @@ class Mover:
         except CopyError as error:
             done = Done(question.number, problem=str(error))
         self._socket.sendall(CODEC.encode(done))
-        return True
 
     def _probe(self, question: Probe) -> Done:
         digest, num_bytes, seconds = self._copies.probe(question.source)
@@ -132,7 +167,7 @@ class Mover:
                 groups, mark = _groups(question), None
                 if question.step is not None:
                     mark = self._marks.of_step(question.step, groups.end - 1)
-                return self._copies.digests(_ids(question), groups, mark)
+                return self._digests.digests(_ids(question), groups, mark)
             case Stage():
                 self._copies.stage(_ids(question), _groups(question), question.offset)
             case Fill():

@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings()
         engine, vocab_size = _load(settings, "prefill" if role == "prefill" else "decode")
         token_s = engine.try_out()
-        copies = _copies(engine.kv_pool)
+        copies, digests = _copies(engine.kv_pool), _copies(engine.kv_pool)
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code
@@ -177,7 +177,8 @@ def main(arguments: Sequence[str]) -> int:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
     engine.grammars.on_ready = channel.wake
-    Mover(socket.socket(fileno=int(data_fd)), copies, engine.kv_pool.marks).start()
+    sock = socket.socket(fileno=int(data_fd))
+    Mover(sock, copies, digests, engine.kv_pool.marks).start()
     _pass_memory(engine.kv_pool, channel)
     channel.send(
         Ready(

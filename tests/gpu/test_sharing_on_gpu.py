@@ -119,7 +119,7 @@ def test_what_is_no_pool_or_too_small_is_refused() -> None:
 async def test_a_mover_copies_out_of_another_process() -> None:
     ours = pool(16)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -152,7 +152,7 @@ async def test_blocks_go_to_the_arena_and_back() -> None:
     ours = pool(16)
     ours.random_()
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
     mover.start()
     client = MoverClient(asks)
     size = GROUPS.num_bytes(GROUPS.all)
@@ -196,7 +196,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
             return started
 
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY), Marks())
+    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY), Marks())
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -221,7 +221,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
     mover.start()
     client = MoverClient(asks)
     everything = tuple(range(NUM_BLOCKS))

@@ -333,7 +333,7 @@ async def test_each_of_these_would_be_seen(
 @contextlib.asynccontextmanager
 async def reader(kind: str, memory: KVMemory, folder: Path) -> AsyncIterator[KVTransport]:
     ours, theirs = data_socket_pair()
-    mover = Mover(theirs, HostCopies(memory))
+    mover = Mover(theirs, HostCopies(memory), HostCopies(memory))
     mover.start()
     client = MoverClient(ours)
     transport: KVTransport = tcp_transport(memory, "d.1")

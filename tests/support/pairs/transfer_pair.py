@@ -13,6 +13,7 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Copies
+from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
@@ -96,7 +97,7 @@ class Side:
 
     def _start_mover(self, copies: Copies) -> MoverClient:
         ours, theirs = data_socket_pair()
-        Mover(theirs, copies).start()
+        Mover(theirs, copies, HostCopies(self.memory)).start()
         return MoverClient(ours)
 
     async def close(self) -> None:

@@ -49,10 +49,13 @@ def pool(num_blocks: int, seed: int | None = None) -> KVMemory:
 
 @asynccontextmanager
 async def moving(
-    memory: KVMemory, copies: HostCopies | None = None, **options: Any
+    memory: KVMemory,
+    copies: HostCopies | None = None,
+    digests: HostCopies | None = None,
+    **options: Any,
 ) -> AsyncIterator[MoverClient]:
     ours, theirs = data_socket_pair()
-    mover = Mover(theirs, copies or HostCopies(memory), **options)
+    mover = Mover(theirs, copies or HostCopies(memory), digests or HostCopies(memory), **options)
     mover.start()
     client = MoverClient(ours)
     try:
@@ -219,17 +222,31 @@ async def test_a_copy_comes_behind_the_steps_of_its_attempt() -> None:
 
 async def test_a_digest_of_a_step_waits_for_its_last_group() -> None:
     ours = pool(4, seed=8)
-    copies, marks = Noting(ours), StepMarks()
-    async with moving(ours, copies, marks=marks) as client:
+    digests, marks = Noting(ours), StepMarks()
+    async with moving(ours, digests=digests, marks=marks) as client:
         asking = asyncio.create_task(client.digests((1, 3), ALL, 7))
         await asyncio.to_thread(marks.asked.wait, 10)
-        assert copies.marks == []
+        assert digests.marks == []
         ours.block(3)[:] = b"x" * LAYOUT.block_bytes
         marks.begun.set()
         assert np.array_equal(await asking, BlockDigests(ours).of((1, 3), ALL))
         await client.digests((1,), FIRST, 8)
         await client.digests((1,), ALL, None)
-    assert copies.marks == [(7, ALL.end - 1), (8, 0), None]
+    assert digests.marks == [(7, ALL.end - 1), (8, 0), None]
+
+
+async def test_copies_do_not_wait_for_the_step_of_a_digest() -> None:
+    source, ours = pool(4, seed=9), pool(4)
+    marks = StepMarks()
+    async with moving(ours, marks=marks) as client:
+        await map_pool(client, "p.1", source)
+        asking = asyncio.create_task(client.digests((1,), ALL, 7))
+        await asyncio.to_thread(marks.asked.wait, 10)
+        async with asyncio.timeout(5):
+            await client.fetch(ATTEMPT, "p.1", (0,), (0,), ALL)
+        assert not asking.done()
+        marks.begun.set()
+        await asking
 
 
 async def test_whoever_asks_a_mover_that_is_gone_is_told() -> None:
@@ -255,8 +272,7 @@ async def test_what_no_question_explains_ends_the_process() -> None:
             raise RuntimeError("an illegal address")
 
     memory = pool(2)
-    copies = Broken(memory)
-    async with moving(memory, copies, on_failure=failed.set) as client:
+    async with moving(memory, digests=Broken(memory), on_failure=failed.set) as client:
         with pytest.raises(PeerLostError):
             await client.digests((0,), ALL, None)
     assert failed.is_set()

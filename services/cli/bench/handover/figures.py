@@ -69,6 +69,9 @@ def _gaps(pd: CellRun, agg: CellRun) -> Iterator[Finding]:
         loaded = pd.loaded[length]
         name = f"gap 1-2 / median gap, loaded, {length} tokens, p50"
         yield _gap(name, loaded, handed_over(loaded))
+        followed = pd.followed[length]
+        name = f"gap 1-2 / median gap, prompt behind it, {length} tokens, p50"
+        yield _gap(name, followed, handed_over(followed))
 
 
 def _gap(

@@ -1,5 +1,5 @@
-"""What is asked of a cell: single requests when it is idle, the same next to short streams, and
-prompts whose KV is there already, so that it moves at once.
+"""What is asked of a cell: single requests when it is idle, the same next to short streams and with
+another prompt behind them, and prompts whose KV is there already, so that it moves at once.
 
 Every cell is asked the same in the same order, with prompts that share nothing.
 """
@@ -67,6 +67,7 @@ class CellRun:
 
     idle: dict[int, Answers] = field(default_factory=dict)
     loaded: dict[int, Answers] = field(default_factory=dict)
+    followed: dict[int, Answers] = field(default_factory=dict)
     moved: dict[int, Answers] = field(default_factory=dict)
 
 
@@ -88,21 +89,28 @@ async def measure_idle(cell: AskedCell, prompts: PromptSource, amounts: Amounts)
 
 
 async def measure_handover(cell: AskedCell, prompts: PromptSource, amounts: Amounts) -> CellRun:
-    """Idle as above, then next to short streams, then with the KV in prefill's cache."""
+    """Idle as above, then next to short streams, then with prefill going on to another prompt, then
+    with the KV in prefill's cache."""
     run = await measure_idle(cell, prompts, amounts)
     async with _short_streams(cell, prompts, amounts.num_streams):
         for length in amounts.lengths:
             announce(f"{length} tokens, next to {amounts.num_streams} short streams")
             run.loaded[length] = await _ask_each(cell, prompts, length, amounts.num_requests)
     for length in amounts.lengths:
+        announce(f"{length} tokens, another prompt behind it")
+        run.followed[length] = await _ask_each(cell, prompts, length, amounts.num_requests, True)
+    for length in amounts.lengths:
         announce(f"{length} tokens, moved at once")
         run.moved[length] = await _move_each(cell, prompts, length, amounts.num_moves)
     return run
 
 
-async def _ask_each(cell: AskedCell, prompts: PromptSource, length: int, num: int) -> Answers:
+async def _ask_each(
+    cell: AskedCell, prompts: PromptSource, length: int, num: int, followed: bool = False
+) -> Answers:
     """Until `num` can be timed token by token: where other work delays this process, tokens come
-    together. Receipts are read after the last answer: they disturb none."""
+    together. Receipts are read after the last answer: they disturb none. `followed`: a prompt of
+    the same length, which ends with its token 1, waits behind each."""
     for _ in range(NUM_WARM):
         await cell.ask(prompts.cold(length), length, NUM_OUTPUT)
     lag = LoopLag()
@@ -110,7 +118,10 @@ async def _ask_each(cell: AskedCell, prompts: PromptSource, length: int, num: in
     samples: list[RequestSample] = []
     num_timed = 0
     while num_timed < num and len(samples) < MOST_TRIES * num:
-        samples.append(await cell.ask(prompts.cold(length), length, NUM_OUTPUT))
+        asked = [cell.ask(prompts.cold(length), length, NUM_OUTPUT)]
+        if followed:
+            asked.append(cell.ask(prompts.cold(length), length, 1))
+        samples.append((await asyncio.gather(*asked))[0])
         num_timed += bool(token_times_s(samples[-1]))
     lag.stop()
     return await _with_receipts(cell, samples, lag)

@@ -61,7 +61,8 @@ AGG = answer(0.100, 0.104, 0.108, 0.112, 0.116, receipt={})
 
 def figures(pd_idle: Answers, agg_idle: Answers) -> dict[str, Finding]:
     pair = answers(PD, PD)
-    pd = CellRun({1024: pd_idle}, {1024: pair}, {1024: pair})
+    late = answer(0.1, 0.12, 0.124, 0.128, 0.132)
+    pd = CellRun({1024: pd_idle}, {1024: pair}, {1024: answers(late, late)}, {1024: pair})
     return {one.name.strip(): one for one in find_figures(pd, CellRun({1024: agg_idle}))}
 
 
@@ -76,6 +77,8 @@ def test_what_a_hand_over_adds_and_its_goal() -> None:
     assert (gap.goal, gap.met) == (1.3, False)
     assert found["with agg, 1024 tokens, p50"].value == pytest.approx(1.0)
     assert found["gap 1-2 / median gap, loaded, 1024 tokens, p50"].goal is None
+    behind = found["gap 1-2 / median gap, prompt behind it, 1024 tokens, p50"]
+    assert behind.value == pytest.approx(5.0)
     rate = found["KV of 11 MB, p50"]
     assert rate.value == pytest.approx(11e6 / 55e6)
     assert "over tcp" in rate.note
@@ -114,7 +117,7 @@ def test_a_rate_of_prompts_that_were_not_cached_is_invalid() -> None:
     """Prefill computed meanwhile: that was no transfer at once."""
     cold = answer(0.1, 0.112, 0.116, 0.12, 0.124, receipt={**RECEIPT, "cached_tokens": 0})
     pair = {1024: answers(PD, PD)}
-    run = CellRun(pair, pair, {1024: answers(PD, cold)})
+    run = CellRun(pair, pair, pair, {1024: answers(PD, cold)})
     found = find_figures(run, CellRun({1024: answers(AGG, AGG)}))
     assert [one.part for one in found if one.invalid] == ["rate"]
 
