@@ -1,15 +1,26 @@
 # The gateway and the command line: no torch. Build from the repository's root:
 #   docker build -f docker/control.Dockerfile -t baton-control .
-FROM python:3.12-slim AS build
-WORKDIR /src
+# BASE may name the base by its digest.
+ARG BASE=python:3.12-slim
+FROM ${BASE} AS build
 RUN python -m venv /opt/baton
+# What is depended on comes first, with empty packages in place of the sources: a change of a source
+# does not install it again.
+WORKDIR /dependencies
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py \
+    && /opt/baton/bin/pip install --no-cache-dir -c constraints.txt '.[gateway]'
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
 COPY services services
 COPY shared shared
 COPY kernels kernels
-RUN /opt/baton/bin/pip install --no-cache-dir -c constraints.txt '.[gateway,autoscaler]'
+RUN /opt/baton/bin/pip install --no-cache-dir --no-deps --force-reinstall .
 
-FROM python:3.12-slim
+FROM ${BASE}
+LABEL org.opencontainers.image.title="baton-control" \
+      org.opencontainers.image.description="Baton's gateway and command line" \
+      org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --home-dir /home/baton --create-home baton \
     && install --directory --owner=baton --group=baton --mode=0700 /cell
 COPY --from=build /opt/baton /opt/baton

@@ -88,7 +88,23 @@ def test_an_image_runs_baton_itself_as_nobody_special(path: Path) -> None:
     assert last["ENTRYPOINT"] == '["baton"]'
     assert re.fullmatch(r"\d{4,}:\d{4,}", last["USER"])
     bases = [rest.split()[0] for name, rest in instructions(path) if name == "FROM"]
-    assert all(re.fullmatch(r"python:3\.\d+-slim", base) for base in bases)
+    assert bases == ["${BASE}", "${BASE}"]
+    given = [
+        rest for name, rest in instructions(path) if name == "ARG" and rest.startswith("BASE=")
+    ]
+    assert all(re.fullmatch(r"BASE=python:3\.\d+-slim", base) for base in given)
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_change_of_a_source_installs_no_dependency_again(path: Path) -> None:
+    steps = instructions(path)
+    first_source = steps.index(("COPY", "services services"))
+    installed = [
+        rest for name, rest in steps[first_source:] if name == "RUN" and "pip install" in rest
+    ]
+    assert len(installed) == 1
+    assert "--no-deps" in installed[0]
 
 
 def test_the_control_image_has_no_torch() -> None:
@@ -98,6 +114,39 @@ def test_the_control_image_has_no_torch() -> None:
     for extra in extras:
         wanted += PROJECT["optional-dependencies"][extra]
     assert not [name for name in wanted if re.match(r"torch|triton|transformers", name)]
+
+
+def test_an_engine_image_has_the_triton_of_its_torch_alone() -> None:
+    engine = PROJECT["optional-dependencies"]["engine"]
+    assert not [name for name in engine if name.startswith("triton")]
+    (pinned,) = [
+        rest for name, rest in instructions(DOCKER / "engine.Dockerfile") if "grep" in rest
+    ]
+    assert "grep -v '^triton=='" in pinned
+
+
+def test_compiled_kernels_can_be_loaded_and_outlive_a_container() -> None:
+    """A tmpfs of Docker's is mounted noexec."""
+    for name in ("prefill", "decode"):
+        service = compose()["services"][name]
+        assert "kernels:/home/baton/.triton" in service["volumes"]
+        assert not [path for path in service["tmpfs"] if path.startswith("/home/baton/.triton")]
+    made = [rest for name, rest in instructions(DOCKER / "engine.Dockerfile") if name == "RUN"]
+    assert any(rest.endswith("--owner=baton --group=baton /home/baton/.triton") for rest in made)
+
+
+def test_on_gpus_each_worker_has_its_own() -> None:
+    text = (DOCKER / "compose.gpu.yaml").read_text(encoding="utf-8")
+    services: dict[str, Any] = yaml.safe_load(text)["services"]
+    assert set(services) == {"prefill", "decode"} <= set(compose()["services"])
+    devices = [
+        service["deploy"]["resources"]["reservations"]["devices"][0]
+        for service in services.values()
+    ]
+    assert len({tuple(device["device_ids"]) for device in devices}) == 2
+    assert all(device["capabilities"] == ["gpu"] for device in devices)
+    for service in services.values():
+        assert load_settings({}, service["environment"]).compute.device == "cuda"
 
 
 def test_compose_starts_every_part_with_settings_that_load() -> None:
@@ -131,7 +180,9 @@ def test_one_secret_is_made_once_for_all_processes(tmp_path: Path) -> None:
     for service in baton_services().values():
         assert "cell:/cell:ro" in service["volumes"]
         assert service["depends_on"]["cell"] == {"condition": "service_completed_successfully"}
-    created = dict(instructions(DOCKER / "control.Dockerfile"))["RUN"]
+    (created,) = [
+        rest for _, rest in instructions(DOCKER / "control.Dockerfile") if "/cell" in rest
+    ]
     assert "--owner=baton" in created, "a fresh volume takes its owner from the image's folder"
     assert created.endswith("/cell")
 
