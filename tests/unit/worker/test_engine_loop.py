@@ -6,6 +6,7 @@ import time
 import pytest
 
 from shared.engine.engine import Engine
+from shared.engine.running.step_clock import StepClock
 from shared.engine.sampling.sampled_tokens import HostTokens
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.protocol import Attempt, Sampling, TokenRun
@@ -115,8 +116,14 @@ def test_a_reservation_is_answered_and_an_adopted_one_decodes() -> None:
     assert (run.index, run.token_ids[0], len(run.token_ids)) == (0, 5, 2)
 
 
+def device_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while it is busy with a long step, however slow this machine is."""
+    monkeypatch.setattr(HostTokens, "ready", lambda self: False)
+    monkeypatch.setattr(StepClock, "predict", lambda self, batch: 600.0)
+
+
 def test_kv_that_arrives_while_a_step_runs_joins_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostTokens, "ready", lambda self: False)  # as while a device works
+    device_works(monkeypatch)
     loop = Loop("decode", num_blocks=16, runs_ahead=True)
     first, second = Attempt("a", 0), Attempt("b", 0)
     for name in "ab":
@@ -149,7 +156,7 @@ def test_a_step_is_late_for_awaited_kv_alone_and_never_for_an_idle_device(
     loop.turn()
     loop.turn(Adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,))))
     assert loop.engine.in_flight and loop.engine.launch_due_s() == 0, "the device is done"
-    monkeypatch.setattr(HostTokens, "ready", lambda self: False)
+    device_works(monkeypatch)
     assert loop.engine.launch_due_s() > 0
     loop.engine.abort(Attempt("b", 0))
     assert loop.engine.launch_due_s() == 0, "nobody is awaited"
