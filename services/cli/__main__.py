@@ -22,13 +22,17 @@ COMMANDS = {
     "down": "stop what `baton up` started",
     "chat": "talk to the model",
     "status": "show the workers of a running gateway",
+    "doctor": "say whether this machine, or a running cell, can serve",
     "bench": "measure a server, the gateway, the engine or its kernels",
     "serve": "run one process: gateway, prefill or decode",
     "demo": "start everything, ask one question, show its trace, stop",
 }
 RARE = frozenset({"demo"})
 """commands that the overview lists under a heading of their own"""
-FOLDERS = {"bench": "services.cli.bench.command"}
+FOLDERS = {
+    "bench": "services.cli.bench.command",
+    "doctor": "services.cli.doctor.command",
+}
 """commands with a folder of their own"""
 
 

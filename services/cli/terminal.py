@@ -20,4 +20,5 @@ def wrapped(text: str, width: int | None, indent: int = 2) -> str:
     """`text` in lines of at most `width` characters, the later ones indented."""
     if width is None or len(text) <= width:
         return text
-    return textwrap.fill(text, width, subsequent_indent=" " * indent)
+    indented = " " * indent  # a flag or an id stays whole: a line does not end at its hyphen
+    return textwrap.fill(text, width, subsequent_indent=indented, break_on_hyphens=False)

@@ -22,7 +22,8 @@ from shared.model.shapes import SHAPES
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+HUB_TEXTS = ["*.json", "*.jinja"]
+HUB_FILES = [*HUB_TEXTS, "*.safetensors"]
 SAMPLES_PER_FILE = 32
 SAMPLE_BYTES = 4096
 
@@ -66,8 +67,15 @@ def random_checkpoint(path: Path, name: str, raw: Mapping[str, Any]) -> Checkpoi
     return Checkpoint(path, name, parse_config(raw), (), f"random-{name}")
 
 
-def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
-    """The directory of `model`: a directory, a hub id, or "demo"."""
+def config_checkpoint(path: Path, name: str) -> Checkpoint:
+    """A directory whose weights nobody has read, or which has none yet. ModelError for a config
+    that cannot be served."""
+    return random_checkpoint(path, name, _read_json(path / "config.json"))
+
+
+def resolve_model(model: str, cache_dir: Path | None = None, *, texts_only: bool = False) -> Path:
+    """The directory of `model`: a directory, a hub id, or "demo". `texts_only`: the weights of a
+    hub id are not fetched."""
     if model == DEMO:
         return _demo_model(cache_dir)
     if not model:
@@ -85,7 +93,7 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
             f"model {model!r} is neither a directory nor a hub id (owner/name) here; name a "
             "checkpoint's directory, a hub id, or demo"
         )
-    return _download(model)
+    return _download(model, HUB_TEXTS if texts_only else HUB_FILES)
 
 
 def weight_files(path: Path) -> tuple[Path, ...]:
@@ -171,7 +179,7 @@ def _cache(given: Path | None) -> Path:
     return given or Path.home() / ".cache" / "baton"
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, patterns: list[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415
     except ImportError:
@@ -180,7 +188,7 @@ def _download(hub_id: str) -> Path:
             "or give --model a directory"
         ) from None
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(

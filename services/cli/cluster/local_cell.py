@@ -80,15 +80,23 @@ async def running(
     ):
         port, admin_port = (each.getsockname()[1] for each in (holder, admin_holder))
         plan = replace(plan, settings=changed(settings, admin_port=admin_port))
-        url = local_url(network.host, port)
+        url, admin_url = (local_url(network.host, each) for each in (port, admin_port))
         redis = EmbeddedRedis() if cell.embedded_redis else None
         if redis is not None:
             redis.start()
         else:
             await check_redis(cell.redis)
-        record = write_record(folder, port, url, output.log_folder)
+        redis_url = cell.redis if redis is None else redis.url
+        record = write_record(
+            folder,
+            port,
+            url,
+            output.log_folder,
+            admin_url=admin_url,
+            redis=redis_url,
+            cell_secret=network.cell_secret,
+        )
         try:
-            redis_url = cell.redis if redis is None else redis.url
             tag = "" if redis is not None else f"-{secrets.token_hex(3)}"
             supervisor = Supervisor(
                 plan.processes(redis_url, port, tag),
@@ -98,7 +106,7 @@ async def running(
                 restart=restart,
             )
             async with supervisor:
-                yield LocalCell(supervisor, url, local_url(network.host, admin_port))
+                yield LocalCell(supervisor, url, admin_url)
         finally:
             if redis is not None:
                 redis.stop()

@@ -1,7 +1,8 @@
 """Where a running `baton up` can be found: one small file per port in a private folder.
 
 A file names a process by pid and start time, so a pid that was given to another program is
-never signalled.
+never signalled. It holds the cell's secrets, as the environment of its processes does: only their
+user can read either.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import os
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,18 @@ class RunRecord:
     """when the process started, in the kernel's clock ticks since boot"""
     log_folder: str = ""
     """empty: it logs to its terminal"""
+    admin_url: str = ""
+    redis: str = ""
+    """URL, with the password"""
+    cell_secret: str = ""
 
     @property
     def alive(self) -> bool:
         return start_ticks(self.pid) == self.start_ticks
+
+    def uses(self, port: int) -> bool:
+        """Whether its gateway listens there."""
+        return port != 0 and port in (self.port, urlsplit(self.admin_url).port)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -39,14 +49,18 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def write_record(folder: Path, port: int, url: str, log_folder: Path | None = None) -> RunRecord:
-    """Says that this process is the `baton up` on `port`."""
+def write_record(
+    folder: Path, port: int, url: str, log_folder: Path | None = None, **ways_in: str
+) -> RunRecord:
+    """Says that this process is the `baton up` on `port`. `ways_in`: the last fields of the
+    record, for whoever looks into the cell."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     logs = "" if log_folder is None else str(log_folder.resolve())
-    record = RunRecord(port, url, os.getpid(), ticks, logs)
+    record = RunRecord(port, url, os.getpid(), ticks, logs, **ways_in)
     path = _path(folder, port)
     draft = path.with_suffix(f".{os.getpid()}")
+    draft.touch(mode=0o600)
     draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
     draft.replace(path)
     return record

@@ -1,0 +1,63 @@
+"""`baton doctor`: looks at this machine, or at a running cell, and says what keeps it from serving.
+
+Without --url: this machine, the model, and each cell that `baton up` runs here. With --url: the
+cell behind that gateway.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from services.cli.bench.measure.result_files import check_files
+from services.cli.cluster.run_file import live_records
+from services.cli.doctor.finding import Section, exit_code, json_lines, render
+from services.cli.doctor.machine import check_machine
+from services.cli.doctor.model import check_model
+from services.cli.flags import add_settings, given_settings, refuse_settings
+from services.cli.terminal import terminal_width
+from services.cli.up import SETTINGS
+from shared.runtime_folder import runtime_folder
+from shared.settings.groups import Settings
+from shared.settings.load import load_settings
+
+EPILOG = (
+    "give the flags that `baton up` or `baton serve` will get; settings without a flag here are "
+    "read from their variables. Exit code 1: something is marked FAIL"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    add_settings(parser, (*SETTINGS, "transfer_dir"))
+    parser.add_argument("--url", metavar="U", help="look at the cell behind this gateway instead")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="JSON lines; - is the output")
+    refuse_settings(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_files(arguments.json, None)
+    settings = load_settings(given_settings(arguments), os.environ)
+    sections = _of_machine(settings)
+    if arguments.json != Path("-"):
+        sys.stdout.write(render(sections, terminal_width()))
+    if arguments.json is not None:
+        _write(arguments.json, json_lines(sections))
+    return exit_code(sections)
+
+
+def _of_machine(settings: Settings) -> list[Section]:
+    records = live_records(runtime_folder())
+    machine = check_machine(settings, records)
+    model = check_model(settings, machine.device_type, machine.memory)
+    return [
+        Section("this machine", machine.findings),
+        Section(f"model {settings.model.name}", tuple(model)),
+    ]
+
+
+def _write(path: Path, text: str) -> None:
+    if path == Path("-"):
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,70 @@
+"""The checks of this machine, gathered and judged one after the other."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.cli.cluster.local_cell import this_machine
+from services.cli.cluster.plan import make_plan
+from services.cli.cluster.run_file import RunRecord
+from services.cli.doctor.finding import Finding, ok
+from services.cli.doctor.folders import check_folders, check_transfer_folder
+from services.cli.doctor.gpu import GpuFacts, gather_gpu, judge_gpu
+from services.cli.doctor.host_memory import free_memory
+from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
+from services.cli.doctor.limits import gather_limits, judge_limits
+from services.cli.doctor.model_size import Memory
+from services.cli.doctor.packages import gather_packages, judge_packages
+from services.cli.doctor.ports import check_ports
+from shared.device_type import device_type
+from shared.settings.groups import Settings
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    findings: tuple[Finding, ...]
+    device_type: str
+    memory: Memory | None
+    """of what a worker computes on"""
+
+
+def check_machine(settings: Settings, running: Sequence[RunRecord]) -> MachineReport:
+    """`running`: the cells of this user here, whose memory and ports are not held against it."""
+    compute, limits = settings.compute, settings.limits
+    present = any(Path("/dev").glob("nvidia[0-9]*"))
+    gpu = gather_gpu(wanted=device_type(compute.device) == "cuda")
+    on_gpu = _computes_on_gpu(compute.device, gpu)
+    found = judge_packages(gather_packages(), embedded_redis=settings.cell.embedded_redis)
+    found += judge_gpu(gpu, wanted=on_gpu, present=present, tp=compute.tp)
+    if on_gpu:
+        found += judge_kernel_cache(gather_kernel_cache(os.environ))
+    else:
+        found.append(ok("kernels", "none are compiled for a CPU"))
+    found += judge_limits(gather_limits(), max_clients=limits.max_live_requests, tp=compute.tp)
+    found += check_folders(os.environ)
+    found.append(check_transfer_folder(settings.handover.transfer_dir, settings.handover.transport))
+    found += check_ports(settings.network, running)
+    kind = "cuda" if on_gpu else "cpu"
+    return MachineReport(tuple(found), kind, _memory(settings, gpu, on_gpu, bool(running)))
+
+
+def _computes_on_gpu(device: str, gpu: GpuFacts) -> bool:
+    """What --device auto finds depends on the build of torch."""
+    for_cpus = bool(gpu.torch) and gpu.built_for is None
+    return device_type(device) == "cuda" and not (device == "auto" and for_cpus)
+
+
+def _memory(settings: Settings, gpu: GpuFacts, on_gpu: bool, cell_runs: bool) -> Memory | None:
+    if not on_gpu:
+        total, free = free_memory()
+        plan = make_plan({"device": "cpu"}, {}, this_machine())
+        num_workers = 0 if cell_runs else plan.num_prefill + plan.num_decode
+        return Memory(total, free, on_gpu=False, num_workers=num_workers)
+    first = int(settings.compute.device.partition(":")[2] or 0)
+    gpus = gpu.gpus[first : first + settings.compute.tp]
+    if not gpus:
+        return None
+    tightest = min(gpus, key=lambda each: each.free_bytes)
+    free = tightest.total_bytes if cell_runs else tightest.free_bytes
+    return Memory(tightest.total_bytes, free, on_gpu=True)
