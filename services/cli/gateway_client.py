@@ -78,10 +78,14 @@ class GatewayClient:
     def ready(self) -> bool:
         """Whether a chat request would be served now."""
         try:
-            with self._request("GET", "/ready") as response:
-                return response.status == 200
+            return self.readiness()[0]
         except NoGatewayError:
             return False
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """The same, and what the gateway says of it."""
+        with self._request("GET", "/ready") as response:
+            return response.status == 200, _decode(response.read())
 
     @contextmanager
     def chat(self, messages: Sequence[Mapping[str, str]], **fields: object) -> Iterator[ChatStream]:

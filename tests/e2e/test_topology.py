@@ -1,6 +1,7 @@
 """One worker alone gives the answers of two; a port that is taken is one clear error."""
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -46,6 +47,25 @@ def test_one_worker_answers_like_two(agg: Cluster, pd: Cluster) -> None:
     assert all(stream.complete for stream in (*alone, *apart))
     assert [stream.answer for stream in alone] == [stream.answer for stream in apart]
     assert len({stream.text for stream in alone}) == len(alone)
+
+
+def test_the_doctor_finds_a_healthy_cell_by_itself(pd: Cluster) -> None:
+    """From the record that `baton up` keeps: Redis, secret and admin port are not told to it."""
+    assert pd.answer(bodies()[-1]).complete
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(pd.log.parent / "runtime")}
+    done = subprocess.run(  # noqa: S603
+        [*BATON, "doctor", "--url", pd.url, "--json", "-"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, [line for line in lines if line["level"] != "ok"]) == (0, [])
+    seen = {line["check"]: line["seen"] for line in lines}
+    assert "KV at 127.0.0.1:" in seen["worker prefill-0"]
+    assert "KV by mapped" in seen["prefill-0 -> decode-0"]
+    assert {"gateway", "Redis", "Redis policy", "clock", "worker decode-0"} <= seen.keys()
 
 
 def structured_bodies() -> list[dict[str, Any]]:

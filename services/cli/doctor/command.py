@@ -1,7 +1,7 @@
 """`baton doctor`: looks at this machine, or at a running cell, and says what keeps it from serving.
 
-Without --url: this machine, the model, and each cell that `baton up` runs here. With --url: the
-cell behind that gateway.
+Without --url: this machine, the model, each cell that `baton up` runs here, and the workers at
+--redis if one is named. With --url: the cell behind that gateway.
 """
 
 import argparse
@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 from services.cli.bench.measure.result_files import check_files
-from services.cli.cluster.run_file import live_records
+from services.cli.cluster.run_file import RunRecord, live_records
+from services.cli.doctor.cell import WaysIn, check_cell
 from services.cli.doctor.finding import Section, exit_code, json_lines, render
 from services.cli.doctor.machine import check_machine
 from services.cli.doctor.model import check_model
 from services.cli.flags import add_settings, given_settings, refuse_settings
+from services.cli.gateway_client import URL_VARIABLE, gateway_url
 from services.cli.terminal import terminal_width
 from services.cli.up import SETTINGS
 from shared.runtime_folder import runtime_folder
@@ -38,7 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     check_files(arguments.json, None)
     settings = load_settings(given_settings(arguments), os.environ)
-    sections = _of_machine(settings)
+    records = live_records(runtime_folder())
+    named = bool(arguments.url or os.environ.get(URL_VARIABLE))
+    if named:
+        url = gateway_url(arguments.url)
+        sections = [_of_cell(WaysIn.given(url, settings, records))]
+    else:
+        sections = _of_machine(settings, records)
+        sections += [_of_cell(WaysIn.of_record(record)) for record in records]
+        if not settings.cell.embedded_redis:
+            sections.append(_of_cell(WaysIn.given("", settings, records)))
     if arguments.json != Path("-"):
         sys.stdout.write(render(sections, terminal_width()))
     if arguments.json is not None:
@@ -46,14 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(sections)
 
 
-def _of_machine(settings: Settings) -> list[Section]:
-    records = live_records(runtime_folder())
+def _of_machine(settings: Settings, records: list[RunRecord]) -> list[Section]:
     machine = check_machine(settings, records)
     model = check_model(settings, machine.device_type, machine.memory)
     return [
         Section("this machine", machine.findings),
         Section(f"model {settings.model.name}", tuple(model)),
     ]
+
+
+def _of_cell(ways: WaysIn) -> Section:
+    title = f"cell {ways.url}" if ways.url else "cell of --redis"
+    return Section(title, tuple(check_cell(ways)))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Folders that processes write to: whether they can, whether there is space, who else may."""
+"""Folders that processes write to: whether they can, the space, and the rights of other users."""
 
 import os
 import shutil

@@ -70,7 +70,7 @@ def _judge_gpu(need: ModelNeed, memory: Memory, kv: KVSettings) -> Finding:
         num_blocks = blocks_on_gpu(profile, need.block_bytes)
     except SettingsError as error:
         seen, _, advice = str(error).partition(". A ")
-        return fail(CHECK, seen, f"a {advice}; `nvidia-smi` names who else is on it")
+        return fail(CHECK, seen, f"a {advice}; `nvidia-smi` names its other processes")
     return ok(CHECK, f"room for about {num_blocks:,} KV blocks next to the weights")
 
 

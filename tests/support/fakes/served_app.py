@@ -51,6 +51,8 @@ class ScriptedDoor:
     generations: list[Generation] = field(default_factory=list)
     finished: list[tuple[str, FinishReason, int]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    shown: dict[str, Any] = field(default_factory=dict)
+    """more of its status"""
     closed: list[str] = field(default_factory=list)
     """HTTP requests of which no other choice comes"""
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,7 +86,7 @@ class ScriptedDoor:
         return self.store
 
     def status(self) -> dict[str, Any]:
-        return {"requests": {"live": len(self._playing)}, "workers": []}
+        return {"requests": {"live": len(self._playing)}, "workers": [], **self.shown}
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         return self.receipts.get(rid)
@@ -113,6 +115,7 @@ class ScriptedDoor:
         for seen in (self.requests, self.generations, self.finished, self.cancelled, self.closed):
             seen.clear()
         self.receipts.clear()
+        self.shown.clear()
         self.was_cancelled.clear()
 
     async def _play(self, generation: Generation, steps: Sequence[Step]) -> None:
