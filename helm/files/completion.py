@@ -1,4 +1,5 @@
-"""What `helm test` runs: wait until the gateway is ready, then get one completion from it.
+"""What `helm test` runs: wait until the gateway is ready, then get one completion from it. One
+that does not become ready is shown to `baton doctor`.
 
 Arguments: URL, prompt (empty: readiness is enough), time limit in seconds, file with an API key or
 nothing.
@@ -6,6 +7,7 @@ nothing.
 
 import json
 import pathlib
+import subprocess
 import sys
 import time
 import urllib.request
@@ -19,6 +21,8 @@ def main(url, prompt, timeout_s, key_file):
     while not ready(url):
         if time.monotonic() > deadline_s:
             sys.stderr.write(f"{url} is not ready after {timeout_s:g} s\n")
+            doctor = [sys.executable, "-m", "services.cli", "doctor", "--url", url]
+            subprocess.run(doctor, check=False)
             return 1
         time.sleep(POLL_S)
     if not prompt:

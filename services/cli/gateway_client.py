@@ -25,6 +25,10 @@ def gateway_url(given: str | None, environ: Mapping[str, str] = os.environ) -> s
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+class NoSuchPathError(BatonError):
+    """The port does not have what was asked for."""
+
+
 class ChatStream:
     """The pieces of one streamed answer; iterate once. `request_id` is known from the start."""
 
@@ -104,7 +108,9 @@ class GatewayClient:
         with self._request("GET", path) as response:
             body = _decode(response.read())
             if response.status == 404 and _error_text(body).startswith("no such path"):
-                raise BatonError(f"{self.url} has no {path}; the gateway's admin port may have it")
+                raise NoSuchPathError(
+                    f"{self.url} has no {path}; the gateway's admin port may have it"
+                )
             if response.status != 200:
                 raise BatonError(f"{self.url}{path}: {response.status} {_error_text(body)}")
             return body
@@ -151,7 +157,10 @@ def _error_text(body: Mapping[str, Any]) -> str:
 
 def _advice() -> str:
     """What to do when nothing answers: name what this user runs here."""
-    urls = [record.url for record in live_records(runtime_folder())]
+    try:
+        urls = [record.url for record in live_records(runtime_folder())]
+    except BatonError:  # where no such folder can be, nothing runs
+        urls = []
     if not urls:
         return "start one with `baton up`"
     return f"running here: {', '.join(urls)} (name it with --url or {URL_VARIABLE})"

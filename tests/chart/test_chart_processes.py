@@ -59,6 +59,7 @@ async def test_helm_test_needs_a_ready_gateway_and_an_answer(gateway: ServedApp)
     failed = await run_helm_test(gateway.url, 0)
     assert failed.returncode == 1
     assert b"is not ready" in failed.stderr
+    assert b"FAIL  gateway: not ready (redis: ok): no decode worker is linked" in failed.stdout
 
 
 @pytest.mark.anyio

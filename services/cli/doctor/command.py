@@ -19,6 +19,7 @@ from services.cli.flags import add_settings, given_settings, refuse_settings
 from services.cli.gateway_client import URL_VARIABLE, gateway_url
 from services.cli.terminal import terminal_width
 from services.cli.up import SETTINGS
+from shared.errors import BatonError
 from shared.runtime_folder import runtime_folder
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     check_files(arguments.json, None)
     settings = load_settings(given_settings(arguments), os.environ)
-    records = live_records(runtime_folder())
+    records = _records()
     named = bool(arguments.url or os.environ.get(URL_VARIABLE))
     if named:
         url = gateway_url(arguments.url)
@@ -55,6 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         _write(arguments.json, json_lines(sections))
     return exit_code(sections)
+
+
+def _records() -> list[RunRecord]:
+    """Of the cells that run here; where no folder for them can be, none does."""
+    try:
+        return live_records(runtime_folder())
+    except BatonError:
+        return []
 
 
 def _of_machine(settings: Settings, records: list[RunRecord]) -> list[Section]:

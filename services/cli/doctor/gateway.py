@@ -1,11 +1,11 @@
 """A gateway as its HTTP ports show it: ready or why not, what it serves, how KV travels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.cli.doctor.finding import Finding, fail, failed, ok, warn
-from services.cli.gateway_client import GatewayClient
+from services.cli.gateway_client import GatewayClient, NoSuchPathError
 from shared.errors import BatonError, NoGatewayError
 
 TIMEOUT_S = 5.0
@@ -24,6 +24,8 @@ class GatewayFacts:
     """the body of `baton status --json`; empty: nobody may see it here"""
     unseen: str = ""
     """why nobody may"""
+    is_elsewhere: bool = False
+    """the port is for clients alone"""
 
     @property
     def linked(self) -> frozenset[str]:
@@ -40,22 +42,25 @@ def gather_gateway(url: str, admin_url: str = "") -> GatewayFacts:
     is_ready, body = GatewayClient(url, TIMEOUT_S).readiness()
     error = body.get("error")
     said = str(error.get("message", error)) if isinstance(error, dict) else str(error or "")
+    facts = GatewayFacts(url, is_ready, said, str(body.get("redis", "")), {})
     try:
-        status, unseen = GatewayClient(admin_url or url, TIMEOUT_S).status(), ""
+        status = GatewayClient(admin_url or url, TIMEOUT_S).status()
+    except NoSuchPathError:
+        return replace(facts, is_elsewhere=True)
     except NoGatewayError:
         raise
     except BatonError as refusal:
-        status, unseen = {}, str(refusal)
-    said = said or str(status.get("trouble", ""))
-    return GatewayFacts(url, is_ready, said, str(body.get("redis", "")), status, unseen)
+        return replace(facts, unseen=str(refusal))
+    return replace(facts, status=status, said=said or str(status.get("trouble", "")))
 
 
 def judge_gateway(facts: GatewayFacts) -> list[Finding]:
     found = [_judge_ready(facts)]
-    if facts.unseen:
-        error = BatonError(facts.unseen)
-        cure = "name the admin port with --url, or a key with BATON_API_KEY"
-        found.append(warn("status", failed("status", error, cure).seen, cure))
+    if facts.is_elsewhere:
+        found.append(ok("status", "not shown at this port; the admin port shows more of the cell"))
+    elif facts.unseen:
+        cure = "give a key with BATON_API_KEY, or name the admin port with --url"
+        found.append(warn("status", facts.unseen, cure))
     hosts = {worker["id"]: worker["host"] for worker in facts.status.get("workers", ())}
     found += [judge_pair(pair, hosts) for pair in facts.status.get("hand_overs", ())]
     return found

@@ -54,7 +54,7 @@ def gather_gpu(*, wanted: bool) -> GpuFacts:
         return facts
     gpus = tuple(_gpu(torch, number) for number in range(torch.cuda.device_count()))
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
-    return GpuFacts(*_of_torch(facts), gpus, has_nccl, _launch_error(torch))
+    return GpuFacts(*_of_torch(facts), gpus, has_nccl, launch_error(torch, "cuda:0"))
 
 
 def judge_gpu(facts: GpuFacts, *, wanted: bool, present: bool, tp: int) -> list[Finding]:
@@ -145,13 +145,13 @@ def _gpu(torch: Any, number: int) -> Gpu:
     return Gpu(name, capability, total, free)
 
 
-def _launch_error(torch: Any) -> str:
-    """Runs one of the kernels on the first GPU and looks at what it computed."""
+def launch_error(torch: Any, device: str) -> str:
+    """Runs one of the kernels and looks at what it computed; empty when that is right."""
     try:
         rms_norm = importlib.import_module("kernels.elementwise.rms_norm").rms_norm
-        row = torch.full((1, 64), 2.0, device="cuda:0")
+        row = torch.full((1, 64), 2.0, device=device)
         normed = torch.empty_like(row)
-        rms_norm(row, torch.ones(64, device="cuda:0"), 0.0, normed)
+        rms_norm(row, torch.ones(64, device=device), 1e-6, normed)
         right = bool(torch.allclose(normed, torch.ones_like(normed), atol=1e-3))
     except Exception as error:  # noqa: BLE001 whatever the compiler, the driver or the cache raise
         return " ".join(str(error).split())[:200] or type(error).__name__

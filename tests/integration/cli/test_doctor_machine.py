@@ -11,14 +11,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from services.cli.__main__ import main
 from services.cli.doctor.finding import Finding
 from services.cli.doctor.folders import check_transfer_folder
+from services.cli.doctor.gpu import launch_error
 from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
 from services.cli.doctor.model import check_model
 from services.cli.doctor.model_size import Memory
 from shared.demo_model import checkpoint as demo
+from tests.rules.blocked_imports import FORBIDDEN
 from tests.support.settings import settings_with
 
 GIB = 2**30
@@ -141,6 +144,42 @@ def test_a_transfer_folder_is_judged_and_not_made(tmp_path: Path) -> None:
     assert check_transfer_folder(str(tmp_path / "absent"), "tcp").level == "ok"
     (tmp_path / "file").touch()
     assert check_transfer_folder(str(tmp_path / "file" / "kv"), "auto").level == "FAIL"
+
+
+def test_the_kernel_that_is_tried_computes_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Triton's interpreter, and once with one that writes nothing."""
+    assert launch_error(torch, "cpu") == ""
+    monkeypatch.setattr("kernels.elementwise.rms_norm.rms_norm", lambda *_: None)
+    monkeypatch.setattr(torch, "empty_like", torch.zeros_like)
+    assert launch_error(torch, "cpu") == "it computes something else"
+    assert "other device" in launch_error(torch, "other device")
+
+
+@pytest.mark.parametrize(
+    ("blocked", "warned"),
+    [
+        (("torch", "triton", "numpy", "safetensors"), {"torch"}),
+        ((*FORBIDDEN, "httptools", "uvloop"), {"Redis"}),
+    ],
+)
+def test_where_only_one_roles_packages_can_be_imported_it_says_so(
+    blocked: tuple[str, ...], warned: set[str], tmp_path: Path
+) -> None:
+    """A gateway's machine, and one that has the engine alone."""
+    program = (
+        f"from tests.rules.blocked_imports import block; block({blocked!r})\n"
+        "import sys; from services.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    flags = ["doctor", "--port=0", "--device=cpu", "--json=-", f"--redis=unix://{tmp_path}/none"]
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program, *flags], capture_output=True, text=True, check=False
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    faults = {line["check"]: line for line in lines if line["level"] != "ok"}
+    assert done.stderr == ""
+    assert "not installed" in "".join(faults[check]["seen"] for check in warned)
+    assert {line["section"] for line in lines} == {"this machine", "model demo", "cell of --redis"}
+    assert "model" not in faults
 
 
 def config_of(family: str, **fields: object) -> dict[str, object]:

@@ -48,6 +48,15 @@ def test_unusable_runtime_dir_falls_back(tmp_path: Path) -> None:
     assert folder.name == f"baton-{os.getuid()}"
 
 
+def test_where_nothing_can_be_written_there_is_no_folder_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    with pytest.raises(BatonError, match="TMPDIR names one"):
+        runtime_folder({})
+
+
 def test_record_is_read_back_and_removed(tmp_path: Path) -> None:
     record = write_record(tmp_path, 8000, "http://127.0.0.1:8000")
     assert record.alive

@@ -66,10 +66,12 @@ def test_what_is_wrong_with_a_gateway(change: dict[str, object], level: str) -> 
 
 
 def test_a_status_that_nobody_may_see_is_a_warning_with_its_cure() -> None:
-    hidden = replace(GATEWAY, status={}, unseen="http://g has no /v1/baton/status; the admin port")
-    found = judge_gateway(hidden)
+    found = judge_gateway(replace(GATEWAY, status={}, unseen="http://g: 401 no key"))
     assert faults(found) == [("warn", "status")]
-    assert "the admin port with --url" in str(found[1])
+    assert "BATON_API_KEY" in str(found[1])
+    elsewhere = judge_gateway(replace(GATEWAY, status={}, is_elsewhere=True))
+    assert not faults(elsewhere)
+    assert "admin port" in str(elsewhere[1])
 
 
 @pytest.mark.parametrize(
