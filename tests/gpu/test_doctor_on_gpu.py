@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_a_healthy_gpu_has_no_fault() -> None:
-    found = judge_gpu(gather_gpu(wanted=True), wanted=True, present=True, tp=1)
+    found = judge_gpu(gather_gpu(wanted=True), wanted=True, present=True, first=0, tp=1)
     found += judge_kernel_cache(gather_kernel_cache(os.environ))
     assert not [str(each) for each in found if each.level != "ok"]
     assert {"torch", "driver", "cuda:0", "kernel"} <= {each.check for each in found}

@@ -57,8 +57,11 @@ def gather_gpu(*, wanted: bool) -> GpuFacts:
     return GpuFacts(*_of_torch(facts), gpus, has_nccl, launch_error(torch, "cuda:0"))
 
 
-def judge_gpu(facts: GpuFacts, *, wanted: bool, present: bool, tp: int) -> list[Finding]:
-    """`present`: whether the machine has an NVIDIA device."""
+def judge_gpu(
+    facts: GpuFacts, *, wanted: bool, present: bool, first: int, tp: int
+) -> list[Finding]:
+    """`present`: whether the machine has an NVIDIA device. `first`: the number of the one that is
+    asked for."""
     found = [_judge_torch(facts, wanted=wanted)]
     if not wanted:
         return [*found, _judge_unused(facts, present=present)]
@@ -66,7 +69,7 @@ def judge_gpu(facts: GpuFacts, *, wanted: bool, present: bool, tp: int) -> list[
     if not facts.gpus:
         return found
     found += [_judge_one(number, gpu) for number, gpu in enumerate(facts.gpus)]
-    found += _judge_ranks(facts, tp) if tp > 1 else []
+    found += _judge_ranks(facts, first, tp)
     if facts.launch_error:
         cure = "see the C compiler and the kernel cache below; TRITON_CACHE_DIR names another one"
         seen = f"a kernel cannot be compiled and run: {facts.launch_error}"
@@ -130,10 +133,13 @@ def _judge_one(number: int, gpu: Gpu) -> Finding:
     return ok(check, seen)
 
 
-def _judge_ranks(facts: GpuFacts, tp: int) -> list[Finding]:
+def _judge_ranks(facts: GpuFacts, first: int, tp: int) -> list[Finding]:
     num_gpus = len(facts.gpus)
-    if num_gpus < tp:
-        return [fail("--tp", f"{tp} GPUs are asked for, torch sees {num_gpus}", "a smaller --tp")]
+    if num_gpus < first + tp:
+        seen = f"cuda:{first + tp - 1} is asked for, torch sees {num_gpus} GPUs"
+        return [fail("--device", seen, "a lower number in --device, or a smaller --tp")]
+    if tp == 1:
+        return []
     if not facts.has_nccl:
         return [fail("NCCL", "this torch has none, and --tp needs it", OTHER_BUILD)]
     return [ok("NCCL", f"there, for {tp} ranks")]

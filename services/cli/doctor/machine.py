@@ -1,6 +1,7 @@
 """The checks of this machine, gathered and judged one after the other."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,10 @@ from services.cli.doctor.model_size import Memory
 from services.cli.doctor.packages import gather_packages, judge_packages
 from services.cli.doctor.ports import check_ports
 from shared.device_type import device_type
+from shared.errors import SettingsError
 from shared.settings.groups import Settings
+
+DEVICE = re.compile(r"auto|cpu|cuda(?::(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,12 @@ class MachineReport:
 def check_machine(settings: Settings, running: Sequence[RunRecord]) -> MachineReport:
     """`running`: the cells of this user here, whose memory and ports are not held against it."""
     compute, limits = settings.compute, settings.limits
+    first = first_gpu(compute.device)
     present = any(Path("/dev").glob("nvidia[0-9]*"))
     gpu = gather_gpu(wanted=device_type(compute.device) == "cuda")
     on_gpu = _computes_on_gpu(compute.device, gpu)
     found = judge_packages(gather_packages(), embedded_redis=settings.cell.embedded_redis)
-    found += judge_gpu(gpu, wanted=on_gpu, present=present, tp=compute.tp)
+    found += judge_gpu(gpu, wanted=on_gpu, present=present, first=first, tp=compute.tp)
     if on_gpu:
         found += judge_kernel_cache(gather_kernel_cache(os.environ))
     else:
@@ -44,9 +49,18 @@ def check_machine(settings: Settings, running: Sequence[RunRecord]) -> MachineRe
     found += judge_limits(gather_limits(), max_clients=limits.max_live_requests, tp=compute.tp)
     found += check_folders(os.environ)
     found.append(check_transfer_folder(settings.handover.transfer_dir, settings.handover.transport))
-    found += check_ports(settings.network, running)
+    found += check_ports(settings.network, settings.worker, running)
     kind = "cuda" if on_gpu else "cpu"
     return MachineReport(tuple(found), kind, _memory(settings, gpu, on_gpu, bool(running)))
+
+
+def first_gpu(device: str) -> int:
+    """The number of the GPU that --device names, 0 where it names none; SettingsError for what is
+    no device."""
+    named = DEVICE.fullmatch(device)
+    if named is None:
+        raise SettingsError(f"--device {device!r} is not auto, cpu, cuda or cuda:N")
+    return int(named[1] or 0)
 
 
 def _computes_on_gpu(device: str, gpu: GpuFacts) -> bool:
@@ -61,7 +75,7 @@ def _memory(settings: Settings, gpu: GpuFacts, on_gpu: bool, cell_runs: bool) ->
         plan = make_plan({"device": "cpu"}, {}, this_machine())
         num_workers = 0 if cell_runs else plan.num_prefill + plan.num_decode
         return Memory(total, free, on_gpu=False, num_workers=num_workers)
-    first = int(settings.compute.device.partition(":")[2] or 0)
+    first = first_gpu(settings.compute.device)
     gpus = gpu.gpus[first : first + settings.compute.tp]
     if not gpus:
         return None

@@ -4,17 +4,25 @@ from collections.abc import Sequence
 
 from services.cli.cluster.ports import reserve_port
 from services.cli.cluster.run_file import RunRecord
-from services.cli.doctor.finding import Finding, failed, ok
+from services.cli.doctor.finding import Finding, fail, ok
 from shared.errors import SettingsError
-from shared.settings.groups import NetworkSettings
+from shared.settings.groups import NetworkSettings, WorkerSettings
 
 
-def check_ports(network: NetworkSettings, running: Sequence[RunRecord]) -> list[Finding]:
-    """`running`: the cells of this user, which may have them."""
-    found = [_check("port", network.host, network.port, running)]
-    if network.admin_port:
-        found.append(_check("admin port", network.host, network.admin_port, running))
-    return found
+def check_ports(
+    network: NetworkSettings, worker: WorkerSettings, running: Sequence[RunRecord]
+) -> list[Finding]:
+    """`running`: the cells of this user, which may have them; those of workers are looked at only
+    where none runs."""
+    named = {"admin port": network.admin_port}
+    if not running:
+        named |= {
+            "worker port": worker.port,
+            "transfer port": worker.transfer_port,
+            "probe port": worker.probe_port,
+        }
+    wanted = {"port": network.port, **{name: port for name, port in named.items() if port}}
+    return [_check(name, network.host, port, running) for name, port in wanted.items()]
 
 
 def _check(name: str, host: str, port: int, running: Sequence[RunRecord]) -> Finding:
@@ -24,5 +32,7 @@ def _check(name: str, host: str, port: int, running: Sequence[RunRecord]) -> Fin
     try:
         reserve_port(host, port).close()
     except SettingsError as error:
-        return failed(name, error, "`ss -ltnp` names its process")
+        flag = f"--{name.replace(' ', '-')}"
+        cure = f"another {flag}, or 0; `ss -ltnp` names the process that has it"
+        return fail(name, str(error).partition("; ")[0], cure)
     return ok(name, f"{host}:{port} is free" if port else "any free one is taken")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.cli.doctor.finding import Finding, fail, failed
+from services.cli.doctor.finding import Finding, fail, failed, ok
 from services.cli.doctor.gateway import GatewayFacts
 from services.cli.doctor.redis_server import gather_redis, judge_no_redis, judge_redis
 from services.cli.doctor.workers import gather_workers, judge_worker, served_pool
@@ -37,6 +37,8 @@ async def _check_workers(
     except StateUnavailableError as error:
         return [failed("registry", error, "give --redis a user that may read it")]
     entries = [entry for pool in listed for entry in pool]
+    if not entries and gateway is None:
+        return [ok("registry", "no worker is registered yet")]
     if not entries:
         cure = "start one with this Redis: `baton serve decode --redis ...`"
         return [fail("registry", "no worker is registered", cure)]

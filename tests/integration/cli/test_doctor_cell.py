@@ -286,6 +286,7 @@ async def test_no_worker_and_no_gateway_that_is_ready(cell: Cell) -> None:
     assert list(faults) == ["gateway", "registry"]
     assert "no decode worker is linked" in faults["gateway"]
     assert "baton serve decode" in faults["registry"]
+    assert not await cell.faults(url="")  # before the first start, that is no fault of a Redis
 
 
 async def test_the_command_looks_where_it_is_told(

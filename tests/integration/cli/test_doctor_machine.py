@@ -70,11 +70,15 @@ def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Pat
     for folder in (cache, shared_folder, tools):
         folder.mkdir()
     shared_folder.chmod(0o777)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        command = [sys.executable, "-m", "services.cli", "doctor", "--device=cuda", "--json=-"]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        port, kv_port = (each.getsockname()[1] for each in (listener, other))
+        command = [f"PATH={tools}", f"TRITON_CACHE_DIR={cache}", f"BATON_TRANSFER_PORT={kv_port}"]
+        command += [sys.executable, "-m", "services.cli", "doctor", "--device=cuda", "--json=-"]
         command += [f"--port={port}", "--model=/nowhere", f"--transfer-dir={shared_folder}"]
-        script = f"ulimit -n 200; PATH={tools} TRITON_CACHE_DIR={cache} exec {shlex.join(command)}"
+        script = f"ulimit -n 200; exec env {shlex.join(command)}"
         done = in_noexec_mount(cache, script)
     assert done.returncode == 1, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -84,7 +88,8 @@ def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Pat
         "C compiler": "apt-get install gcc",
         "open files": "LimitNOFILE",
         "transfer folder": f"chmod 700 {shared_folder}",
-        "port": "--port 0 picks a free one",
+        "port": "another --port, or 0",
+        "transfer port": "another --transfer-port",
         "model": "name a checkpoint's directory",
         "GPU": "--device cpu",
         "torch": "TORCH_INDEX",

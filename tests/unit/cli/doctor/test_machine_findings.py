@@ -12,6 +12,7 @@ from services.cli.doctor.gpu import Gpu, GpuFacts, judge_gpu
 from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.kernel_cache import KernelCacheFacts, judge_kernel_cache
 from services.cli.doctor.limits import LimitFacts, judge_limits
+from services.cli.doctor.machine import first_gpu
 from services.cli.doctor.packages import (
     GATEWAY,
     OPTIONAL,
@@ -19,6 +20,7 @@ from services.cli.doctor.packages import (
     PackageFacts,
     judge_packages,
 )
+from shared.errors import SettingsError
 
 GIB = 2**30
 H100 = Gpu("an H100", (9, 0), 80 * GIB, 79 * GIB)
@@ -38,7 +40,7 @@ def words(findings: Sequence[Finding]) -> str:
 
 
 def test_a_healthy_machine_has_no_fault() -> None:
-    assert not faults(judge_gpu(HEALTHY, wanted=True, present=True, tp=2))
+    assert not faults(judge_gpu(HEALTHY, wanted=True, present=True, first=0, tp=2))
     assert not faults(judge_packages(EVERYTHING, embedded_redis=True))
     assert not faults(judge_limits(LIMITS, max_clients=1024, tp=2))
     assert not faults(judge_kernel_cache(CACHE))
@@ -53,7 +55,7 @@ def test_a_healthy_machine_has_no_fault() -> None:
         ({"gpus": ()}, 1, "GPU", "CUDA_VISIBLE_DEVICES"),
         ({"gpus": (replace(H100, capability=(7, 5)),)}, 1, "cuda:0", "an A100, L4 or newer"),
         ({"has_nccl": False}, 2, "NCCL", "TORCH_INDEX"),
-        ({}, 4, "--tp", "a smaller --tp"),
+        ({}, 4, "--device", "a smaller --tp"),
         ({"launch_error": "no gcc"}, 1, "kernel", "TRITON_CACHE_DIR"),
     ],
 )
@@ -61,25 +63,35 @@ def test_what_keeps_a_gpu_from_being_used(
     change: dict[str, object], tp: int, check: str, cure: str
 ) -> None:
     facts = replace(HEALTHY, **change)  # type: ignore[arg-type]
-    found = judge_gpu(facts, wanted=True, present=True, tp=tp)
+    found = judge_gpu(facts, wanted=True, present=True, first=0, tp=tp)
     assert faults(found) == [("FAIL", check)]
     assert cure in words(found)
 
 
+def test_a_gpu_that_is_not_there_is_no_gpu() -> None:
+    found = judge_gpu(HEALTHY, wanted=True, present=True, first=2, tp=1)
+    assert faults(found) == [("FAIL", "--device")]
+    assert "cuda:2 is asked for, torch sees 2 GPUs" in words(found)
+    assert [first_gpu(device) for device in ("auto", "cpu", "cuda", "cuda:3")] == [0, 0, 0, 3]
+    for device in ("gpu", "cuda:x", "cuda:", "mps"):
+        with pytest.raises(SettingsError):
+            first_gpu(device)
+
+
 def test_a_torch_for_cpus_fails_where_a_gpu_is_asked_for_and_warns_where_one_is_left_idle() -> None:
     facts = GpuFacts("2.13.0+cpu", driver=(12, 9))
-    asked = judge_gpu(facts, wanted=True, present=True, tp=1)
+    asked = judge_gpu(facts, wanted=True, present=True, first=0, tp=1)
     assert ("FAIL", "torch") in faults(asked)
     assert "make install TORCH_INDEX" in words(asked)
-    assert faults(judge_gpu(facts, wanted=False, present=True, tp=1)) == [("warn", "GPU")]
-    assert not faults(judge_gpu(facts, wanted=False, present=False, tp=1))
+    assert faults(judge_gpu(facts, wanted=False, present=True, first=0, tp=1)) == [("warn", "GPU")]
+    assert not faults(judge_gpu(facts, wanted=False, present=False, first=0, tp=1))
 
 
 def test_a_torch_that_is_missing_is_said_and_one_that_is_broken_fails() -> None:
-    missing = judge_gpu(GpuFacts(), wanted=False, present=False, tp=1)
+    missing = judge_gpu(GpuFacts(), wanted=False, present=False, first=0, tp=1)
     assert faults(missing) == [("warn", "torch")]
     assert "not installed" in words(missing)
-    broken = judge_gpu(GpuFacts(import_error="libx.so"), wanted=False, present=False, tp=1)
+    broken = judge_gpu(GpuFacts(import_error="libx.so"), wanted=False, present=False, first=0, tp=1)
     assert faults(broken) == [("FAIL", "torch")]
 
 
