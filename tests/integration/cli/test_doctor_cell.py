@@ -195,6 +195,7 @@ async def test_a_redis_that_is_full(cell: Cell) -> None:
     await cell.client.command("CONFIG", "SET", "maxmemory", "1")
     faults = await cell.faults()
     assert list(faults) == ["Redis memory"]
+    assert faults["Redis memory"].startswith("FAIL")
     assert "a higher maxmemory" in faults["Redis memory"]
 
 
@@ -213,6 +214,7 @@ async def test_another_password_and_a_user_with_few_rights(cell: Cell) -> None:
 async def test_another_cell_secret(cell: Cell) -> None:
     faults = await cell.faults(cell_secret=SECRET[::-1])
     assert list(faults) == ["worker decode-0", "worker prefill-0"]
+    assert all(line.startswith("FAIL") for line in faults.values())
     assert all("same BATON_CELL_SECRET" in line for line in faults.values())
 
 
@@ -251,6 +253,7 @@ async def test_a_kv_port_that_nobody_reaches(cell: Cell) -> None:
     cell.workers["prefill"].address = TransferAddress(f"{HOST}:{free_port()}")
     faults = await cell.faults()
     assert list(faults) == ["worker prefill-0"]
+    assert faults["worker prefill-0"].startswith("FAIL")
     assert "open --transfer-port" in faults["worker prefill-0"]
 
 
@@ -284,6 +287,7 @@ async def test_no_worker_and_no_gateway_that_is_ready(cell: Cell) -> None:
     cell.gateway.door.is_ready = False
     faults = await cell.faults()
     assert list(faults) == ["gateway", "registry"]
+    assert faults["gateway"].startswith("FAIL")
     assert "no decode worker is linked" in faults["gateway"]
     assert "baton serve decode" in faults["registry"]
     assert not await cell.faults(url="")  # before the first start, that is no fault of a Redis

@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from services.cli.__main__ import main
+from services.cli.cluster.run_file import RunRecord
 from services.cli.doctor.finding import Finding
 from services.cli.doctor.folders import check_transfer_folder
 from services.cli.doctor.gpu import launch_error
 from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
 from services.cli.doctor.model import check_model
 from services.cli.doctor.model_size import Memory
+from services.cli.doctor.ports import check_ports
 from shared.demo_model import checkpoint as demo
 from tests.rules.blocked_imports import FORBIDDEN
 from tests.support.settings import settings_with
@@ -220,6 +222,7 @@ def test_a_model_that_is_too_large_for_the_machine(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", vast)
     found = model_faults(folder)
     assert list(found) == ["memory"]
+    assert found["memory"].startswith("FAIL")
     assert "a smaller model" in found["memory"]
     on_gpu = Memory(80 * GIB, 80 * GIB, on_gpu=True)
     assert "more GPUs (--tp)" in model_faults(folder, on_gpu)["memory"]
@@ -242,6 +245,34 @@ def test_a_model_without_weights_text_or_template(tmp_path: Path) -> None:
     assert "hf download" in model_faults(folder)["tokenizer"]
     (folder / "model.safetensors").unlink()
     assert "model.safetensors: missing" in model_faults(folder)["model"]
+
+
+def test_a_hub_id_whose_weights_are_not_here_is_judged_by_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without network, from a cache that has the text files alone."""
+    from huggingface_hub import constants  # noqa: PLC0415 slow to import
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--owner--name"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "snapshots").mkdir()
+    snapshot = model_folder(repository / "snapshots" / ("0" * 40), config_of("LlamaForCausalLM"))
+    (snapshot / "model.safetensors").unlink()
+    found = check_model(settings_with(model="owner/name"), "cpu", PLENTY)
+    assert not faults(found)
+    assert "fetched when a process first starts" in found[0].seen
+
+
+def test_a_port_of_a_cell_that_runs_here_is_no_fault() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        settings = settings_with(port=port)
+        record = RunRecord(port, f"http://127.0.0.1:{port}", os.getpid(), 0)
+        assert not faults(check_ports(settings.network, settings.worker, [record]))
+        assert list(faults(check_ports(settings.network, settings.worker, []))) == ["port"]
 
 
 def test_a_hub_id_that_no_cache_and_no_network_has(
