@@ -293,7 +293,8 @@ def test_the_ingress_publishes_what_clients_call_and_nothing_else(
         parts = path.strip("/").split("/")
         return any(parts[: len(prefix)] == prefix for prefix in prefixes)
 
-    assert all(map(published, ("/v1/chat/completions", "/v1/completions", "/v1/models/demo")))
+    chats = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens")
+    assert all(map(published, (*chats, "/v1/completions", "/v1/models/demo")))
     hidden = ("/v1/baton/status", "/v1/baton/requests/1", "/metrics", "/health", "/ready")
     assert not any(map(published, hidden))
 

@@ -79,6 +79,7 @@ def guidellm_errors(results: Path) -> int:
 
 CLIENTS = {
     "openai": Client("openai", script("openai_client.py")),
+    "anthropic": Client("anthropic", script("anthropic_client.py")),
     "litellm": Client("litellm", script("litellm_client.py")),
     "langchain-openai": Client("langchain-openai", script("langchain_client.py")),
     "aiperf": Client("aiperf", aiperf, aiperf_errors),

@@ -2,105 +2,33 @@
 
 Both run under a ClientConnection: when the client leaves, stops reading, or a stop string ends
 a text, its generation is told at once. A failure before the first byte gets its own status;
-afterwards it is the stream's last event, without `[DONE]`.
+afterwards it is the stream's last event. A writer knows the shape of the API; nothing here does.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.answer.choice import (
-    ChoiceText,
-    StreamedChoice,
-    StreamedParts,
-    streamed_choice,
-    whole_choice,
-)
-from services.gateway.answer.choice_group import ChoiceGroup
-from services.gateway.answer.parted_text import PartedText
-from services.gateway.answer.receipt_field import answer_receipt
-from services.gateway.answer.shape import AnswerIdentity, AnswerShape, answer_object
-from services.gateway.answer.sse import COMMENT, DONE, ChunkWriter, error_event
+from services.gateway.answer.answer import Answer
+from services.gateway.answer.choice import Usage
 from services.gateway.answer.text import AnswerText
-from services.gateway.answer.usage import usage
+from services.gateway.answer.writer import BodyWriter, ChoiceWriter, StreamWriter
 from services.gateway.http.byte_budget import ByteShare
 from services.gateway.http.chunk_stream import ChunkStream, chunk_stream
 from services.gateway.http.client_connection import ClientConnection, ClientGoneError
-from services.gateway.http.errors import error_body, error_response, json_response
+from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.protocol import drop_connection, mark_event_stream
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Delta
-from services.gateway.prompt.ignored_fields import told
-from services.gateway.prompt.prompt_reader import PreparedRequest
 from shared.errors import BatonError
 from shared.settings.groups import LimitSettings
 
 logger = logging.getLogger(__name__)
-
-CLAMPED_HEADER = "x-baton-clamped"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Everything an answer is made of."""
-
-    prepared: PreparedRequest
-    group: ChoiceGroup
-    texts: tuple[ChoiceText, ...]
-    """of the choices, in order"""
-    shape: AnswerShape
-    identity: AnswerIdentity
-    final_receipt: Callable[[str], Awaitable[dict[str, Any] | None]] | None = None
-    """of an id; only where the client asked for a receipt"""
-
-    @property
-    def with_logprobs(self) -> bool:
-        return self.prepared.sampling.logprobs >= 0
-
-    def prompt_ids(self, index: int) -> tuple[int, ...] | None:
-        """Tokens of the prompt of a choice, where they were asked for."""
-        prepared = self.prepared
-        wanted = prepared.return_token_ids
-        return prepared.prompts[index // prepared.num_choices].token_ids if wanted else None
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What was done to the request's fields."""
-        clamped = self.prepared.clamped
-        told_clamped = {CLAMPED_HEADER: clamped} if clamped else {}
-        return {**told(self.prepared.ignored), **told_clamped}
-
-    def usage(self) -> dict[str, Any]:
-        """What the request cost so far: each prompt once, the tokens of all choices."""
-        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prepared.prompts)
-        num_tokens = sum(text.num_tokens for text in self.texts)
-        num_cached_tokens = self.group.cached_tokens()
-        return usage(num_prompt_tokens, num_tokens, num_cached_tokens, self._reasoning_tokens())
-
-    def _reasoning_tokens(self) -> int | None:
-        if self.prepared.form.reasoning == "none":
-            return None
-        return sum(text.num_reasoning_tokens for text in self.texts if isinstance(text, PartedText))
-
-    async def close(self, index: int) -> None:
-        """The choice's text has ended; so does its generation, if a stop string ended it."""
-        text = self.texts[index]
-        if text.stopped:
-            await self.group.finish(index, "stop", text.num_tokens)
-        self.group.close(index)
-
-    async def receipt(self) -> dict[str, Any] | None:
-        """Where the time went, if that was asked for; the choices have ended."""
-        if self.final_receipt is None:
-            return None
-        body = await self.final_receipt(self.identity.rid)
-        return None if body is None else answer_receipt(body)
 
 
 class AnswerResponse(Response):
@@ -150,70 +78,55 @@ class AnswerResponse(Response):
 class WholeResponse(AnswerResponse):
     """The answer in one JSON object."""
 
+    def __init__(
+        self,
+        request: Request,
+        answer: Answer,
+        writer: BodyWriter,
+        limits: LimitSettings,
+        share: ByteShare,
+    ) -> None:
+        super().__init__(request, answer, limits, share)
+        self._writer = writer
+
     async def _send_answer(self, scope: Scope, client: ClientConnection) -> None:
         answer = self._answer
-        choices = [
-            whole_choice(text, answer.shape, with_logprobs=answer.with_logprobs)
-            for text in answer.texts
-        ]
         async for arrived in answer.group:
             for index, delta in arrived:
-                choice = choices[index]
-                choice.add(choice.text.push(delta))
-                if choice.text.finish_reason is not None:
+                text = answer.texts[index]
+                self._writer.add(index, text.push(delta))
+                if text.finish_reason is not None:
                     await answer.close(index)
-        bodies = [choice.body() for choice in choices]
-        body = answer_object(answer.shape, answer.identity, bodies, answer.usage())
-        self._show_prompts(body)
+        body = self._writer.body()
         receipt = await answer.receipt()
         if receipt is not None:
             body["baton"] = receipt
         response = json_response(self._request, body, headers=answer.headers)
         await response(scope, _nothing, client.send)
 
-    def _show_prompts(self, body: dict[str, Any]) -> None:
-        """Token ids of the prompt, where they were asked for: a chat has one, completions have
-        them by choice."""
-        answer = self._answer
-        if not answer.prepared.return_token_ids:
-            return
-        if answer.prepared.endpoint == "chat":
-            body["prompt_token_ids"] = answer.prompt_ids(0)
-            return
-        for index, choice in enumerate(body["choices"]):
-            choice["prompt_token_ids"] = answer.prompt_ids(index)
-
 
 class StreamResponse(AnswerResponse):
-    """The answer as server-sent events; chunks of different choices come as they come."""
+    """The answer as server-sent events; those of different choices come as they come."""
 
     def __init__(
-        self, request: Request, answer: Answer, limits: LimitSettings, share: ByteShare
+        self,
+        request: Request,
+        answer: Answer,
+        writer: StreamWriter,
+        limits: LimitSettings,
+        share: ByteShare,
     ) -> None:
         super().__init__(request, answer, limits, share)
         prepared = answer.prepared
-        shape, identity = answer.shape, answer.identity
-        self._chunks = [
-            ChunkWriter(
-                shape,
-                identity,
-                with_usage=prepared.include_usage,
-                index=index,
-                prompt_ids=answer.prompt_ids(index),
-            )
-            for index in range(len(answer.texts))
-        ]
-        self._choices = [
-            streamed_choice(text, chunks, with_logprobs=answer.with_logprobs)
-            for text, chunks in zip(answer.texts, self._chunks, strict=True)
-        ]
+        self._writer = writer
+        self._choices: Sequence[ChoiceWriter] = writer.choices
         self._plain = not (
             answer.with_logprobs or prepared.continuous_usage or prepared.return_token_ids
         )
         self._num_ended = 0
         self._stream: ChunkStream | None = None
         self._wrote = False
-        """at once, since a comment was due last"""
+        """at once, since a word was due last"""
         self._last_shown: dict[int, str] = {}
         """what the delta that ended a choice's text showed, where it was read at once"""
 
@@ -240,16 +153,16 @@ class StreamResponse(AnswerResponse):
         await client.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _arrived(self, scope: Scope, client: ClientConnection) -> list[tuple[int, Delta]]:
-        """What arrives next, nothing at the end. While nothing does, comments tell proxies that
-        the answer goes on; not before it is sure that the request is not refused."""
+        """What arrives next, nothing at the end. While nothing does, the writer tells proxies
+        that the answer goes on; not before it is sure that the request is not refused."""
         while (arrived := await self._arrived_in_time()) is None:
             if self._answer.group.accepted and not self._wrote:
-                await self._send_events(COMMENT, scope, client)
+                await self._send_events(self._writer.idle(), scope, client)
             self._wrote = False
         return arrived
 
     async def _arrived_in_time(self) -> list[tuple[int, Delta]] | None:
-        """None: nothing for so long that a comment is due."""
+        """None: nothing for so long that a word is due."""
         try:
             async with asyncio.timeout(self._limits.keepalive_s or None):
                 return await anext(self._answer.group, [])
@@ -293,18 +206,9 @@ class StreamResponse(AnswerResponse):
         self._num_ended += 1
         if self._num_ended < len(self._choices):
             return choice.last(shown, self._so_far())
-        return await self._ending(choice, shown)
+        return self._writer.ending(index, shown, await self._answer.receipt())
 
-    async def _ending(self, choice: StreamedChoice | StreamedParts, shown: str) -> bytes:
-        """The end of the last choice, and of the stream. A receipt is in the last chunk."""
-        answer = self._answer
-        receipt = await answer.receipt()
-        if not answer.prepared.include_usage:
-            return choice.last(shown, self._so_far(), receipt) + DONE
-        last = choice.last(shown, self._so_far())
-        return last + self._chunks[0].usage(answer.usage(), receipt) + DONE
-
-    def _so_far(self) -> dict[str, Any] | None:
+    def _so_far(self) -> Usage | None:
         return self._answer.usage() if self._answer.prepared.continuous_usage else None
 
     async def _start(self, scope: Scope, client: ClientConnection) -> None:
@@ -326,7 +230,7 @@ class StreamResponse(AnswerResponse):
             await super()._send_failure(error, scope, client)
             return
         logger.warning("%s: %s", self._answer.identity.rid, error)
-        body = error_event(error_body(error))
+        body = self._writer.failure(error)
         await client.send({"type": "http.response.body", "body": body, "more_body": False})
 
 

@@ -17,7 +17,10 @@ MAX_DEPTH = 32
 MAX_KEYS = 256
 MAX_NUMBERED_KEYS = 1024
 """keys of an object all of whose keys are digits: a logit_bias, from token ids to numbers"""
-SCHEMA_FIELDS = ("guided_json", "response_format", "structured_outputs", "tools")
+SCHEMA_FIELDS = (
+    *("guided_json", "output_config", "response_format", "structured_outputs"),
+    *("text", "tools"),
+)
 """fields that carry a JSON Schema"""
 MAX_INTEGER_DIGITS = 40
 """beyond any field's limit, so a field reader still gets to name a merely too large value"""

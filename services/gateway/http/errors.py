@@ -1,6 +1,8 @@
 """Error answers in OpenAI's shape, with the request id in the header.
 
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+
+Under /v1/messages they are in Anthropic's (`message_errors`).
 """
 
 import json
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services.gateway.http.message_errors import is_for_messages, message_error
 from services.gateway.http.request_id import request_id
 from shared.errors import AttemptError, BatonError, OverloadedError, RequestError
 
@@ -64,7 +67,7 @@ def error_response(request: Request, error: BatonError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if status == 503:
         headers["connection"] = "close"  # another gateway may answer the next connection
-    return json_response(request, error_body(error), status, headers)
+    return _response(request, error_body(error), status, headers)
 
 
 def _retry_after_s(error: BatonError) -> int:
@@ -81,7 +84,7 @@ def http_exception_response(request: Request, error: HTTPException) -> Response:
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
         message, code = f"wrong method for this path; use {headers['Allow']}", "method_not_allowed"
     body = _body(message, error_type(error.status_code), None, code)
-    return json_response(request, body, error.status_code, headers)
+    return _response(request, body, error.status_code, headers)
 
 
 def _paths(request: Request) -> str:
@@ -98,9 +101,7 @@ def _paths(request: Request) -> str:
 
 def internal_error_response(request: Request) -> Response:
     """A bug of ours; the log has the traceback, the client does not."""
-    return json_response(
-        request, _body("internal error", "server_error", None, "internal_error"), 500
-    )
+    return _response(request, _body("internal error", "server_error", None, "internal_error"), 500)
 
 
 def error_json(status: int, code: str, message: str) -> bytes:
@@ -118,6 +119,15 @@ def json_response(
     body = json.dumps(payload, separators=(",", ":")).encode()
     every = {"x-request-id": request_id(request.scope), **(headers or {})}
     return Response(body, status, every, media_type="application/json")
+
+
+def _response(
+    request: Request, body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error in the shape of the path that was asked."""
+    if is_for_messages(request.scope["path"]):
+        body = message_error(body, status, request_id(request.scope))
+    return json_response(request, body, status, headers)
 
 
 def _body(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:

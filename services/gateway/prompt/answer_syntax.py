@@ -49,9 +49,12 @@ class AnswerSyntax:
             self._family, single_tokens(tokenizer.added_tokens, frozenset(special))
         )
 
-    def messages(self, messages: Sequence[Message], param: str) -> Sequence[Message]:
+    def messages(
+        self, messages: Sequence[Message], param: str, places: Sequence[str] = ()
+    ) -> Sequence[Message]:
         """The messages as the template takes them; RequestError if it cannot show them."""
-        check_usable(messages, param, tools=self._shows_tools, reasoning=self._shows_reasoning)
+        tools, reasoning = self._shows_tools, self._shows_reasoning
+        check_usable(messages, param, places, tools=tools, reasoning=reasoning)
         return with_template_ids(messages, self._family.name)
 
     def check(self, use: ToolUse) -> None:

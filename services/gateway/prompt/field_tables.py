@@ -5,6 +5,8 @@ that would change the answer, but is not implemented, changes nothing (`NEUTRAL`
 whose value never matters (`IGNORED`). What stands in none of them is unknown.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from services.gateway.fields.readers import (
@@ -109,6 +111,7 @@ REQUIRED: dict[Endpoint, tuple[str, ...]] = {
     "chat": ("messages", "model"),
     "text": ("prompt", "model"),
 }
+OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
@@ -178,3 +181,29 @@ IGNORED: dict[str, type] = {
     "verbosity": str,
 }
 """field -> type; it is for the client's own book-keeping, or a hint that binds nobody"""
+
+
+@dataclass(frozen=True)
+class FieldTable:
+    """What one API takes."""
+
+    readers: Mapping[str, Reader]
+    required: tuple[str, ...]
+    neutral: Mapping[str, tuple[Any, ...]]
+    """as `NEUTRAL`"""
+    ignored: Mapping[str, type]
+    """as `IGNORED`"""
+    elsewhere: frozenset[str]
+    """fields that another API has a reader for: they mean something, and have no place here"""
+
+    def knows(self, name: str) -> bool:
+        """Whether a field without a reader is one we have heard of."""
+        return name in self.neutral or name in self.ignored or name in self.elsewhere
+
+
+TABLES: dict[Endpoint, FieldTable] = {
+    endpoint: FieldTable(
+        READERS[endpoint], REQUIRED[endpoint], NEUTRAL, IGNORED, frozenset(READERS[other])
+    )
+    for endpoint, other in OTHER.items()
+}

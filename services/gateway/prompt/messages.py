@@ -1,6 +1,6 @@
 """The `messages` of a chat request: roles, text, tool calls and what came of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from services.gateway.fields.client_text import shown
@@ -43,16 +43,29 @@ def read_messages(value: Any, param: str) -> tuple[Message, ...]:
     return tuple(_message(item, f"{param}[{index}]") for index, item in enumerate(value))
 
 
-def check_usable(messages: Sequence[Message], param: str, *, tools: bool, reasoning: bool) -> None:
-    """RequestError unless the model's template can show what the messages hold."""
+def check_usable(
+    messages: Sequence[Message],
+    param: str,
+    places: Sequence[str] = (),
+    *,
+    tools: bool,
+    reasoning: bool,
+) -> None:
+    """RequestError unless the model's template can show what the messages hold. `places`: what
+    the client calls each of them, where it sent no chat."""
     for index, message in enumerate(messages):
-        where = f"{param}[{index}]"
-        if not tools and message["role"] == "tool":
-            raise _not_shown(f"{where}.role", "tools")
-        if not tools and "tool_calls" in message:
-            raise _not_shown(f"{where}.tool_calls", "tools")
-        if not reasoning and "reasoning_content" in message:
-            raise _not_shown(f"{where}.reasoning_content", "reasoning")
+        for field, subject in _unusable(message, tools=tools, reasoning=reasoning):
+            raise _not_shown(places[index] if places else f"{param}[{index}].{field}", subject)
+
+
+def _unusable(message: Message, *, tools: bool, reasoning: bool) -> Iterator[tuple[str, str]]:
+    """Its fields that the template cannot show, and what they are about."""
+    if not tools and message["role"] == "tool":
+        yield "role", "tools"
+    if not tools and "tool_calls" in message:
+        yield "tool_calls", "tools"
+    if not reasoning and "reasoning_content" in message:
+        yield "reasoning_content", "reasoning"
 
 
 def _not_shown(param: str, subject: str) -> RequestError:
@@ -86,7 +99,7 @@ def _message(value: Any, where: str) -> Message:
     if calls:
         message["tool_calls"] = calls
     if role == "tool":
-        message["tool_call_id"] = _call_id(value.get("tool_call_id"), f"{where}.tool_call_id")
+        message["tool_call_id"] = read_call_id(value.get("tool_call_id"), f"{where}.tool_call_id")
     if reasoning := _reasoning(value.get("reasoning_content"), where):
         message["reasoning_content"] = reasoning
     return message
@@ -127,7 +140,7 @@ def _call(value: Any, where: str) -> dict[str, Any]:
         raise invalid(where, "an object")
     if value.get("type", "function") != "function":
         raise invalid(f"{where}.type", '"function"')
-    call_id = _call_id(value.get("id"), f"{where}.id")
+    call_id = read_call_id(value.get("id"), f"{where}.id")
     function, where = value.get("function"), f"{where}.function"
     if type(function) is not dict:
         raise invalid(where, "an object")
@@ -150,7 +163,7 @@ def _arguments(value: Any, where: str) -> Any:
         return value
 
 
-def _call_id(value: Any, where: str) -> str:
+def read_call_id(value: Any, where: str) -> str:
     if type(value) is not str or not 1 <= len(value) <= MAX_ID_CHARS:
         raise invalid(where, f"a string of 1 to {MAX_ID_CHARS} characters")
     return value

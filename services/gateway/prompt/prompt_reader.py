@@ -18,13 +18,14 @@ from services.gateway.prompt.chat_prompt import ChatPrompt, RenderedChat
 from services.gateway.prompt.chat_template import ChatTemplate
 from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.messages import Message, read_messages
-from services.gateway.prompt.request_fields import ParsedRequest, check_model, parse_request
+from services.gateway.prompt.request_fields import ClientNames, ParsedRequest, check_model
 from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.shapes.messages import parse_counted
+from services.gateway.prompt.shapes.parsers import PARSERS, Api
 from services.gateway.prompt.template_values import (
     Values,
     read_template_kwargs,
     template_values,
-    unseen,
 )
 from services.gateway.prompt.tools import ToolUse, read_tools
 from services.gateway.text.tokenizer import TextTokenizer
@@ -87,6 +88,7 @@ class PlainText:
     ignored: tuple[str, ...] = ()
 
 
+CHAT_NAMES = ClientNames()
 COUNTED_CONTEXTS = 64
 """contexts that a text for /tokenize or /detokenize may fill: people ask how far one is over"""
 
@@ -137,19 +139,18 @@ class PromptReader:
         """Whether the model has a chat template."""
         return self._chat is not None
 
-    def prepare(self, endpoint: Endpoint, body: bytes) -> PreparedRequest:
+    def prepare(self, api: Api, body: bytes) -> PreparedRequest:
         """Parse, template, tokenize, check against the model, hash. RequestError otherwise."""
-        parsed = parse_request(
-            load_object(body), endpoint, refuse_unknown=self._model.unknown_fields == "refuse"
-        )
+        parsed = PARSERS[api](load_object(body), refuse_unknown=self._refuses_unknown)
         check_model(parsed.model, self._model.name)
         ignored = parsed.ignored
         form, grammar = PLAIN, parsed.grammar
-        if endpoint == "chat":
-            chat = self._render(parsed.messages, parsed.tool_use, values=self._values(parsed))
-            ignored += tuple(self._unseen(parsed))
-            self._check_fits(chat.text, "messages")
-            prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), "messages")]
+        if parsed.endpoint == "chat":
+            name = parsed.names.messages
+            chat = self._rendered(parsed)
+            ignored += self._unseen(parsed)
+            self._check_fits(chat.text, name)
+            prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), name)]
             assert self._syntax is not None
             form = self._syntax.form(chat.text, parsed.tool_use)
             grammar = self._syntax.grammar(parsed.tool_use, form.reasoning, grammar)
@@ -164,7 +165,7 @@ class PromptReader:
         shortest = min(prompt.max_tokens for prompt in prompts)
         is_clamped = parsed.max_tokens is not None and shortest < parsed.max_tokens
         return PreparedRequest(
-            endpoint=endpoint,
+            endpoint=parsed.endpoint,
             stream=parsed.stream,
             include_usage=parsed.include_usage,
             continuous_usage=parsed.continuous_usage,
@@ -172,13 +173,23 @@ class PromptReader:
             sampling=replace(self._sampling(parsed, prompts[0].max_tokens), grammar=grammar),
             prompts=tuple(prompts),
             num_choices=parsed.num_choices,
-            grammar_param="tools" if parsed.tool_use.offered else parsed.grammar_param,
+            grammar_param="tools" if parsed.tool_use.offered else parsed.names.grammar,
             form=form,
             return_token_ids=parsed.return_token_ids,
             tokens_as_ids=parsed.tokens_as_ids,
             ignored=ignored,
-            clamped=f"{parsed.max_tokens_param}={shortest}" if is_clamped else "",
+            clamped=f"{parsed.names.max_tokens}={shortest}" if is_clamped else "",
         )
+
+    def count(self, body: bytes) -> TokenList:
+        """The tokens of the prompt that a body for /v1/messages makes; `max_tokens` may be left
+        out. Within COUNTED_CONTEXTS of them, as in `tokenize`."""
+        parsed = parse_counted(load_object(body), refuse_unknown=self._refuses_unknown)
+        check_model(parsed.model, self._model.name)
+        chat = self._rendered(parsed)
+        self._check_fits(chat.text, parsed.names.messages, COUNTED_CONTEXTS)
+        ids = tuple(self._chat_prompt.encode(chat))
+        return TokenList(ids, ignored=parsed.ignored + self._unseen(parsed))
 
     def tokenize(self, body: bytes) -> TokenList:
         """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt",
@@ -235,13 +246,21 @@ class PromptReader:
             )
         return self._chat
 
-    def _values(self, parsed: ParsedRequest) -> Values:
-        effort, kwargs = parsed.reasoning_effort, parsed.template_kwargs
-        return template_values(self._model.thinking, effort, kwargs)
+    @property
+    def _refuses_unknown(self) -> bool:
+        return self._model.unknown_fields == "refuse"
 
-    def _unseen(self, parsed: ParsedRequest) -> list[str]:
-        names = self._chat_prompt.names
-        return unseen(names, parsed.reasoning_effort, parsed.template_kwargs)
+    def _rendered(self, parsed: ParsedRequest) -> RenderedChat:
+        values = template_values(
+            self._model.thinking,
+            parsed.reasoning_effort,
+            parsed.template_kwargs,
+            thinks=parsed.thinks,
+        )
+        return self._render(parsed.messages, parsed.tool_use, values=values, names=parsed.names)
+
+    def _unseen(self, parsed: ParsedRequest) -> tuple[str, ...]:
+        return parsed.unseen(self._chat_prompt.names)
 
     def _render(
         self,
@@ -250,12 +269,13 @@ class PromptReader:
         *,
         values: Values,
         add_generation_prompt: bool = True,
+        names: ClientNames = CHAT_NAMES,
     ) -> RenderedChat:
         prompt = self._chat_prompt
         assert self._syntax is not None
         self._syntax.check(use)
         return prompt.render(
-            self._syntax.messages(messages, "messages"),
+            self._syntax.messages(messages, names.messages, names.places),
             tools=[tool.shown for tool in use.offered],
             add_generation_prompt=add_generation_prompt,
             values=values,
@@ -344,7 +364,7 @@ class PromptReader:
             if name in readers and (value is not None or name in _TEXTS)
         }
         unknown = tuple(name for name in body if name not in readers)
-        if unknown and self._model.unknown_fields == "refuse":
+        if unknown and self._refuses_unknown:
             raise unsupported(unknown[0])
         if "model" in fields:
             check_model(fields["model"], self._model.name)

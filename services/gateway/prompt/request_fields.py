@@ -13,14 +13,9 @@ from services.gateway.fields.client_text import listed, shown
 from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt import guided
-from services.gateway.prompt.field_tables import (
-    IGNORED,
-    MAX_CHOICES,
-    NEUTRAL,
-    READERS,
-    REQUIRED,
-)
+from services.gateway.prompt.field_tables import MAX_CHOICES, TABLES, FieldTable
 from services.gateway.prompt.messages import Message
+from services.gateway.prompt.template_values import shows_effort, shows_thinking
 from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
 from shared.protocol import GREEDY_BELOW
@@ -30,9 +25,22 @@ MAX_NAMED = 9
 MAX_TEXT_CHARS = 240
 """of an error that says what is wrong with several fields; what has no place is named"""
 GRAMMAR_FIELDS = ("response_format", *guided.READERS)
-OTHER: dict[Endpoint, Endpoint] = {"chat": "text", "text": "chat"}
 TYPE_WORDS: dict[type, str] = {str: "a string", dict: "an object"}
-"""of `IGNORED`"""
+"""of fields that are ignored"""
+
+
+@dataclass(frozen=True)
+class ClientNames:
+    """What the client calls what is refused or left out after its fields were read."""
+
+    messages: str = "messages"
+    max_tokens: str = "max_tokens"
+    grammar: str = "response_format"
+    """the field that asks for it"""
+    effort: str = "reasoning_effort"
+    thinking: str = "thinking"
+    places: tuple[str, ...] = ()
+    """of the messages, where they are not those of a chat"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,6 @@ class ParsedRequest:
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
-    max_tokens_param: str
-    """what the client calls it"""
     temperature: float
     top_p: float
     top_k: int
@@ -72,29 +78,48 @@ class ParsedRequest:
     """-1 none; 0 the chosen token's; k also the k most likely"""
     grammar: str
     """what the answer must match; empty is any text"""
-    grammar_param: str
-    """the field that asks for it"""
     tool_use: ToolUse
     """chat only"""
     template_kwargs: dict[str, Any]
     """chat only: what the client wants the template to see"""
     reasoning_effort: str | None
     """chat only"""
+    thinks: bool | None
+    """chat only: whether the model is to think first; None: as effort and server have it"""
     return_token_ids: bool
     tokens_as_ids: bool
     """logprobs name tokens by their ids"""
     ignored: tuple[str, ...]
     """fields that nobody here knows"""
+    names: ClientNames
+
+    def unseen(self, looked_at: frozenset[str]) -> tuple[str, ...]:
+        """Fields that change nothing with a template which looks at these names."""
+        kwargs = [name for name in self.template_kwargs if name not in looked_at]
+        fields = [f"chat_template_kwargs.{name}" for name in kwargs]
+        if self.reasoning_effort is not None and not shows_effort(looked_at):
+            fields.append(self.names.effort)
+        if self.thinks is not None and not shows_thinking(looked_at):
+            fields.append(self.names.thinking)
+        return tuple(fields)
 
 
 def parse_request(
     body: Mapping[str, Any], endpoint: Endpoint, *, refuse_unknown: bool = False
 ) -> ParsedRequest:
     """The request in a JSON object; RequestError names every bad field."""
-    fields, ignored = _read_fields(body, endpoint, refuse_unknown)
+    fields, ignored = read_fields(body, TABLES[endpoint], refuse_unknown)
+    max_tokens = "max_tokens" if "max_tokens" in fields else "max_completion_tokens"
+    names = ClientNames(max_tokens=max_tokens, grammar=_grammar_param(fields))
+    return parsed_request(fields, endpoint, names, ignored)
+
+
+def parsed_request(
+    fields: Mapping[str, Any], endpoint: Endpoint, names: ClientNames, ignored: tuple[str, ...]
+) -> ParsedRequest:
+    """The fields, as their readers made them, checked against each other."""
     temperature = fields.get("temperature", 1.0)
     options = _stream_options(fields)
-    grammar_param = _grammar_param(fields)
     return ParsedRequest(
         endpoint=endpoint,
         messages=fields.get("messages", ()),
@@ -106,7 +131,6 @@ def parse_request(
         continuous_usage=options.get("continuous_usage_stats", False)
         and options.get("include_usage", True),
         max_tokens=_max_tokens(fields),
-        max_tokens_param="max_tokens" if "max_tokens" in fields else "max_completion_tokens",
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=fields.get("top_p", 1.0),
         top_k=max(0, fields.get("top_k", 0)),
@@ -121,22 +145,24 @@ def parse_request(
         min_tokens=_min_tokens(fields),
         ignore_eos=fields.get("ignore_eos", False),
         logprobs=_logprobs(fields, endpoint),
-        grammar=fields.get(grammar_param, ""),
-        grammar_param=grammar_param,
+        grammar=fields.get(names.grammar, ""),
         tool_use=_tool_use(fields, endpoint),
         template_kwargs=fields.get("chat_template_kwargs", {}),
         reasoning_effort=fields.get("reasoning_effort"),
+        thinks=fields.get("thinks"),
         return_token_ids=fields.get("return_token_ids", False),
         tokens_as_ids=fields.get("return_tokens_as_token_ids", False),
         ignored=ignored,
+        names=names,
     )
 
 
-def _read_fields(
-    body: Mapping[str, Any], endpoint: Endpoint, refuse_unknown: bool
+def read_fields(
+    body: Mapping[str, Any], table: FieldTable, refuse_unknown: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields with a reader, read, and the names of those that nobody knows."""
-    for name in REQUIRED[endpoint]:
+    """The fields with a reader, read, and the names of those that nobody knows. RequestError
+    names every bad one."""
+    for name in table.required:
         if name not in body:
             raise RequestError(f"{name}: is required", code="missing_parameter", param=name)
     fields: dict[str, Any] = {}
@@ -144,11 +170,11 @@ def _read_fields(
     refusals: list[RequestError] = []
     for name, value in body.items():
         try:
-            if name in READERS[endpoint]:
-                if value is not None or name in REQUIRED[endpoint]:
-                    fields[name] = READERS[endpoint][name](value, name)
-            elif refuse_unknown or _is_known(name, endpoint):
-                _check_neutral(name, value, endpoint)
+            if name in table.readers:
+                if value is not None or name in table.required:
+                    fields[name] = table.readers[name](value, name)
+            elif refuse_unknown or table.knows(name):
+                _check_neutral(name, value, table)
             elif value is not None:
                 ignored.append(name)
         except RequestError as error:
@@ -158,18 +184,14 @@ def _read_fields(
     return fields, tuple(ignored)
 
 
-def _is_known(name: str, endpoint: Endpoint) -> bool:
-    return name in NEUTRAL or name in IGNORED or name in READERS[OTHER[endpoint]]
-
-
-def _check_neutral(name: str, value: Any, endpoint: Endpoint) -> None:
+def _check_neutral(name: str, value: Any, table: FieldTable) -> None:
     """RequestError if the field would change the answer, were it implemented."""
-    is_null = value is None and _is_known(name, endpoint)
-    if is_null or type(value) is IGNORED.get(name):
+    is_null = value is None and table.knows(name)
+    if is_null or type(value) is table.ignored.get(name):
         return
-    if name in IGNORED:
-        raise invalid(name, TYPE_WORDS[IGNORED[name]])
-    neutral = NEUTRAL.get(name, ())
+    if name in table.ignored:
+        raise invalid(name, TYPE_WORDS[table.ignored[name]])
+    neutral = table.neutral.get(name, ())
     if not any(same(value, item) for item in neutral):
         raise unsupported(name, neutral)
 
@@ -188,7 +210,7 @@ def _together(refusals: list[RequestError]) -> RequestError:
     return RequestError(text, code=first.code, param=first.param)
 
 
-def _tool_use(fields: dict[str, Any], endpoint: Endpoint) -> ToolUse:
+def _tool_use(fields: Mapping[str, Any], endpoint: Endpoint) -> ToolUse:
     if endpoint == "text" and fields.get("tools"):
         raise unsupported("tools")
     return tool_use(fields)

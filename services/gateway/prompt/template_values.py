@@ -60,24 +60,31 @@ def read_effort(value: Any, param: str) -> str:
     return value
 
 
-def template_values(thinking: str, effort: str | None, kwargs: Mapping[str, Any]) -> Values:
-    """What the template sees. The client's own values come before what its `effort` means, and
-    that before the server's setting `thinking`."""
+def template_values(
+    thinking: str, effort: str | None, kwargs: Mapping[str, Any], *, thinks: bool | None = None
+) -> Values:
+    """What the template sees. The client's own values come before whether it wants the model to
+    think (`thinks`), that before what its `effort` means, and that before the server's setting
+    `thinking`."""
     values: Values = {}
     if thinking == "off":
         values |= dict.fromkeys(THINKING_NAMES, False)
     if effort is not None:
         values |= dict.fromkeys(THINKING_NAMES, effort != "none")
         values |= {} if effort == "none" else {EFFORT_NAME: effort}
+    if thinks is not None:
+        values |= dict.fromkeys(THINKING_NAMES, thinks)
     return {**values, **kwargs}
 
 
-def unseen(names: frozenset[str], effort: str | None, kwargs: Mapping[str, Any]) -> list[str]:
-    """Fields that change nothing with a template which looks at these names."""
-    fields = [f"chat_template_kwargs.{name}" for name in kwargs if name not in names]
-    if effort is not None and names.isdisjoint((EFFORT_NAME, *THINKING_NAMES)):
-        fields.append(EFFORT_NAME)
-    return fields
+def shows_thinking(names: frozenset[str]) -> bool:
+    """Whether a template that looks at these names can be told to think."""
+    return not names.isdisjoint(THINKING_NAMES)
+
+
+def shows_effort(names: frozenset[str]) -> bool:
+    """The same for an effort."""
+    return EFFORT_NAME in names or shows_thinking(names)
 
 
 def _check_value(value: Any, where: str, depth: int) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +47,8 @@ class ToolChoice:
     mode: Mode = "auto"
     name: str = ""
     """with `required`: the one function to call"""
+    param: str = "tool_choice.function.name"
+    """what the client calls the name"""
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,16 @@ def read_tools(value: Any, param: str) -> tuple[Tool, ...]:
     if type(value) is not list or len(value) > MAX_TOOLS:
         raise invalid(param, f"a list of at most {MAX_TOOLS} tools")
     tools = tuple(_tool(item, f"{param}[{index}]") for index, item in enumerate(value))
+    return checked_tools(tools, param, "function.name")
+
+
+def checked_tools(tools: tuple[Tool, ...], param: str, name: str) -> tuple[Tool, ...]:
+    """The tools; RequestError if two have one name, or all together are too long. `name`: what
+    the client calls a tool's name."""
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         if tool.name in seen:
-            raise invalid(f"{param}[{index}].function.name", "different from the other tools'")
+            raise invalid(f"{param}[{index}].{name}", "different from the other tools'")
         seen.add(tool.name)
     if len(json.dumps([tool.shown for tool in tools])) > MAX_TOOLS_CHARS:
         raise RequestError(
@@ -99,7 +108,7 @@ def read_tool_choice(value: Any, param: str) -> ToolChoice:
     return ToolChoice("required", _name(_function(value.get("function"), where, {"name"}), where))
 
 
-def tool_use(fields: dict[str, Any]) -> ToolUse:
+def tool_use(fields: Mapping[str, Any]) -> ToolUse:
     """The three fields together; each as its reader made it, or absent."""
     use = ToolUse(
         tools=fields.get("tools", ()),
@@ -108,7 +117,7 @@ def tool_use(fields: dict[str, Any]) -> ToolUse:
     )
     if use.choice.mode == "required" and not use.callable:
         needed = "a function of tools" if use.choice.name else "none or auto without tools"
-        param = "tool_choice.function.name" if use.choice.name else "tool_choice"
+        param = use.choice.param if use.choice.name else "tool_choice"
         raise invalid(param, needed)
     return use
 
@@ -125,7 +134,7 @@ def _tool(value: Any, where: str) -> Tool:
     return Tool(
         name=_name(function, where),
         description=None if description is None else text(description, f"{where}.description"),
-        parameters=_parameters(function.get("parameters"), f"{where}.parameters"),
+        parameters=read_parameters(function.get("parameters"), f"{where}.parameters"),
         strict=False if strict is None else flag(strict, f"{where}.strict"),
     )
 
@@ -144,7 +153,7 @@ def _name(function: dict[str, Any], where: str) -> str:
     return name
 
 
-def _parameters(value: Any, where: str) -> dict[str, Any]:
+def read_parameters(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return NO_PARAMETERS
     if type(value) is not dict:

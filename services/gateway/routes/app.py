@@ -21,6 +21,7 @@ from services.gateway.http.errors import (
     http_exception_response,
     internal_error_response,
 )
+from services.gateway.http.message_errors import MESSAGES_PATH
 from services.gateway.http.protocol import body_is_unread
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_pool import TextPool
@@ -63,6 +64,8 @@ def create_app(
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
+        MESSAGES_PATH: generate.message,
+        f"{MESSAGES_PATH}/count_tokens": texts.count,
         "/tokenize": texts.tokenize,
         "/detokenize": texts.detokenize,
     }.items():

@@ -1,29 +1,31 @@
-"""POST /v1/chat/completions and /v1/completions (steps 1 and 8 of a request's life)."""
+"""POST of what generates (steps 1 and 8 of a request's life): OpenAI's chat completions and
+completions, Anthropic's messages."""
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.answer.answer import Answer
 from services.gateway.answer.choice import ChoiceText
 from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.completions import CompletionBody, CompletionStream
 from services.gateway.answer.group_requests import HttpRequest, choice_requests
+from services.gateway.answer.messages.body import MessageBody
+from services.gateway.answer.messages.events import MessageStream
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import receipt_wanted
-from services.gateway.answer.response import (
-    Answer,
-    AnswerResponse,
-    StreamResponse,
-    WholeResponse,
-)
-from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
+from services.gateway.answer.response import AnswerResponse, StreamResponse, WholeResponse
+from services.gateway.answer.shape import AnswerIdentity, ChatShape, TextShape
 from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.answer.text import AnswerText
+from services.gateway.answer.writer import AnswerWriters
 from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.request_id import request_id
-from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.prompt_reader import PreparedRequest
 from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.shapes.parsers import Api
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
 from services.gateway.routes.owner_door import OwnerDoor
@@ -31,7 +33,8 @@ from shared.settings.groups import LimitSettings
 
 
 class GenerateRoutes:
-    """The two endpoints that generate; they differ in the endpoint's name only."""
+    """The endpoints that generate: each reads its own body and writes its own answer; what is
+    between is one."""
 
     def __init__(
         self,
@@ -56,20 +59,21 @@ class GenerateRoutes:
     async def completion(self, request: Request) -> Response:
         return await self._answer(request, "text")
 
-    async def _answer(self, request: Request, endpoint: Endpoint) -> Response:
+    async def message(self, request: Request) -> Response:
+        return await self._answer(request, "messages")
+
+    async def _answer(self, request: Request, api: Api) -> Response:
         """Step 1: read, validate, template, tokenize, hash; then hand over to the owner.
 
         Step 8 is in the response: sequence of deltas to text to events."""
-        incoming = await self._intake.read(request, endpoint)
+        incoming = await self._intake.read(request, api)
         try:
-            return await self._started(request, endpoint, incoming)
+            return await self._started(request, api, incoming)
         except BaseException:
             incoming.share.release()
             raise
 
-    async def _started(
-        self, request: Request, endpoint: Endpoint, incoming: Incoming
-    ) -> AnswerResponse:
+    async def _started(self, request: Request, api: Api, incoming: Incoming) -> AnswerResponse:
         """Its choices are submitted first, so that workers start; the response ends them."""
         prepared, received_ns = incoming.answer, incoming.received_ns
         assert isinstance(prepared, PreparedRequest)
@@ -77,7 +81,7 @@ class GenerateRoutes:
         http = HttpRequest(
             rid=request_id(request.scope),
             tenant=tenant_of(request.scope),
-            endpoint=endpoint,
+            endpoint=prepared.endpoint,
             timeout_s=incoming.deadline.left_s(),
             limit_s=incoming.deadline.limit_s,
             client_traceparent=request.headers.get("traceparent"),
@@ -89,12 +93,15 @@ class GenerateRoutes:
                 prepared=prepared,
                 group=group,
                 texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
-                shape=self._shape(prepared),
                 identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
                 final_receipt=self._door.final_receipt if with_receipt else None,
             )
-            response = StreamResponse if prepared.stream else WholeResponse
-            return response(request, answer, self._limits, incoming.share)
+            writers = self._writers(api, prepared)
+            if prepared.stream:
+                stream = writers.stream(answer)
+                return StreamResponse(request, answer, stream, self._limits, incoming.share)
+            whole = writers.whole(answer)
+            return WholeResponse(request, answer, whole, self._limits, incoming.share)
         except BaseException:
             await group.cancel()
             raise
@@ -116,6 +123,11 @@ class GenerateRoutes:
         )
         return text if form.plain else PartedText(text, form, rid)
 
-    def _shape(self, prepared: PreparedRequest) -> AnswerShape:
-        shape = ChatShape if prepared.endpoint == "chat" else TextShape
-        return shape(self._text.tokenizer, tokens_as_ids=prepared.tokens_as_ids)
+    def _writers(self, api: Api, prepared: PreparedRequest) -> AnswerWriters:
+        """What writes the answer in the shape that the request had."""
+        if api == "messages":
+            return AnswerWriters(MessageStream, MessageBody)
+        kind = ChatShape if api == "chat" else TextShape
+        shape = kind(self._text.tokenizer, tokens_as_ids=prepared.tokens_as_ids)
+        stream = partial(CompletionStream, shape=shape)
+        return AnswerWriters(stream, partial(CompletionBody, shape=shape))

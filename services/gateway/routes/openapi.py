@@ -4,7 +4,7 @@ The page loads nothing and runs nothing. What a field may hold is in `FIELDS`; a
 against the readers.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from html import escape
 from typing import Any
 
@@ -19,20 +19,20 @@ from services.gateway.fields.readers import (
     MAX_STOPS,
 )
 from services.gateway.http.errors import json_response
+from services.gateway.http.message_errors import MESSAGES_PATH, is_for_messages
 from services.gateway.http.request_id import request_id
-from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.field_tables import (
-    IGNORED,
     MAX_LOGPROBS,
     MAX_N,
     MAX_REPETITION_PENALTY,
     MAX_TOKENS,
     MIN_REPETITION_PENALTY,
-    NEUTRAL,
-    READERS,
-    REQUIRED,
+    TABLES,
+    FieldTable,
 )
+from services.gateway.prompt.shapes.messages import COUNTED_TABLE, MESSAGES_TABLE
 from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
+from services.gateway.routes.message_schema import MESSAGE_FIELDS
 
 Schema = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -115,29 +115,54 @@ GETS = {
 }
 
 
-def body_schema(endpoint: Endpoint) -> Schema:
-    """Of a request that generates."""
-    properties = {name: _or_null(name, endpoint) for name in READERS[endpoint]}
-    for name, values in NEUTRAL.items():
+def chat_schema() -> Schema:
+    """Of a body for /v1/chat/completions."""
+    flag, _ = FIELDS["logprobs"]["anyOf"]
+    return body_schema(TABLES["chat"], FIELDS | {"logprobs": flag})
+
+
+def text_schema() -> Schema:
+    """Of a body for /v1/completions."""
+    _, number = FIELDS["logprobs"]["anyOf"]
+    return body_schema(TABLES["text"], FIELDS | {"logprobs": number})
+
+
+def body_schema(table: FieldTable, fields: Mapping[str, Schema]) -> Schema:
+    """Of a request with these fields."""
+    properties = {
+        name: fields[name] if name in table.required else _or_null(fields[name])
+        for name in table.readers
+    }
+    for name, values in table.neutral.items():
         properties[name] = {"enum": [*values, None], "description": "only where it changes nothing"}
-    for name, kind in IGNORED.items():
+    for name, kind in table.ignored.items():
         properties[name] = {"type": [TYPE_NAMES[kind], "null"], "description": "changes nothing"}
-    return {**OBJECT, "properties": properties, "required": list(REQUIRED[endpoint])}
+    return {**OBJECT, "properties": properties, "required": list(table.required)}
 
 
 def openapi(version: str, hidden: Collection[str] = ()) -> Schema:
     """The whole description, but for the paths that are not served here."""
     detokenize = {"model": TEXT, "tokens": IDS}
     posts = {
-        "/v1/chat/completions": ("The next message of a chat", body_schema("chat")),
-        "/v1/completions": ("The continuation of a prompt", body_schema("text")),
+        "/v1/chat/completions": ("The next message of a chat", chat_schema()),
+        "/v1/completions": ("The continuation of a prompt", text_schema()),
+        MESSAGES_PATH: (
+            "The next message of a chat, in Anthropic's shape",
+            body_schema(MESSAGES_TABLE, FIELDS | MESSAGE_FIELDS),
+        ),
+        f"{MESSAGES_PATH}/count_tokens": (
+            "The tokens of such a chat",
+            body_schema(COUNTED_TABLE, FIELDS | MESSAGE_FIELDS),
+        ),
         "/tokenize": ("A text's or a chat's tokens", {**OBJECT, "properties": TOKENIZE}),
         "/detokenize": (
             "The text of tokens",
             {**OBJECT, "properties": detokenize, "required": ["tokens"]},
         ),
     }
-    paths = {path: {"post": _post(*told)} for path, told in posts.items()}
+    paths = {
+        path: {"post": _post(*told, responses=_responses(path))} for path, told in posts.items()
+    }
     gets = {path: summary for path, summary in GETS.items() if path not in hidden}
     paths |= {path: {"get": _get(path, summary)} for path, summary in gets.items()}
     about = {"title": "Baton", "version": version}
@@ -178,22 +203,17 @@ class DocsRoutes:
         return Response(self._page, headers=headers, media_type="text/html")
 
 
-def _or_null(name: str, endpoint: Endpoint) -> Schema:
-    schema = FIELDS[name]
-    if name == "logprobs":
-        schema = schema["anyOf"][0 if endpoint == "chat" else 1]
-    if name in REQUIRED[endpoint]:
-        return schema
+def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _post(summary: str, schema: Schema) -> Schema:
+def _post(summary: str, schema: Schema, responses: Schema) -> Schema:
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {"summary": summary, "requestBody": body, "responses": _RESPONSES}
+    return {"summary": summary, "requestBody": body, "responses": responses}
 
 
 def _get(path: str, summary: str) -> Schema:
-    told: Schema = {"summary": summary, "responses": _RESPONSES}
+    told: Schema = {"summary": summary, "responses": _responses(path)}
     if "{" in path:
         name = path.partition("{")[2].removesuffix("}")
         told["parameters"] = [{"name": name, "in": "path", "required": True, "schema": TEXT}]
@@ -216,7 +236,11 @@ def _told(schema: Schema) -> str:
     return ", ".join(f"{name} {value}" for name, value in schema.items())
 
 
-_RESPONSES = {
-    "200": {"description": "The answer"},
-    "default": {"description": 'An error: {"error": {"message", "type", "param", "code"}}'},
-}
+def _responses(path: str) -> Schema:
+    error = '{"error": {"message", "type", "param", "code"}}'
+    if is_for_messages(path):
+        error = '{"type": "error", "error": {"type", "message"}, "request_id"}'
+    return {
+        "200": {"description": "The answer"},
+        "default": {"description": f"An error: {error}"},
+    }

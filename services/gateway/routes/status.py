@@ -5,6 +5,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.answer.messages.content import ID_PREFIX
 from services.gateway.answer.shape import ChatShape, TextShape
 from services.gateway.http.api_keys import may_see
 from services.gateway.http.errors import error_response, json_response
@@ -66,7 +67,7 @@ class StatusRoutes:
     async def receipt(self, request: Request) -> Response:
         """By request id, or by the id of an answer's body."""
         rid: str = request.path_params["rid"]
-        for prefix in (ChatShape.id_prefix, TextShape.id_prefix):
+        for prefix in (ChatShape.id_prefix, TextShape.id_prefix, ID_PREFIX):
             rid = rid.removeprefix(prefix)
         receipt = self._door.receipt(rid)
         if receipt is None or not may_see(request.scope, receipt["tenant"]):

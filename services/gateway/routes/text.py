@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""POST /tokenize, /detokenize and /v1/messages/count_tokens."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,6 +30,15 @@ class TextRoutes:
         if answer.names is not None:
             payload["token_strs"] = answer.names
         return json_response(request, payload, headers=told(answer.ignored))
+
+    async def count(self, request: Request) -> Response:
+        """As /v1/messages would count the same body's input."""
+        incoming = await self._intake.read(request, "count")
+        incoming.share.release()
+        answer = incoming.answer
+        assert isinstance(answer, TokenList)
+        count = {"input_tokens": len(answer.token_ids)}
+        return json_response(request, count, headers=told(answer.ignored))
 
     async def detokenize(self, request: Request) -> Response:
         incoming = await self._intake.read(request, "detokenize")

@@ -14,7 +14,14 @@ from tokenizers import Tokenizer
 
 from tests.integration.http.raw_client import JSON_HEADER, exchange, head_bytes
 from tests.integration.http.refusals import check_error
-from tests.support.cases.http_bodies import CHAT, chat_body, text_body
+from tests.support.cases.http_bodies import (
+    CHAT,
+    COUNT,
+    MESSAGES,
+    chat_body,
+    message_body,
+    text_body,
+)
 from tests.support.fakes.served_app import ServedApp, serve_app
 from tests.support.settings import settings_with
 
@@ -69,6 +76,10 @@ async def test_row_83_no_key_or_none_of_ours(
         check_error(refused.content, refused.headers, 401, "invalid_api_key")
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == "Bearer"
+    for path in (MESSAGES, COUNT):
+        refused = await client.post(path, json=message_body(), headers=headers)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["type"] == "authentication_error"
     for path in GUARDED_GETS:
         assert (await client.get(path, headers=headers)).status_code == 401
     assert app.door.requests == []

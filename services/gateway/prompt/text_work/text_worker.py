@@ -15,11 +15,12 @@ from services.gateway.prompt.prompt_reader import (
     TokenList,
 )
 from services.gateway.prompt.served_model import ServedModel
+from services.gateway.prompt.shapes.parsers import Api
 from shared.child.asker import Asker
 from shared.codec import Codec
 from shared.errors import RequestError
 
-Kind = Literal["chat", "text", "tokenize", "detokenize"]
+Kind = Api | Literal["count", "tokenize", "detokenize"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def read_body(reader: PromptReader, job: Job) -> Answer:
         return reader.tokenize(job.body)
     if job.kind == "detokenize":
         return reader.detokenize(job.body)
+    if job.kind == "count":
+        return reader.count(job.body)
     return reader.serving(job.max_model_len, job.hash_root).prepare(job.kind, job.body)
 
 

@@ -15,7 +15,15 @@ from tokenizers import Tokenizer
 from services.gateway.answer.sse import COMMENT
 from services.gateway.owner.generation import GenerateRequest
 from shared.errors import AttemptError, BatonError, OverloadedError
-from tests.support.cases.http_bodies import CHAT, chat_body, events_of, text_of
+from tests.support.cases.http_bodies import (
+    CHAT,
+    MESSAGES,
+    chat_body,
+    events_of,
+    message_body,
+    named_events_of,
+    text_of,
+)
 from tests.support.fakes.served_app import ServedApp, Step, delta, serve_app
 from tests.support.settings import settings_with
 
@@ -62,6 +70,32 @@ async def test_a_stream_that_waits_gets_comments(
     assert set(comments) == {MARK.strip()}
     assert text_of(events_of(response.text)) == "hello world"
     assert said[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_message_that_waits_gets_pings_once_it_has_begun(
+    app: ServedApp, client: httpx.AsyncClient, place: int
+) -> None:
+    """Readers want message_start before any other event."""
+    wait_before(app, place)
+    response = await client.post(MESSAGES, json=message_body(stream=True))
+    assert (MARK in response.text) == (place == 0)
+    events = named_events_of(response.text)
+    assert events[0]["type"] == "message_start"
+    num_pings = events.count({"type": "ping"})
+    assert num_pings == 0 if place == 0 else 2 <= num_pings <= WAIT_S / KEEPALIVE_S
+    deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(deltas) == "hello world"
+
+
+async def test_a_message_that_fails_before_it_begins(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    wait_before(app, 0, AttemptError("it took too long", code="timeout", status=504))
+    response = await client.post(MESSAGES, json=message_body(stream=True))
+    assert response.status_code == 200
+    (event,) = named_events_of(response.text)
+    assert event["error"]["type"] == "timeout_error"
 
 
 async def test_a_stream_that_flows_gets_none(app: ServedApp, client: httpx.AsyncClient) -> None:

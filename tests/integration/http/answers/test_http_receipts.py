@@ -7,7 +7,16 @@ import httpx
 import openai
 import pytest
 
-from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, events_of, text_body
+from tests.support.cases.http_bodies import (
+    CHAT,
+    MESSAGES,
+    TEXT,
+    chat_body,
+    events_of,
+    message_body,
+    named_events_of,
+    text_body,
+)
 from tests.support.fakes.served_app import ServedApp
 from tests.support.models.text_models import MODEL_NAME
 
@@ -138,6 +147,15 @@ async def test_openai_s_client_reads_choices_and_receipts(app: ServedApp) -> Non
         assert texts == ["hello world"] * 2
         assert chunks[-1].model_extra is not None
         assert list(chunks[-1].model_extra["baton"]["stages_ms"]) == STAGES
+
+
+@pytest.mark.usefixtures("receipts")
+async def test_a_message_has_it_next_to_its_usage(client: httpx.AsyncClient) -> None:
+    whole = (await client.post(MESSAGES, json=message_body(), headers=HEADER)).json()
+    assert list(whole["baton"]["stages_ms"]) == STAGES
+    stream = await client.post(MESSAGES, json=message_body(stream=True), headers=HEADER)
+    *_, end, _ = named_events_of(stream.text)
+    assert (end["type"], list(end["baton"]["stages_ms"])) == ("message_delta", STAGES)
 
 
 async def test_an_answer_without_a_known_receipt_has_none(client: httpx.AsyncClient) -> None:

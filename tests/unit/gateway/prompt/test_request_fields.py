@@ -9,8 +9,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.completion_create_params import CompletionCreateParamsBase as TextParams
 
 from services.gateway.owner.generation import Endpoint
-from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, READERS
-from services.gateway.prompt.request_fields import OTHER, parse_request
+from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, OTHER, READERS
+from services.gateway.prompt.request_fields import parse_request
 from shared.errors import RequestError
 from tests.support.cases.http_bodies import chat_body, text_body
 

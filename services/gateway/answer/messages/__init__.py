@@ -1,0 +1,1 @@
+"""Answers in the shape of Anthropic's messages."""

@@ -1,0 +1,1 @@
+"""Bodies of other APIs, read as the chat request that they mean."""
