@@ -294,7 +294,8 @@ def test_the_ingress_publishes_what_clients_call_and_nothing_else(
         return any(parts[: len(prefix)] == prefix for prefix in prefixes)
 
     chats = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens")
-    assert all(map(published, (*chats, "/v1/completions", "/v1/models/demo")))
+    others = ("/v1/completions", "/v1/responses", "/v1/models/demo")
+    assert all(map(published, (*chats, *others)))
     hidden = ("/v1/baton/status", "/v1/baton/requests/1", "/metrics", "/health", "/ready")
     assert not any(map(published, hidden))
 

@@ -31,6 +31,7 @@ def main(url: str, model: str) -> None:
     )
     assert "".join(part.choices[0].text for part in parts)
     more_fields(client, model)
+    responses(client, model)
 
 
 def more_fields(client: openai.OpenAI, model: str) -> None:
@@ -63,6 +64,24 @@ def more_fields(client: openai.OpenAI, model: str) -> None:
         assert error.code == "context_length_exceeded"
     else:
         raise AssertionError("a prompt of 100,000 tokens was taken")
+
+
+def responses(client: openai.OpenAI, model: str) -> None:
+    """The helpers of the newer API: whole, streamed, what is echoed, and what is not kept."""
+    question: Any = {"role": "user", "content": "What is 47 + 38?"}
+    whole = client.responses.create(model=model, input=[question], max_output_tokens=16)
+    assert whole.output_text
+    with client.responses.stream(model=model, input=[question], temperature=0) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert "".join(pieces) == stream.get_final_response().output_text
+    echoed: Any = [question, *[item.model_dump() for item in whole.output], question]
+    assert client.responses.create(model=model, input=echoed, max_output_tokens=8).output_text
+    try:
+        client.responses.create(model=model, input="And?", previous_response_id=whole.id)
+    except openai.BadRequestError as error:
+        assert error.param == "previous_response_id"
+    else:
+        raise AssertionError("an earlier response was taken for stored")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.text import AnswerText
 from services.gateway.owner.generation import Delta
 from services.gateway.parts.parser import AnswerForm, AnswerParser
-from services.gateway.parts.part import Part
+from services.gateway.parts.part import ContentPart, Part, joined
 from services.gateway.prompt.call_ids import call_id
 from shared.protocol import FinishReason
 
@@ -72,6 +72,13 @@ class PartedText:
 
     def take_ids(self) -> list[int] | None:
         return self._text.take_ids()
+
+
+def taken_parts(text: AnswerText | PartedText, shown: str) -> list[Part]:
+    """The parts that came with the last tokens; `shown` is their text where that is all."""
+    if isinstance(text, PartedText):
+        return joined(text.take_parts())
+    return [ContentPart(shown)] if shown else []
 
 
 def _by_token(delta: Delta) -> Iterator[Delta]:

@@ -47,8 +47,10 @@ class ChatPrompt:
         tools: Sequence[dict[str, Any]] = (),
         add_generation_prompt: bool = True,
         values: Mapping[str, Any] | None = None,
+        param: str = "messages",
     ) -> RenderedChat:
-        """`values`: what else the template gets to see."""
+        """`values`: what else the template gets to see; `param`: what the client calls the
+        messages."""
         mark, values = "", dict(values or {})
         if any(self._special.search(text) for text in _strings([messages, tools, values])):
             mark = _unused_character(_strings([messages, tools, values]))
@@ -56,7 +58,11 @@ class ChatPrompt:
             tools = [self._marked(tool, mark) for tool in tools]
             values = {name: self._marked(value, mark) for name, value in values.items()}
         text = self._template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, values=values
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            values=values,
+            param=param,
         )
         return RenderedChat(text, mark)
 

@@ -97,9 +97,10 @@ class ChatTemplate:
         tools: Sequence[dict[str, Any]] = (),
         add_generation_prompt: bool = True,
         values: Mapping[str, Any] | None = None,
+        param: str = "messages",
     ) -> str:
         """The prompt text; RequestError with the template's words if it refuses. `values`: more
-        variables; ours come before them."""
+        variables; ours come before them. `param`: what the client calls the messages."""
         budget = _Budget(EXTRA_CHARS + _num_chars(messages) + _num_chars(tools))
         variables = {
             **(values or {}),
@@ -115,13 +116,13 @@ class ChatTemplate:
             pieces = template.generate(variables)
             return "".join(budget.count(piece) for piece in pieces)
         except TemplateBudgetError as error:
-            raise RequestError(str(error), code="template_budget", param="messages") from None
+            raise RequestError(str(error), code="template_budget", param=param) from None
         except _FAILURES as error:
             reason = str(error) if isinstance(error, TemplateError) else "it failed on them"
             raise RequestError(
                 f"the model's chat template refuses these messages: {reason[:200]}",
                 code="invalid_messages",
-                param="messages",
+                param=param,
             ) from None
 
 

@@ -147,11 +147,11 @@ def _call(value: Any, where: str) -> dict[str, Any]:
     name = function.get("name")
     if type(name) is not str or not NAME.fullmatch(name):
         raise invalid(f"{where}.name", "1 to 64 letters, digits, underscores and dashes")
-    arguments = _arguments(function.get("arguments"), f"{where}.arguments")
+    arguments = read_arguments(function.get("arguments"), f"{where}.arguments")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _arguments(value: Any, where: str) -> Any:
+def read_arguments(value: Any, where: str) -> Any:
     """The object that templates want; the text itself where a model wrote none."""
     if type(value) is not str:
         raise invalid(where, "a string of JSON")

@@ -68,6 +68,8 @@ class PreparedRequest:
     """fields that changed nothing because nobody knows them"""
     clamped: str = ""
     """a limit that did not fit, as `max_tokens=1234`; empty if none"""
+    echo: str = ""
+    """JSON of the fields that the answer repeats, where its shape has them"""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class PromptReader:
             tokens_as_ids=parsed.tokens_as_ids,
             ignored=ignored,
             clamped=f"{parsed.names.max_tokens}={shortest}" if is_clamped else "",
+            echo=parsed.echo,
         )
 
     def count(self, body: bytes) -> TokenList:
@@ -279,6 +282,7 @@ class PromptReader:
             tools=[tool.shown for tool in use.offered],
             add_generation_prompt=add_generation_prompt,
             values=values,
+            param=names.messages,
         )
 
     def _encode_prompt(self, prompt: str | tuple[int, ...], param: str) -> list[int]:

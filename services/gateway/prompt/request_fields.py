@@ -92,6 +92,8 @@ class ParsedRequest:
     ignored: tuple[str, ...]
     """fields that nobody here knows"""
     names: ClientNames
+    echo: str = ""
+    """JSON of the fields that the answer repeats, where its shape has them"""
 
     def unseen(self, looked_at: frozenset[str]) -> tuple[str, ...]:
         """Fields that change nothing with a template which looks at these names."""

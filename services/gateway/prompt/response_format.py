@@ -15,7 +15,7 @@ _KEYS = {
     "json_object": ("type",),
     "json_schema": ("type", "json_schema"),
 }
-_SCHEMA_KEYS = ("name", "schema", "strict", "description")
+SCHEMA_KEYS = ("name", "schema", "strict", "description")
 
 
 def response_format(value: Any, param: str) -> str:
@@ -41,17 +41,22 @@ def _json_schema(value: Any, param: str) -> str:
     name = f"{param}.json_schema"
     if type(value) is not dict:
         raise invalid(name, "an object with name and schema")
-    _check_keys(value, _SCHEMA_KEYS, param)
+    _check_keys(value, SCHEMA_KEYS, param)
+    return named_schema(value, name)
+
+
+def named_schema(value: Mapping[str, Any], param: str) -> str:
+    """The grammar of {"name", "schema", "strict", "description"}."""
     given = value.get("name")
     if type(given) is not str or not _NAME.fullmatch(given):
-        raise invalid(f"{name}.name", "1 to 64 letters, digits, _ or -")
+        raise invalid(f"{param}.name", "1 to 64 letters, digits, _ or -")
     if type(value.get("strict")) not in (bool, type(None)):
-        raise invalid(f"{name}.strict", "true or false")
+        raise invalid(f"{param}.strict", "true or false")
     if type(value.get("description")) not in (str, type(None)):
-        raise invalid(f"{name}.description", "a string")
+        raise invalid(f"{param}.description", "a string")
     schema = value.get("schema")
     if type(schema) is not dict:
-        raise invalid(f"{name}.schema", "a JSON Schema object")
+        raise invalid(f"{param}.schema", "a JSON Schema object")
     return source.json_schema(schema)
 
 

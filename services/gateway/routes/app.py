@@ -64,6 +64,7 @@ def create_app(
     for path, post in {
         "/v1/chat/completions": generate.chat,
         "/v1/completions": generate.completion,
+        "/v1/responses": generate.response,
         MESSAGES_PATH: generate.message,
         f"{MESSAGES_PATH}/count_tokens": texts.count,
         "/tokenize": texts.tokenize,

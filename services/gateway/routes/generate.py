@@ -1,5 +1,5 @@
-"""POST of what generates (steps 1 and 8 of a request's life): OpenAI's chat completions and
-completions, Anthropic's messages."""
+"""POST of what generates (steps 1 and 8 of a request's life): OpenAI's chat completions,
+completions and responses, Anthropic's messages."""
 
 import asyncio
 from functools import partial
@@ -17,6 +17,8 @@ from services.gateway.answer.messages.events import MessageStream
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import receipt_wanted
 from services.gateway.answer.response import AnswerResponse, StreamResponse, WholeResponse
+from services.gateway.answer.responses.body import ResponseBody
+from services.gateway.answer.responses.events import ResponseStream
 from services.gateway.answer.shape import AnswerIdentity, ChatShape, TextShape
 from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.answer.text import AnswerText
@@ -61,6 +63,9 @@ class GenerateRoutes:
 
     async def message(self, request: Request) -> Response:
         return await self._answer(request, "messages")
+
+    async def response(self, request: Request) -> Response:
+        return await self._answer(request, "responses")
 
     async def _answer(self, request: Request, api: Api) -> Response:
         """Step 1: read, validate, template, tokenize, hash; then hand over to the owner.
@@ -127,6 +132,8 @@ class GenerateRoutes:
         """What writes the answer in the shape that the request had."""
         if api == "messages":
             return AnswerWriters(MessageStream, MessageBody)
+        if api == "responses":
+            return AnswerWriters(ResponseStream, ResponseBody)
         kind = ChatShape if api == "chat" else TextShape
         shape = kind(self._text.tokenizer, tokens_as_ids=prepared.tokens_as_ids)
         stream = partial(CompletionStream, shape=shape)

@@ -67,7 +67,7 @@ def held_bytes(answer: Answer) -> int:
         return len(answer.text.encode())
     if isinstance(answer, TokenList):
         return BYTES_PER_TOKEN * len(answer.token_ids)
-    return sum(
+    return len(answer.echo.encode()) + sum(
         BYTES_PER_TOKEN * len(prompt.token_ids) + BYTES_PER_HASH * len(prompt.block_hashes)
         for prompt in answer.prompts
     )

@@ -31,8 +31,10 @@ from services.gateway.prompt.field_tables import (
     FieldTable,
 )
 from services.gateway.prompt.shapes.messages import COUNTED_TABLE, MESSAGES_TABLE
+from services.gateway.prompt.shapes.responses import RESPONSES_TABLE
 from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
+from services.gateway.routes.response_schema import RESPONSE_FIELDS
 
 Schema = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -146,6 +148,10 @@ def openapi(version: str, hidden: Collection[str] = ()) -> Schema:
     posts = {
         "/v1/chat/completions": ("The next message of a chat", chat_schema()),
         "/v1/completions": ("The continuation of a prompt", text_schema()),
+        "/v1/responses": (
+            "The answer to a conversation",
+            body_schema(RESPONSES_TABLE, FIELDS | RESPONSE_FIELDS),
+        ),
         MESSAGES_PATH: (
             "The next message of a chat, in Anthropic's shape",
             body_schema(MESSAGES_TABLE, FIELDS | MESSAGE_FIELDS),

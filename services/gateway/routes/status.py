@@ -5,7 +5,8 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.answer.messages.content import ID_PREFIX
+from services.gateway.answer.messages.content import ID_PREFIX as MESSAGE_PREFIX
+from services.gateway.answer.responses.response_object import ID_PREFIX as RESPONSE_PREFIX
 from services.gateway.answer.shape import ChatShape, TextShape
 from services.gateway.http.api_keys import may_see
 from services.gateway.http.errors import error_response, json_response
@@ -14,6 +15,8 @@ from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from services.gateway.routes.owner_door import OwnerDoor
 from shared.errors import OverloadedError, RequestError
 
+PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix, MESSAGE_PREFIX, RESPONSE_PREFIX)
+"""of answers' ids"""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RETRY_AFTER_S = 1.0
 """how soon it is worth asking again whether the gateway is ready"""
@@ -67,7 +70,7 @@ class StatusRoutes:
     async def receipt(self, request: Request) -> Response:
         """By request id, or by the id of an answer's body."""
         rid: str = request.path_params["rid"]
-        for prefix in (ChatShape.id_prefix, TextShape.id_prefix, ID_PREFIX):
+        for prefix in PREFIXES:
             rid = rid.removeprefix(prefix)
         receipt = self._door.receipt(rid)
         if receipt is None or not may_see(request.scope, receipt["tenant"]):

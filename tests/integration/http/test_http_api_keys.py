@@ -30,7 +30,7 @@ KEYS = {"key-of-a": "team-a", "other-key-of-a": "team-a", "key-of-b": "team-b"}
 A, B = ({"authorization": f"Bearer {key}"} for key in ("key-of-a", "key-of-b"))
 OPEN_PATHS = ("/health", "/ping", "/ready", "/version", "/docs", "/openapi.json")
 GUARDED_GETS = ("/v1/models", "/v1/models/m", "/metrics", "/v1/baton/status")
-GUARDED_POSTS = (CHAT, "/v1/completions", "/tokenize", "/detokenize")
+GUARDED_POSTS = (CHAT, "/v1/completions", "/v1/responses", "/tokenize", "/detokenize")
 
 
 def entry(key: str, tenant: str) -> str:

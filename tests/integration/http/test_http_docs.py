@@ -10,16 +10,32 @@ import pytest
 
 from services.gateway.prompt.field_tables import READERS, TABLES, FieldTable
 from services.gateway.prompt.shapes.messages import MESSAGES_READERS, MESSAGES_TABLE
+from services.gateway.prompt.shapes.responses import RESPONSES_READERS, RESPONSES_TABLE
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
 from services.gateway.routes.openapi import FIELDS, body_schema, chat_schema, text_schema
+from services.gateway.routes.response_schema import RESPONSE_FIELDS
 from shared.errors import RequestError
-from tests.support.cases.http_bodies import CHAT, MESSAGES, TEXT, chat_body, message_body, text_body
+from tests.support.cases.http_bodies import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    chat_body,
+    message_body,
+    response_body,
+    text_body,
+)
 
 pytestmark = pytest.mark.anyio
 
 APIS: dict[str, tuple[FieldTable, dict[str, Any], dict[str, Any]]] = {
     "chat": (TABLES["chat"], chat_schema(), chat_body()),
     "text": (TABLES["text"], text_schema(), text_body()),
+    "responses": (
+        RESPONSES_TABLE,
+        body_schema(RESPONSES_TABLE, FIELDS | RESPONSE_FIELDS),
+        response_body(),
+    ),
     "messages": (
         MESSAGES_TABLE,
         body_schema(MESSAGES_TABLE, FIELDS | MESSAGE_FIELDS),
@@ -36,6 +52,7 @@ LOOSE = {
     *("tools", "tool_choice", "logit_bias", "guided_json", "chat_template_kwargs"),
     *("regex", "ebnf", "guided_regex", "guided_grammar"),
     *("output_config", "system", "thinking"),
+    *("input", "reasoning", "text"),
 }
 """fields with rules that no short schema says: what the readers take must be allowed there, not
 the other way round"""
@@ -43,7 +60,8 @@ the other way round"""
 
 async def test_every_path_of_the_description_answers(client: httpx.AsyncClient) -> None:
     description = (await client.get("/openapi.json")).json()
-    assert {CHAT, TEXT, MESSAGES, "/tokenize", "/v1/models", "/docs"} <= set(description["paths"])
+    known = {CHAT, TEXT, MESSAGES, RESPONSES, "/tokenize", "/v1/models", "/docs"}
+    assert known <= set(description["paths"])
     for path, methods in description["paths"].items():
         (method,) = methods
         response = await client.request(method, path.replace("{name}", "x"), json={})
@@ -72,6 +90,7 @@ def test_what_the_description_allows_is_what_is_read(api: str) -> None:
 def test_every_field_that_is_described_is_read() -> None:
     assert set(FIELDS) == set(READERS["chat"]) | set(READERS["text"])
     assert set(MESSAGE_FIELDS) <= set(MESSAGES_READERS)
+    assert set(RESPONSE_FIELDS) <= set(RESPONSES_READERS)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -86,5 +105,5 @@ async def test_the_page_needs_nobody_else(client: httpx.AsyncClient) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert not re.search(r"(?i)<script|<link|<img|<iframe|\bsrc=|href=|@import|url\(|//", page.text)
-    for name in FIELDS | MESSAGE_FIELDS:
+    for name in FIELDS | MESSAGE_FIELDS | RESPONSE_FIELDS:
         assert f"<code>{name}</code>" in page.text

@@ -65,7 +65,7 @@ async def test_errors_are_the_client_s_own(app: ServedApp, api: openai.AsyncOpen
         await api.completions.create(model=MODEL_NAME, prompt="hi", temperature=9)
     assert caught.value.param == "temperature"
     with pytest.raises(openai.NotFoundError):
-        await api.responses.create(model=MODEL_NAME, input="hi")
+        await api.embeddings.create(model=MODEL_NAME, input="hi")
     app.door.script = lambda _: [delta((70,)), AttemptError("lost", code="worker_lost")]
     stream = await api.completions.create(model=MODEL_NAME, prompt="hi", stream=True)
     with pytest.raises(openai.APIError, match="lost"):

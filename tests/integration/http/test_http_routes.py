@@ -71,8 +71,8 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
         for path in gets.partition("GET goes to ")[2].split(", "):
             assert (await client.post(path, json={})).status_code == 405
         assert posts == (
-            "/v1/chat/completions, /v1/completions, /v1/messages, /v1/messages/count_tokens, "
-            "/tokenize, /detokenize"
+            "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+            "/v1/messages/count_tokens, /tokenize, /detokenize"
         )
         assert "/v1/models, " in gets
         assert "/docs, " in gets

@@ -9,6 +9,7 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
+RESPONSES = "/v1/responses"
 
 
 def chat_body(content: Any = "hello", **fields: Any) -> dict[str, Any]:
@@ -24,6 +25,11 @@ def message_body(content: Any = "hello", **fields: Any) -> dict[str, Any]:
     """In Anthropic's shape."""
     messages = [{"role": "user", "content": content}]
     return {"model": MODEL_NAME, "max_tokens": 256, "messages": messages, **fields}
+
+
+def response_body(content: Any = "hello", **fields: Any) -> dict[str, Any]:
+    """In the shape of OpenAI's responses."""
+    return {"model": MODEL_NAME, "input": content, **fields}
 
 
 def events_of(body: str) -> list[Any]:

@@ -9,8 +9,8 @@ from services.gateway.answer.messages.content import (
     message_id,
     message_usage,
     opened_block,
-    taken_parts,
 )
+from services.gateway.answer.parted_text import taken_parts
 from services.gateway.parts.part import (
     CallArguments,
     CallEnd,

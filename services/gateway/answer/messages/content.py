@@ -9,10 +9,8 @@ from services.gateway.answer.ending import Ending
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.parts.part import (
     CallStart,
-    ContentPart,
     Part,
     ReasoningPart,
-    joined,
 )
 
 ID_PREFIX = "msg_"
@@ -43,13 +41,6 @@ def message_ending(ending: Ending) -> dict[str, str | None]:
     if isinstance(ending.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": ending.stop_reason}
     return {"stop_reason": _REASONS[ending.reason], "stop_sequence": None}
-
-
-def taken_parts(text: ChoiceText, shown: str) -> list[Part]:
-    """The parts that came with the last tokens; `shown` is their text where that is all."""
-    if isinstance(text, PartedText):
-        return joined(text.take_parts())
-    return [ContentPart(shown)] if shown else []
 
 
 def opened_block(part: Part, text: ChoiceText) -> dict[str, Any]:

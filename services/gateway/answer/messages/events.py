@@ -15,8 +15,8 @@ from services.gateway.answer.messages.content import (
     message_id,
     message_usage,
     opened_block,
-    taken_parts,
 )
+from services.gateway.answer.parted_text import taken_parts
 from services.gateway.answer.sse import COMMENT
 from services.gateway.http.errors import error_body, error_status
 from services.gateway.http.message_errors import message_error

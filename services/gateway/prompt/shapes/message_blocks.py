@@ -6,26 +6,18 @@ and `citations`, are left out.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from services.gateway.fields.client_text import shown
 from services.gateway.fields.readers import invalid, text
-from services.gateway.prompt.messages import MAX_CALLS, MAX_MESSAGES, Message, read_call_id
+from services.gateway.prompt.messages import MAX_CALLS, Message, read_call_id
 from services.gateway.prompt.shapes.message_tools import read_tool_name
+from services.gateway.prompt.shapes.turns import Turns
 from shared.errors import RequestError
 
 ROLES = ("user", "assistant", "system")
 Block = tuple[dict[str, Any], str]
 """and what the client calls it"""
-
-
-@dataclass(frozen=True)
-class Turns:
-    """The messages of a chat, and what the client calls the place of each."""
-
-    messages: tuple[Message, ...]
-    places: tuple[str, ...]
 
 
 def read_turns(value: Any, param: str) -> Turns:
@@ -37,12 +29,6 @@ def read_turns(value: Any, param: str) -> Turns:
         for index, item in enumerate(value)
         for message in _messages(item, f"{param}[{index}]")
     ]
-    if len(turns) > MAX_MESSAGES:
-        raise RequestError(
-            f"{param}: more than {MAX_MESSAGES} messages and results of tools",
-            code="too_many_messages",
-            param=param,
-        )
     if value[-1]["role"] == "assistant":
         raise RequestError(
             f"{param}: the last one must be the user's; an answer that the client began is not "
@@ -50,7 +36,7 @@ def read_turns(value: Any, param: str) -> Turns:
             code="unsupported_parameter",
             param=param,
         )
-    return Turns(tuple(message for message, _ in turns), tuple(place for _, place in turns))
+    return Turns.of(turns, param)
 
 
 def read_system(value: Any, param: str) -> str:

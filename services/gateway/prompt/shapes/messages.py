@@ -13,12 +13,13 @@ from services.gateway.prompt.request_fields import (
     parsed_request,
     read_fields,
 )
-from services.gateway.prompt.shapes.message_blocks import Turns, read_system, read_turns
+from services.gateway.prompt.shapes.message_blocks import read_system, read_turns
 from services.gateway.prompt.shapes.message_tools import (
     MessageToolChoice,
     read_message_tool_choice,
     read_message_tools,
 )
+from services.gateway.prompt.shapes.turns import Turns
 from services.gateway.prompt.template_values import read_effort
 from shared.errors import RequestError
 from shared.grammar import source
@@ -124,11 +125,9 @@ def parse_counted(body: Mapping[str, Any], *, refuse_unknown: bool) -> ParsedReq
 
 def _parsed(given: Mapping[str, Any], ignored: tuple[str, ...]) -> ParsedRequest:
     fields = {name: given[name] for name in _SAME if name in given}
-    turns: Turns = given["messages"]
-    system: str = given.get("system", "")
-    first = ({"role": "system", "content": system},) if system else ()
-    fields["messages"] = (*first, *turns.messages)
-    places = ("system",) * len(first) + turns.places
+    said: Turns = given["messages"]
+    turns = said.after_system(given.get("system", ""), "system")
+    fields["messages"] = turns.messages
     if "stop_sequences" in given:
         fields["stop"] = given["stop_sequences"]
     if "tool_choice" in given:
@@ -141,7 +140,7 @@ def _parsed(given: Mapping[str, Any], ignored: tuple[str, ...]) -> ParsedRequest
     if "output_config" in given:
         config: OutputConfig = given["output_config"]
         fields |= {"reasoning_effort": config.effort, GRAMMAR: config.grammar}
-    names = ClientNames(grammar=GRAMMAR, effort=EFFORT, places=places)
+    names = ClientNames(grammar=GRAMMAR, effort=EFFORT, places=turns.places)
     return parsed_request(fields, "chat", names, ignored)
 
 

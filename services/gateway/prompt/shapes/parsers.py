@@ -6,8 +6,9 @@ from typing import Any, Literal, Protocol
 
 from services.gateway.prompt.request_fields import ParsedRequest, parse_request
 from services.gateway.prompt.shapes.messages import parse_messages
+from services.gateway.prompt.shapes.responses import parse_responses
 
-Api = Literal["chat", "text", "messages"]
+Api = Literal["chat", "text", "messages", "responses"]
 """an endpoint of clients that generates"""
 
 
@@ -22,4 +23,5 @@ PARSERS: dict[Api, Parser] = {
     "chat": partial(parse_request, endpoint="chat"),
     "text": partial(parse_request, endpoint="text"),
     "messages": parse_messages,
+    "responses": parse_responses,
 }

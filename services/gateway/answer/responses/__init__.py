@@ -1,0 +1,1 @@
+"""Answers in the shape of OpenAI's responses."""
