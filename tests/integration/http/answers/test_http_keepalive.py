@@ -15,13 +15,16 @@ from tokenizers import Tokenizer
 from services.gateway.answer.sse import COMMENT
 from services.gateway.owner.generation import GenerateRequest
 from shared.errors import AttemptError, BatonError, OverloadedError
+from tests.integration.http.shapes.response_events import response_of
 from tests.support.cases.http_bodies import (
     CHAT,
     MESSAGES,
+    RESPONSES,
     chat_body,
     events_of,
     message_body,
     named_events_of,
+    response_body,
     text_of,
 )
 from tests.support.fakes.served_app import ServedApp, Step, delta, serve_app
@@ -96,6 +99,17 @@ async def test_a_message_that_fails_before_it_begins(
     assert response.status_code == 200
     (event,) = named_events_of(response.text)
     assert event["error"]["type"] == "timeout_error"
+
+
+async def test_a_response_that_fails_before_it_begins(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    """Readers want response.created before any other event; comments they skip."""
+    wait_before(app, 0, AttemptError("it took too long", code="timeout", status=504))
+    response = await client.post(RESPONSES, json=response_body(stream=True))
+    assert MARK in response.text
+    failed = response_of(named_events_of(response.text))
+    assert failed["error"] == {"code": "timeout", "message": "it took too long"}
 
 
 async def test_a_stream_that_flows_gets_none(app: ServedApp, client: httpx.AsyncClient) -> None:

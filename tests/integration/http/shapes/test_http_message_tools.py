@@ -108,6 +108,20 @@ async def test_a_round_trip_is_the_chat_s(app: ServedApp, client: httpx.AsyncCli
     assert counted.json() == {"input_tokens": len(ours.prompt_ids)}
 
 
+async def test_blocks_keep_their_order(app: ServedApp, client: httpx.AsyncClient) -> None:
+    """Texts around results are messages of their own."""
+    user = ROUND_TRIP[2]
+    before = {"type": "text", "text": "Well:"}
+    results = [{**user, "content": [before, *user["content"]]}]
+    body = message_body(tools=[TOOL]) | {"messages": [*ROUND_TRIP[:2], *results]}
+    await both(client, body)
+    messages = [*CALL_MESSAGES[:2], {"role": "user", "content": "Well:"}, *CALL_MESSAGES[2:]]
+    chat = chat_body(tools=[WEATHER]) | {"messages": messages}
+    assert (await client.post(CHAT, json=chat)).is_success
+    ours, _, theirs = app.door.requests
+    assert ours.prompt_ids == theirs.prompt_ids
+
+
 async def test_an_answer_with_a_call_can_be_sent_back(
     app: ServedApp, client: httpx.AsyncClient
 ) -> None:

@@ -150,7 +150,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "input[1]: the model's chat template knows no tools",
     ),
     "long": (
-        {"input": "long " * 3000},
+        {"input": "long " * 5000},
         "input",
         "This model's maximum context length is 512 tokens. However, your input resulted in",
     ),
