@@ -83,13 +83,18 @@ def ports_exist(release: Release) -> Iterator[str]:
 
 
 def services_exist(release: Release) -> Iterator[str]:
-    """What Ingress and `helm test` call by name is there, with that port."""
+    """What Ingress, HTTPRoute and `helm test` call by name is there, with that port."""
     services = {o["metadata"]["name"]: o["spec"]["ports"] for o in release.of_kind("Service")}
     for item in release.of_kind("Ingress"):
         for path in item["spec"]["rules"][0]["http"]["paths"]:
             backend = path["backend"]["service"]
             names = [port["name"] for port in services.get(backend["name"], [])]
             if backend["port"]["name"] not in names:
+                yield f"{_name(item)} leads nowhere"
+    for item in release.of_kind("HTTPRoute"):
+        for backend in item["spec"]["rules"][0]["backendRefs"]:
+            numbers = [port["port"] for port in services.get(backend["name"], [])]
+            if backend["port"] not in numbers:
                 yield f"{_name(item)} leads nowhere"
     url = dict(release.pods())["test"]["spec"]["containers"][0]["args"][1]
     if url not in [f"http://{name}:{ports[0]['port']}" for name, ports in services.items()]:

@@ -117,6 +117,10 @@ MUTANTS: list[tuple[str, Change]] = [
         ].update(name="web"),
     ),
     (
+        "services_exist",
+        lambda r: r.of_kind("HTTPRoute")[0]["spec"]["rules"][0]["backendRefs"][0].update(port=1),
+    ),
+    (
         "monitors_and_spreads_match_labels",
         lambda r: r.of_kind("ServiceMonitor")[0]["spec"]["selector"]["matchLabels"].update(a="b"),
     ),
@@ -283,11 +287,17 @@ def test_nobody_in_the_cluster_reaches_the_admin_port_by_default(
     assert 8001 not in [port["port"] for ports in services for port in ports]
 
 
-def test_the_ingress_publishes_what_clients_call_and_nothing_else(
-    releases: dict[str, Release],
+@pytest.mark.parametrize("kind", ["Ingress", "HTTPRoute"])
+def test_what_clients_call_is_published_and_nothing_else(
+    releases: dict[str, Release], kind: str
 ) -> None:
-    (rule,) = releases["everything"].of_kind("Ingress")[0]["spec"]["rules"]
-    prefixes = [path["path"].strip("/").split("/") for path in rule["http"]["paths"]]
+    (rule,) = releases["everything"].of_kind(kind)[0]["spec"]["rules"]
+    paths = (
+        [path["path"] for path in rule["http"]["paths"]]
+        if kind == "Ingress"
+        else [match["path"]["value"] for match in rule["matches"]]
+    )
+    prefixes = [path.strip("/").split("/") for path in paths]
 
     def published(path: str) -> bool:
         parts = path.strip("/").split("/")

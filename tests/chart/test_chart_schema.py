@@ -65,6 +65,8 @@ BAD = [
     (put("image.engine.digest", "latest"), "/image/engine/digest"),
     (put("image.engine.pullPolicy", "always"), "/image/engine/pullPolicy"),
     (put("ingress.enabled", True), "/ingress/host"),
+    (put("httpRoute.enabled", True), "/httpRoute/parentRefs"),
+    (put("httpRoute.timeouts", {"request": "long"}), "/httpRoute/timeouts/request"),
     (put("decode.extraEnv", [{"name": "BATON_MODEL", "value": "x"}]), "/decode/extraEnv/0/name"),
     (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "'nvidia.com/gpu'"),
     (put("security.runAsUser", 0), "/security/runAsUser"),

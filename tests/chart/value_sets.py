@@ -189,6 +189,12 @@ EVERYTHING: Values = {
         "tlsSecret": "tls",
         "annotations": {"nginx.ingress.kubernetes.io/proxy-buffering": "off"},
     },
+    "httpRoute": {
+        "enabled": True,
+        "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}],
+        "hostnames": ["llm.example"],
+        "timeouts": {"request": "0s"},
+    },
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "podMonitor": {"enabled": True},
