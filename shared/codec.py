@@ -1,8 +1,11 @@
 """Frozen dataclasses to msgpack and back, every field checked on the way in.
 
 A message is the array `[name, field, field, ...]` in the order of its dataclass fields. No
-extension types, string keys only, never pickle: what is not exactly one of the listed
-messages is a ProtocolError that names the bad field.
+extension types, string keys only, never pickle: what is not one of the listed messages is a
+ProtocolError that names the bad field.
+
+Another release may have more fields or fewer, at the end of a message or of what is in it: those
+that are not known here are ignored, and those that are missing have their defaults.
 
 What comes once per token is a NamedTuple, which is several times cheaper to make. Long runs of
 token ids are packed, 4 bytes each.
@@ -17,14 +20,14 @@ import types
 import typing
 from array import array
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from sys import intern
 from typing import Annotated, Any, Literal
 
 import msgpack
 
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, UnknownMessageError
 
 PackedIds = Annotated[tuple[int, ...], "packed"]
 """token ids that travel as little-endian uint32; OverflowError from `encode` beyond that"""
@@ -52,7 +55,7 @@ class Codec:
         return body
 
     def decode(self, body: bytes | memoryview) -> Any:
-        """The message in a frame body."""
+        """The message in a frame body. UnknownMessageError if its kind is not listed."""
         try:
             parts = msgpack.unpackb(
                 body,
@@ -67,7 +70,7 @@ class Codec:
             raise ProtocolError("a frame is an array that starts with the message's name")
         kind = self._by_name.get(parts[0])
         if kind is None:
-            raise ProtocolError(f"unknown message {parts[0][:40]!r}")
+            raise UnknownMessageError(f"unknown message {parts[0][:40]!r}")
         try:
             return _reader(kind)(parts[1:])
         except _MisfitError as misfit:
@@ -88,22 +91,33 @@ def to_plain(value: Any) -> Any:
 
 def _plain_fields(message: Any) -> list[Any]:
     kind = message.__class__
-    plain = [to_plain(getattr(message, name)) for name in _field_names(kind)]
+    plain = [to_plain(getattr(message, name)) for name in field_names(kind)]
     for at in _packed_fields(kind):
         plain[at] = _pack(plain[at])
     return plain
 
 
 @cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Of a dataclass or a named tuple, in the order in which they travel."""
+    if is_dataclass(kind):
+        return tuple(item.name for item in fields(kind))
+    return tuple(kind._fields)
+
+
+def num_defaults(kind: Any) -> int:
+    """How many fields of a dataclass or a named tuple have a default; they are its last ones."""
+    if is_dataclass(kind):
+        defaults = ((item.default, item.default_factory) for item in fields(kind))
+        return sum(default != (MISSING, MISSING) for default in defaults)
+    return len(kind._field_defaults)
 
 
 @cache
 def _packed_fields(kind: Any) -> tuple[int, ...]:
     """Places of the fields that are PackedIds."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple(at for at, name in enumerate(_field_names(kind)) if hints[name] == PackedIds)
+    return tuple(at for at, name in enumerate(field_names(kind)) if hints[name] == PackedIds)
 
 
 def _pack(token_ids: tuple[int, ...]) -> bytes:
@@ -168,23 +182,23 @@ def _reader(hint: Any) -> Reader:
     }
     if origin in by_origin:
         return by_origin[origin](args)
-    if is_dataclass(hint):
-        return _fields_reader(_field_names(typing.cast(type, hint)), hint)
-    if isinstance(hint, type) and issubclass(hint, tuple):
-        return _fields_reader(hint._fields, hint)  # type: ignore[attr-defined]
+    if is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, tuple)):
+        return _fields_reader(hint)
     return _scalar_reader(hint)
 
 
-def _fields_reader(names: tuple[str, ...], kind: Any) -> Reader:
+def _fields_reader(kind: Any) -> Reader:
+    names = field_names(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
     readers = tuple(_reader(hints[name]) for name in names)
+    num_needed = len(names) - num_defaults(kind)
 
     def read(value: Any) -> Any:
-        if type(value) is not list or len(value) != len(readers):
-            raise _MisfitError(f"expected {len(readers)} fields")
+        if type(value) is not list or len(value) < num_needed:
+            raise _MisfitError(f"expected at least {num_needed} fields")
         done: list[Any] = []
         try:
-            for read_field, item in zip(readers, value, strict=True):
+            for read_field, item in zip(readers, value, strict=False):
                 done.append(read_field(item))
         except _MisfitError as misfit:
             raise misfit.within(names[len(done)]) from None

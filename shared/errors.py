@@ -12,6 +12,7 @@ BatonError
  |   +- OffGrammarError    an output cannot go on by it here; another attempt may
  +- ProtocolError          a peer sent what the wire format does not allow
  |   +- OtherPeerError     another peer answers at the address
+ |   +- UnknownMessageError  a kind of message that this release does not know
  +- OutOfBlocksError       the KV pool has no free block
  +- StateUnavailableError  Redis does not answer
  |   +- StateRefusedError  it answers and does not write (out of memory, read only): nothing is done
@@ -98,6 +99,10 @@ class ProtocolError(BatonError):
 
 
 class OtherPeerError(ProtocolError):
+    pass
+
+
+class UnknownMessageError(ProtocolError):
     pass
 
 

@@ -1,14 +1,16 @@
 """The words gateway and workers say to each other, and their encoding.
 
-A link begins with the bytes of `shared.challenge`. Then the worker says HELLO, and the gateway
-after it, if it has reached the worker it looked for. A frame is a 4-byte big-endian length and the
-message as `shared.codec` encodes it. A peer that sends anything else gets its link closed.
+A link begins with the bytes of `shared.challenge`, which also settle the version. Then the worker
+says HELLO, and the gateway after it, if it has reached the worker it looked for. A frame is a
+4-byte big-endian length and the message as `shared.codec` encodes it. A kind of message that the
+receiver does not know is skipped; a peer that sends anything else gets its link closed.
 
 Every message about a request carries its attempt, (rid, epoch). An epoch names one prefill
 incarnation and one decode incarnation, once; a receiver ignores any epoch but its current one.
 What is to be computed for an attempt is its `Work`, which ASSIGN and RECEIVE carry and the
 engine's sequence embeds: what a worker must know of a request is a field of `Work`, or of its
-`Sampling` if it changes the choice of tokens. Any change of a message is a new version.
+`Sampling` if it changes the choice of tokens. CONTRIBUTING.md says which change of a message is a
+new version; one number counts those of links, of KV pulls and of the challenge.
 
 Version history
     1  first version
@@ -18,16 +20,19 @@ Version history
     3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
     4  a load says what the worker's steps take
     5  a transfer address names a port and a socket
+    6  both ends name the versions they speak, fields may be added; HELLO and the frames of pulls,
+       which had a count of their own, name none
 """
 
 import typing
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from shared.challenge import Versions
 from shared.codec import Codec, PackedIds
 from shared.transfer_address import NOWHERE, TransferAddress
 
-VERSION = 5
+SPOKEN = Versions(oldest=6, newest=6)
 MAX_HELLO_BYTES = 64 * 2**10
 """of a frame before HELLO"""
 MAX_FRAME_BYTES = 8 * 2**20
@@ -190,7 +195,6 @@ class Span:
 class Hello:
     """First frame in each direction. The worker's names itself; the gateway's names what lives."""
 
-    version: int
     role: Literal["gateway", "prefill", "decode"]
     incarnation: str
     """worker or gateway id, a dot, and a 128-bit boot nonce in hex"""
@@ -382,6 +386,6 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes) -> Message:
-    """The message in a frame body; ProtocolError if it is not exactly one of ours."""
+    """The message in a frame body; ProtocolError if it is none of ours."""
     message: Message = CODEC.decode(body)
     return message

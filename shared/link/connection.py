@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
 from shared.codec import Codec
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, UnknownMessageError
 from shared.frames import LENGTH, framed, next_body
 from shared.protocol import CODEC, MAX_FRAME_BYTES
 from shared.repeats import Repeats
@@ -20,15 +20,17 @@ MAX_UNSENT_BYTES = 64 * 2**20
 
 _closed = Repeats()
 """of this process: a peer that dials again and again must not fill its log"""
+_skipped = Repeats()
+"""of this process: a newer release may say so once a step"""
 
 
 class Connection(asyncio.Protocol):
     """Splits the byte stream into messages of `codec`. Callbacks run on the event loop.
 
     With a `challenge` both ends prove that they know the cell secret before anything else;
-    `on_made` is called after it. `on_message` may raise: ProtocolError closes the connection like
-    a malformed frame, anything else too and is logged. `on_lost` is called exactly once, after
-    the last message.
+    `on_made` is called after it. A message of a kind that `codec` does not know is skipped.
+    `on_message` may raise: ProtocolError closes the connection like a malformed frame, anything
+    else too and is logged. `on_lost` is called exactly once, after the last message.
     """
 
     def __init__(
@@ -88,6 +90,11 @@ class Connection(asyncio.Protocol):
         self._on_lost(self, self._failure or exc)
 
     @property
+    def version(self) -> int:
+        """Of the protocol, as the challenge settled it; 0 without one."""
+        return self._challenge.version if self._challenge is not None else 0
+
+    @property
     def closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
@@ -140,7 +147,17 @@ class Connection(asyncio.Protocol):
             body = next_body(buffer, start, self.max_frame_bytes)
             if body is None:
                 break
-            self._on_message(self, self._codec.decode(body))
             start += LENGTH.size + len(body)
+            try:
+                message = self._codec.decode(body)
+            except UnknownMessageError as error:
+                _skip(error)
+            else:
+                self._on_message(self, message)
         if start:
             del buffer[:start]
+
+
+def _skip(error: UnknownMessageError) -> None:
+    if count := _skipped.due("message"):
+        logger.info("a peer of a newer release? %s is skipped (%d so far)", error, count)

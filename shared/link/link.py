@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared.challenge import Challenge
 from shared.errors import OtherPeerError, PeerLostError, ProtocolError
 from shared.link.connection import Connection
-from shared.protocol import MAX_FRAME_BYTES, MAX_HELLO_BYTES, VERSION, Hello, Message
+from shared.protocol import MAX_FRAME_BYTES, MAX_HELLO_BYTES, SPOKEN, Hello, Message
 
 DIAL_TIMEOUT_S = 5.0
 
@@ -45,9 +45,9 @@ class Link:
 
         PeerLostError when nothing answers in time or hangs up first; OtherPeerError when another
         peer answers, which is then told nothing; ProtocolError when the peer has another cell
-        secret, speaks another version or is not a worker."""
+        secret, no version in common or is not a worker."""
         link = cls(hello, on_message, on_closed)
-        challenge = Challenge(cell_secret, "link", VERSION, dials=True)
+        challenge = Challenge(cell_secret, "link", SPOKEN, dials=True)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -69,6 +69,12 @@ class Link:
     def peer(self) -> Hello:
         """The worker's HELLO."""
         return self._peer.result()
+
+    @property
+    def version(self) -> int:
+        """Of the protocol that is spoken here: what a newer one added is not understood there."""
+        assert self._connection is not None
+        return self._connection.version
 
     @property
     def closed(self) -> bool:

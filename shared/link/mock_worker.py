@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shared.protocol import (
-    VERSION,
     Assign,
     Attempt,
     Cancel,
@@ -58,7 +57,7 @@ class MockWorker:
 
     def hello(self) -> Hello:
         address = TransferAddress("127.0.0.1:1" if self.role == "prefill" else "")
-        return Hello(VERSION, self.role, self.incarnation, self._pool, (), self._load(), address)
+        return Hello(self.role, self.incarnation, self._pool, (), self._load(), address)
 
     def receive(self, message: Message, send: Send) -> None:
         """A message of the gateway that `send` answers."""

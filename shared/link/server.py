@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shared.challenge import Challenge
 from shared.errors import ProtocolError
 from shared.link.connection import Connection
-from shared.protocol import MAX_HELLO_BYTES, VERSION, WORKER_CODEC, Hello, Message
+from shared.protocol import MAX_HELLO_BYTES, SPOKEN, WORKER_CODEC, Hello, Message
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class LinkServer:
     """Listens for gateways. Callbacks run on the event loop.
 
     `hello()` is asked at each connection, so that it can carry the current load. A peer with
-    another cell secret, version or pool, or that looks for another incarnation, is hung up on
-    before `on_open`, which may refuse it too: with ProtocolError. A gateway that dials again loses
-    its former link. `max_frame_bytes`: of a frame after HELLO.
+    another cell secret or pool, without a common version, or that looks for another incarnation,
+    is hung up on before `on_open`, which may refuse it too: with ProtocolError. A gateway that
+    dials again loses its former link. `max_frame_bytes`: of a frame after HELLO.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LinkServer:
             await connection.lost
 
     def _accept(self) -> Connection:
-        challenge = Challenge(self._cell_secret, "link", VERSION, dials=False)
+        challenge = Challenge(self._cell_secret, "link", SPOKEN, dials=False)
         connection = Connection(
             self._receive, self._lose, self._greet, WORKER_CODEC, challenge=challenge
         )
@@ -133,8 +133,6 @@ class LinkServer:
 
     def _check(self, hello: Hello) -> None:
         own = self._hello()
-        if hello.version != VERSION:
-            raise ProtocolError(f"gateway speaks version {hello.version}, this is {VERSION}")
         if hello.pool != own.pool:
             raise ProtocolError("gateway serves another model or KV layout")
         if hello.to != own.incarnation:

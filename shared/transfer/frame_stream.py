@@ -12,12 +12,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any
 
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError
-from shared.errors import CorruptPieceError, PeerLostError, ProtocolError
+from shared.errors import (
+    CorruptPieceError,
+    PeerLostError,
+    ProtocolError,
+    UnknownMessageError,
+)
 from shared.sockets import keep_responsive
 from shared.transfer.frames import (
     MAX_HEADER_BYTES,
     PREFIX_BYTES,
     Frame,
+    Prefix,
     decode_header,
     decode_prefix,
     encode,
@@ -84,21 +90,18 @@ class FrameStream:
             yield self._send_views
 
     async def receive(self) -> tuple[Frame, int]:
-        """The next frame and the bytes of its payload, which the caller must take next.
+        """The next frame and the bytes of its payload, which the caller must take next. A kind that
+        is not known here is skipped, if it has no payload.
 
         CorruptPieceError on damage, ProtocolError on what the format does not allow.
         """
-        head = bytearray(PREFIX_BYTES)
-        await self.receive_into([memoryview(head)])
-        prefix = decode_prefix(head)
-        if prefix.sequence != self._num_received:
-            raise CorruptPieceError("a frame is missing, doubled or out of turn")
-        self._num_received += 1
-        if prefix.header_bytes > self.max_header_bytes:
-            raise CorruptPieceError(f"a header of {prefix.header_bytes} bytes is over the limit")
-        header = bytearray(prefix.header_bytes)
-        await self.receive_into([memoryview(header)])
-        return decode_header(prefix, header), prefix.payload_bytes
+        while True:
+            prefix, header = await self._receive_head()
+            try:
+                return decode_header(prefix, header), prefix.payload_bytes
+            except UnknownMessageError:
+                if prefix.payload_bytes:
+                    raise
 
     async def receive_into(self, views: Iterable[memoryview], moved: Moved | None = None) -> None:
         """Fill the views in order. When it returns or raises, nothing writes to them any more:
@@ -187,6 +190,19 @@ class FrameStream:
         """The task owns the stream. A `finally` inside it would not do: a task that is cancelled
         before its first turn never enters it."""
         task.add_done_callback(lambda _: self.close())
+
+    async def _receive_head(self) -> tuple[Prefix, bytearray]:
+        head = bytearray(PREFIX_BYTES)
+        await self.receive_into([memoryview(head)])
+        prefix = decode_prefix(head)
+        if prefix.sequence != self._num_received:
+            raise CorruptPieceError("a frame is missing, doubled or out of turn")
+        self._num_received += 1
+        if prefix.header_bytes > self.max_header_bytes:
+            raise CorruptPieceError(f"a header of {prefix.header_bytes} bytes is over the limit")
+        header = bytearray(prefix.header_bytes)
+        await self.receive_into([memoryview(header)])
+        return prefix, header
 
     def _head(self, frame: Frame, payload_bytes: int) -> memoryview:
         head = encode(frame, self._num_sent, payload_bytes)

@@ -1,7 +1,7 @@
 """What decode and prefill say on a pull connection, and its bytes.
 
-    prefix   magic, version, sequence number, header length, payload length, CRC-32 of the
-             header, CRC-32 of the prefix itself            30 bytes, big-endian
+    prefix   magic, sequence number, header length, payload length, CRC-32 of the header,
+             CRC-32 of the prefix itself                    28 bytes, big-endian
     header   one message of this module, as `shared.codec` encodes it
     payload  the blocks' bytes in the order asked for; only after Blocks
 
@@ -15,14 +15,7 @@ asked for.
 
 Columns travel as packed little-endian integers, so that a frame's length depends on the number of
 blocks and not on their ids: block ids u32, generations u64, digests u64 with the groups of a block
-side by side.
-
-Version history
-    1  first version
-    2  OPEN carries an attempt as one field
-    3  OPEN says what the connection is for; POOL
-    4  blocks by layer group: WATERMARK, READ and BLOCKS name groups, digests are per group
-    5  POOL says what a probe of it reads
+side by side. `shared.protocol` counts the versions.
 """
 
 import struct
@@ -37,7 +30,6 @@ from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_wo
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.manifest import Tags
 
-VERSION = 5
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
 """at most 76 bytes per block in a Seal: 220,000 blocks in one sequence"""
@@ -182,7 +174,7 @@ Frame = (
 
 CODEC = Codec(typing.get_args(Frame))
 
-_FIELDS = struct.Struct(">4sHIIQI")
+_FIELDS = struct.Struct(">4sIIQI")
 _CRC = struct.Struct(">I")
 PREFIX_BYTES = _FIELDS.size + _CRC.size
 
@@ -200,18 +192,18 @@ class Prefix:
 def encode(frame: Frame, sequence: int, payload_bytes: int = 0) -> bytes:
     """Prefix and header of a frame; its payload is sent after them."""
     header = CODEC.encode(frame)
-    fields = _FIELDS.pack(MAGIC, VERSION, sequence, len(header), payload_bytes, zlib.crc32(header))
+    fields = _FIELDS.pack(MAGIC, sequence, len(header), payload_bytes, zlib.crc32(header))
     return fields + _CRC.pack(zlib.crc32(fields)) + header
 
 
 def decode_prefix(prefix: bytes | bytearray) -> Prefix:
-    """CorruptPieceError on damage, ProtocolError on another version."""
+    """CorruptPieceError on damage, ProtocolError on what is no frame."""
     fields = prefix[: _FIELDS.size]
     if _CRC.unpack_from(prefix, _FIELDS.size) != (zlib.crc32(fields),):
         raise CorruptPieceError("a frame's prefix is damaged")
-    magic, version, sequence, header_bytes, payload_bytes, header_crc = _FIELDS.unpack(fields)
-    if magic != MAGIC or version != VERSION:
-        raise ProtocolError(f"the peer speaks version {version} of the transfer, this is {VERSION}")
+    magic, sequence, header_bytes, payload_bytes, header_crc = _FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise ProtocolError("the peer sends something other than frames")
     return Prefix(sequence, header_bytes, payload_bytes, header_crc)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from shared.challenge import Challenge, ChallengeError
 from shared.errors import PeerLostError
-from shared.protocol import VERSION
+from shared.protocol import SPOKEN
 from shared.repeats import Repeats
 from shared.tasks import Tasks
 from shared.transfer.blocks.progress import Served
@@ -76,7 +76,7 @@ class Readers:
     async def _converse(self, stream: FrameStream, served: Served) -> None:
         """A session, once the reader has proved itself."""
         try:
-            challenge = Challenge(self._terms.cell_secret, "pull", VERSION, dials=False)
+            challenge = Challenge(self._terms.cell_secret, "pull", SPOKEN, dials=False)
             await stream.introduce(challenge)
         except (ChallengeError, PeerLostError) as error:
             self._warn(str(error), type(error).__name__)

@@ -5,7 +5,7 @@ import socket
 from shared.challenge import Challenge, ChallengeError
 from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
-from shared.protocol import VERSION
+from shared.protocol import SPOKEN
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import TransferLimits
@@ -34,7 +34,7 @@ class Terms:
         PeerLostError, and closed, if not."""
         stream = self.stream(sock)
         try:
-            await stream.introduce(Challenge(self.cell_secret, "pull", VERSION, dials=True))
+            await stream.introduce(Challenge(self.cell_secret, "pull", SPOKEN, dials=True))
         except BaseException as error:
             stream.close()
             if isinstance(error, ChallengeError):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from shared.errors import SettingsError
 from shared.process import new_incarnation
-from shared.protocol import VERSION, Hello, Load
+from shared.protocol import Hello, Load
 from shared.release import release
 from shared.settings.groups import WorkerSettings
 from shared.state.registry import WorkerEntry
@@ -47,7 +47,6 @@ class Identity:
         prefill_token_s: float = 0.0,
     ) -> Hello:
         return Hello(
-            VERSION,
             self.role,
             self.incarnation,
             pool,

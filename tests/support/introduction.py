@@ -3,7 +3,7 @@
 import asyncio
 
 from shared.challenge import GREETING_BYTES, PROOF_BYTES, Challenge, Channel
-from shared.protocol import VERSION
+from shared.protocol import SPOKEN
 
 INTRODUCTION_BYTES = GREETING_BYTES + PROOF_BYTES
 """in each direction"""
@@ -18,7 +18,7 @@ async def introduce(
     cell_secret: str = "",
 ) -> None:
     """Returns when this end is done; ChallengeError when the other is a stranger."""
-    challenge = Challenge(cell_secret, channel, VERSION, dials=dials)
+    challenge = Challenge(cell_secret, channel, SPOKEN, dials=dials)
     writer.write(challenge.greeting)
     while not challenge.done:
         step = await reader.readexactly(challenge.num_expected)

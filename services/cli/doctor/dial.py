@@ -5,7 +5,7 @@ import asyncio
 from shared.challenge import TIMEOUT_S, Challenge, ChallengeError, Channel
 from shared.errors import PeerLostError, ProtocolError
 from shared.frames import LENGTH, next_body
-from shared.protocol import CODEC, MAX_HELLO_BYTES, VERSION, Hello
+from shared.protocol import CODEC, MAX_HELLO_BYTES, SPOKEN, Hello
 
 
 async def hear_hello(host: str, port: int, cell_secret: str) -> Hello:
@@ -50,7 +50,7 @@ async def _opened(channel: Channel, cell_secret: str, opening: object) -> Stream
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await opening  # type: ignore[misc]
-            await _introduce(reader, writer, Challenge(cell_secret, channel, VERSION, dials=True))
+            await _introduce(reader, writer, Challenge(cell_secret, channel, SPOKEN, dials=True))
     except ChallengeError:
         _close(writer)
         raise

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from services.cli.doctor.dial import hear_hello, try_kv_port, try_kv_socket
 from services.cli.doctor.finding import Finding, fail, ok, warn
-from shared.challenge import OtherSecretError
+from shared.challenge import OtherSecretError, OtherVersionError
 from shared.errors import BatonError
 from shared.protocol import Hello
 from shared.state.registry import WorkerEntry
 
 ONE_CELL = "start all processes of the cell, and this command, with the same BATON_CELL_SECRET"
+REACH = (
+    "open that port between the hosts, or give the worker the address that others reach: --host, "
+    "or --worker-advertise behind a NAT"
+)
+NEIGHBOURS = "processes of a cell, and this command, are at most one version apart"
 MAX_DIALS = 16
 
 
@@ -23,6 +28,7 @@ class WorkerFacts:
     entry: WorkerEntry
     hello: Hello | None = None
     link_error: str = ""
+    link_cure: str = REACH
     is_other_cell: bool = False
     """it proves another secret"""
     port_error: str = ""
@@ -67,8 +73,7 @@ def judge_worker(facts: WorkerFacts, served: Served, *, has_secret: bool) -> lis
             fail(
                 facts.name,
                 f"link port {_address(facts.entry)} cannot be used from here: {facts.link_error}",
-                "open that port between the hosts, or give the worker the address that others "
-                "reach: --host, or --worker-advertise behind a NAT",
+                facts.link_cure,
             )
         )
     found += _judge_kv(facts) + _judge_state(facts)
@@ -165,6 +170,8 @@ async def _look(entry: WorkerEntry, cell_secret: str) -> WorkerFacts:
         hello = await hear_hello(entry.host, entry.port, cell_secret)
     except OtherSecretError:
         return WorkerFacts(entry, link_error="another secret", is_other_cell=True)
+    except OtherVersionError as error:
+        return WorkerFacts(entry, link_error=str(error), link_cure=NEIGHBOURS)
     except BatonError as error:
         return WorkerFacts(entry, link_error=str(error))
     if hello.incarnation != entry.incarnation:
@@ -181,7 +188,9 @@ async def _look(entry: WorkerEntry, cell_secret: str) -> WorkerFacts:
             await try_kv_socket(address.socket, cell_secret)
     except BatonError as error:
         socket_error = str(error)
-    return WorkerFacts(entry, hello, "", False, port_error, socket_error, same_host)
+    return WorkerFacts(
+        entry, hello, port_error=port_error, socket_error=socket_error, same_host=same_host
+    )
 
 
 def _address(entry: WorkerEntry) -> str:

@@ -34,7 +34,7 @@ from shared.clock import SystemClock
 from shared.event_loop import run_main
 from shared.link.mock_worker import MockWorker
 from shared.model.checkpoint import load_checkpoint
-from shared.protocol import CODEC, Hello, Message
+from shared.protocol import CODEC, SPOKEN, Hello, Message
 from shared.queue.memory_backlog import MemoryBacklog
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
@@ -84,6 +84,7 @@ class WorkerEnd:
     def __init__(self, worker: MockWorker, on_message: Callable[[Any, Message], None]) -> None:
         self.worker = worker
         self.peer = worker.hello()
+        self.version = SPOKEN.newest
         self.closed = False
         self._on_message = on_message
 

@@ -14,11 +14,13 @@ import anyio
 import pytest
 
 from services.cli.__main__ import main
+from services.cli.doctor import dial
 from services.cli.doctor.cell import WaysIn, check_cell
 from services.cli.doctor.finding import Finding
+from shared.challenge import Versions
 from shared.kv.layout import KVLayout, pool_name
 from shared.link.server import LinkServer
-from shared.protocol import VERSION, Hello, Load
+from shared.protocol import Hello, Load
 from shared.release import release
 from shared.state.embedded import EmbeddedRedis
 from shared.state.keys import Keys
@@ -52,7 +54,6 @@ class Worker:
     def hello(self) -> Hello:
         entry = self.entry
         return Hello(
-            VERSION,
             entry.role,
             entry.incarnation,
             entry.pool,
@@ -218,6 +219,15 @@ async def test_another_cell_secret(cell: Cell) -> None:
     assert all("same BATON_CELL_SECRET" in line for line in faults.values())
 
 
+async def test_workers_too_many_versions_away(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial, "SPOKEN", Versions(3, 3))
+    faults = await cell.faults()
+    assert list(faults) == ["worker decode-0", "worker prefill-0"]
+    assert all(line.startswith("FAIL") for line in faults.values())
+    assert all(", this is version 3: upgrade one version" in line for line in faults.values())
+    assert all("at most one version apart" in line for line in faults.values())
+
+
 async def test_without_a_secret_the_ports_are_tried_and_nothing_fails(cell: Cell) -> None:
     assert not await cell.faults(cell_secret="")
 
@@ -271,7 +281,7 @@ async def test_a_link_port_that_nobody_reaches_or_that_is_no_worker(cell: Cell) 
     await cell.register(replace(entry, port=port))
     faults = await cell.faults()
     assert list(faults) == ["worker decode-0"]
-    assert "does not greet as Baton's" in faults["worker decode-0"]
+    assert "does not greet as a Baton" in faults["worker decode-0"]
 
 
 async def test_a_worker_that_drains_and_one_that_is_not_linked(cell: Cell) -> None:

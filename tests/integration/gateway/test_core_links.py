@@ -22,7 +22,6 @@ from shared.clock import SystemClock
 from shared.kv.block_hash import BlockHashing
 from shared.link.server import LinkServer, Peer
 from shared.protocol import (
-    VERSION,
     Assign,
     Cancel,
     FinishReason,
@@ -75,9 +74,7 @@ class ScriptedWorker:
 
     def _hello(self) -> Hello:
         address = TransferAddress("unused" if self.role == "prefill" else "")
-        return Hello(
-            VERSION, self.role, self.incarnation, POOL, load=IDLE, transfer_address=address
-        )
+        return Hello(self.role, self.incarnation, POOL, load=IDLE, transfer_address=address)
 
     async def start(self, registry: MemoryWorkerRegistry) -> None:
         self.port = await self.server.start("127.0.0.1", 0)

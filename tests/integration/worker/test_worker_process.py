@@ -16,7 +16,7 @@ import pytest
 
 from shared.challenge import Challenge
 from shared.errors import PeerLostError
-from shared.protocol import VERSION, Attempt, Handback, Ping, Pong, Refuse, Start, Tokens
+from shared.protocol import SPOKEN, Attempt, Handback, Ping, Pong, Refuse, Start, Tokens
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -123,7 +123,7 @@ async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str
     host, _, port = link.link.peer.transfer_address.port.rpartition(":")
     fingerprint = entry.pool.rpartition(":")[2]
     with closing(FrameStream(socket.create_connection((host, int(port))), 20.0)) as reader:
-        await reader.introduce(Challenge("", "pull", VERSION, dials=True))
+        await reader.introduce(Challenge("", "pull", SPOKEN, dials=True))
         await reader.send(Open(Attempt("r", 0), "secret", entry.incarnation, fingerprint))
         while not isinstance((await reader.receive())[0], Seal):
             pass

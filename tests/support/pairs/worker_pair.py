@@ -21,7 +21,6 @@ from shared.engine.engine import Engine
 from shared.kv.block_hash import root_hash
 from shared.link.server import Peer
 from shared.protocol import (
-    VERSION,
     Assign,
     Attempt,
     Cancel,
@@ -90,7 +89,7 @@ class RecordingPeer(Peer):
     """A gateway's link that keeps what it was sent."""
 
     def __init__(self) -> None:
-        self.hello = Hello(VERSION, "gateway", "gateway.1", "pool")
+        self.hello = Hello("gateway", "gateway.1", "pool")
         self.sent: list[Message] = []
 
     @property

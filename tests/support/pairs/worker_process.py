@@ -12,7 +12,7 @@ from uuid import uuid4
 import psutil
 
 from shared.link.link import Link
-from shared.protocol import VERSION, Assign, Attempt, Hello, Message, Sampling, Work
+from shared.protocol import Assign, Attempt, Hello, Message, Sampling, Work
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -26,9 +26,12 @@ Found = TypeVar("Found")
 
 
 class WorkerProcess:
-    """`python -m services.cli serve ROLE`, with its error output in a file."""
+    """`python -m services.cli serve ROLE`, with its error output in a file; of the checkout at
+    `root`."""
 
-    def __init__(self, folder: Path, role: str, worker_id: str = "", **flags: object) -> None:
+    def __init__(
+        self, folder: Path, role: str, worker_id: str = "", root: Path = ROOT, **flags: object
+    ) -> None:
         self.worker_id = worker_id or f"{role}-{uuid4().hex[:8]}"
         self.error_path = folder / f"{self.worker_id}-{uuid4().hex[:4]}.err"
         arguments = {"worker-id": self.worker_id, **flags}
@@ -37,7 +40,7 @@ class WorkerProcess:
             command += [f"--{name.replace('_', '-')}", str(value)]
         with self.error_path.open("wb") as errors:
             self.io = subprocess.Popen(  # noqa: S603
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+                command, cwd=root, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
 
     def engine(self) -> psutil.Process:
@@ -94,7 +97,6 @@ class WorkerLink:
         self = cls()
         incarnation = incarnation or f"gateway.{uuid4().hex}"
         hello = Hello(
-            VERSION,
             "gateway",
             incarnation,
             entry.pool,

@@ -6,22 +6,27 @@ from hypothesis import strategies as st
 
 from shared.challenge import (
     GREETING_BYTES,
+    NONCE_BYTES,
     PROOF_BYTES,
     REFUSED,
     Challenge,
     ChallengeError,
+    OtherSecretError,
+    OtherVersionError,
+    Versions,
     purpose_key,
     warn_if_short,
 )
 
 CELL = "cell"
+TWO = Versions(2, 2)
 
 
 def meet(
-    secrets: tuple[str, str] = (CELL, CELL), versions: tuple[int, int] = (2, 2)
+    secrets: tuple[str, str] = (CELL, CELL), spoken: tuple[Versions, Versions] = (TWO, TWO)
 ) -> tuple[Challenge, Challenge]:
-    dialler = Challenge(secrets[0], "link", versions[0], dials=True)
-    return dialler, Challenge(secrets[1], "link", versions[1], dials=False)
+    dialler = Challenge(secrets[0], "link", spoken[0], dials=True)
+    return dialler, Challenge(secrets[1], "link", spoken[1], dials=False)
 
 
 @pytest.mark.parametrize("secret", ["", CELL])
@@ -48,16 +53,70 @@ def test_another_secret_is_said_on_both_sides_and_nothing_is_signed_for_it(
     assert not listener.done and not dialler.done
 
 
-def test_another_version_is_said_on_both_sides() -> None:
-    dialler, listener = meet(versions=(1, 2))
-    with pytest.raises(ChallengeError, match="peer speaks version 1, this is 2"):
+@pytest.mark.parametrize(
+    ("spoken", "version"),
+    [
+        (((6, 6), (6, 7)), 6),
+        (((6, 7), (6, 7)), 7),
+        (((7, 8), (6, 7)), 7),
+        (((1, 255), (6, 7)), 7),
+        (((0, 255), (6, 7)), 7),
+    ],
+)
+@pytest.mark.parametrize("dials", [True, False])
+def test_the_newest_version_that_both_speak_is_spoken(
+    spoken: tuple[tuple[int, int], tuple[int, int]], version: int, dials: bool
+) -> None:
+    first, second = (Versions(*each) for each in (spoken if dials else spoken[::-1]))
+    dialler, listener = meet(spoken=(first, second))
+    listener.receive(dialler.greeting)
+    dialler.receive(listener.receive(dialler.receive(listener.greeting)))
+    assert dialler.done and listener.done
+    assert dialler.version == listener.version == version
+
+
+def test_no_common_version_is_said_on_both_sides() -> None:
+    dialler, listener = meet(spoken=(Versions(3, 3), Versions(6, 7)))
+    with pytest.raises(
+        OtherVersionError, match=r"peer speaks version 3, this is versions 6\.\.7: "
+    ):
         listener.receive(dialler.greeting)
-    with pytest.raises(ChallengeError, match="peer speaks version 2, this is 1"):
+    with pytest.raises(
+        OtherVersionError, match=r"peer speaks versions 6\.\.7, this is version 3: "
+    ):
         dialler.receive(listener.greeting)
+    assert not dialler.done and not listener.done
+
+
+def test_a_greeting_is_laid_out_as_the_one_that_named_a_single_version() -> None:
+    """What speaks 5 and nothing else reads a big-endian 16-bit version here, and says which."""
+    only, also = (meet(spoken=(each, TWO))[0].greeting for each in (Versions(6, 6), Versions(6, 7)))
+    assert (only[6:8], also[6:8]) == (b"\0\x06", b"\x01\x07")
+    old = b"BATONL" + b"\0\x05" + bytes(NONCE_BYTES)
+    with pytest.raises(OtherVersionError, match="peer speaks version 5, this is version 2"):
+        meet()[1].receive(old)
+
+
+@pytest.mark.parametrize("heard_by_dialler", [True, False])
+def test_who_does_not_know_the_secret_cannot_choose_an_older_version(
+    heard_by_dialler: bool,
+) -> None:
+    """Somebody in between cuts 7 out of what one end hears, or of both."""
+    for both in (False, True):
+        dialler, listener = meet(spoken=(Versions(6, 7), Versions(6, 7)))
+        older = [end.greeting[:6] + b"\0\x06" + end.greeting[8:] for end in (dialler, listener)]
+        to_listener = older[0] if both or not heard_by_dialler else dialler.greeting
+        to_dialler = older[1] if both or heard_by_dialler else listener.greeting
+        listener.receive(to_listener)
+        proof = dialler.receive(to_dialler)
+        with pytest.raises(OtherSecretError):
+            listener.receive(proof)
+        with pytest.raises(OtherSecretError):
+            dialler.receive(REFUSED)
 
 
 def test_a_proof_is_for_one_channel_one_direction_and_one_connection() -> None:
-    pull = Challenge(CELL, "pull", 2, dials=True)
+    pull = Challenge(CELL, "pull", TWO, dials=True)
     dialler, listener = meet()
     with pytest.raises(ChallengeError, match="another port"):
         pull.receive(listener.greeting)

@@ -39,9 +39,9 @@ def test_a_frame_of_tokens_comes_back_with_its_types() -> None:
         ((1, 0, 1, True), r"tokens\.runs\.epoch: expected int, got bool"),
         ((1, 0, 3, [5, 6.0]), r"tokens\.runs\.token_ids: expected int, got float"),
         ((1, 0, 3, "ab"), r"tokens\.runs\.token_ids: expected an array"),
-        ((1, 0, 4, [[-0.5, [1]]]), r"tokens\.runs\.logprobs: expected 3 fields"),
+        ((1, 0, 4, [[]]), r"tokens\.runs\.logprobs: expected at least 1 fields"),
         ((1, 0, 5, "why"), r"tokens\.runs\.finish_reason: no allowed type"),
-        ((1, 0, ["s", 0, 0, [9], []]), r"tokens\.runs: expected 6 fields"),
+        ((1, 0, ["s", 0, 0]), r"tokens\.runs: expected at least 4 fields"),
         ((1, {}), r"tokens\.runs: expected an array"),
         ((2, 8, "tired"), r"tokens\.load\.state: not one of"),
     ],
@@ -61,8 +61,8 @@ def test_a_bad_value_is_named_by_its_place(change: tuple[Any, ...], place: str) 
 @pytest.mark.parametrize(
     ("change", "place"),
     [
-        ((0, 7), r"assign\.work: expected 6 fields"),
-        ((0, 0, ["r"]), r"assign\.work\.attempt: expected 2 fields"),
+        ((0, 7), r"assign\.work: expected at least 5 fields"),
+        ((0, 0, ["r"]), r"assign\.work\.attempt: expected at least 2 fields"),
         ((0, 0, 1, "0"), r"assign\.work\.attempt\.epoch: expected int, got str"),
         ((0, 1, b"abc"), r"assign\.work\.token_ids: expected packed token ids"),
         ((0, 4, 1, "hot"), r"assign\.work\.sampling\.temperature: expected float, got str"),

@@ -76,11 +76,11 @@ def test_the_prefix_says_what_follows() -> None:
     assert (prefix.sequence, prefix.payload_bytes) == (77, 2**33)
 
 
-def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "VERSION", 9)
+def test_what_is_no_frame_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAGIC", b"HTTP")
     body = encode(Renew(), 0)
     monkeypatch.undo()
-    with pytest.raises(ProtocolError, match="version 9"):
+    with pytest.raises(ProtocolError, match="something other than frames"):
         decode(body)
 
 

@@ -12,7 +12,6 @@ from shared.kv.memory import Piece
 from shared.link.server import Peer
 from shared.loops import Loops
 from shared.protocol import (
-    VERSION,
     Assign,
     Attempt,
     Hello,
@@ -57,7 +56,7 @@ class FakePeer(Peer):
     """A gateway's link."""
 
     def __init__(self, journal: Journal, name: str = "gateway") -> None:
-        self.hello = Hello(VERSION, "gateway", f"{name}.1", "pool")
+        self.hello = Hello("gateway", f"{name}.1", "pool")
         self._journal = journal
         self._name = name
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.errors import ProtocolError
-from shared.protocol import VERSION, Assign, Hello, Receive, Sampling
+from shared.protocol import Assign, Hello, Receive, Sampling
 from shared.transfer_address import TransferAddress
 from shared.worker.acceptance import Acceptance
 from shared.worker.sessions import MAX_SESSIONS, Sessions
@@ -124,7 +124,7 @@ def test_a_gateway_is_who_showed_its_secret_first() -> None:
     sessions = Sessions()
 
     def hello(incarnation: str, session: str) -> Hello:
-        return Hello(VERSION, "gateway", incarnation, "pool", session=session)
+        return Hello("gateway", incarnation, "pool", session=session)
 
     sessions.admit(hello("g.1", "a"))
     sessions.admit(hello("g.1", "a"))

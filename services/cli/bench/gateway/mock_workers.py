@@ -28,7 +28,7 @@ from shared.link.connection import Connection
 from shared.link.mock_worker import MockWorker
 from shared.model.checkpoint import kv_layout, load_checkpoint
 from shared.process import die_with_parent, new_incarnation, worker_id_of
-from shared.protocol import VERSION, Message
+from shared.protocol import SPOKEN, Message
 from shared.release import release
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
@@ -85,7 +85,7 @@ class ListeningWorker(MockWorker):
                 self._sent.note(run.rid, run.index, self._codec.encoded_ns)
 
     def _connection(self) -> Connection:
-        challenge = Challenge("", "link", VERSION, dials=False)
+        challenge = Challenge("", "link", SPOKEN, dials=False)
         return Connection(self._answer, lambda *_: None, self._greet, self._codec, challenge)
 
     def _greet(self, connection: Connection) -> None:

@@ -18,6 +18,9 @@ class OpenLink(Protocol):
     def peer(self) -> Hello: ...
 
     @property
+    def version(self) -> int: ...
+
+    @property
     def closed(self) -> bool: ...
 
     def send(self, message: Message) -> None: ...
@@ -132,6 +135,7 @@ class WorkerLink:
             "pid": self.hello.pid,
             "host": self.hello.host,
             "incarnation": self.incarnation,
+            "protocol": self.link.version,
             "state": "suspect" if suspect else load.state,
             "kv": {
                 "total": load.total,

@@ -23,7 +23,7 @@ from shared.errors import PeerLostError, ProtocolError
 from shared.link.link import Link
 from shared.loops import Loops
 from shared.process import worker_id_of
-from shared.protocol import MAX_LIVE_ATTEMPTS, VERSION, Attempt, Hello, Message, Ping, Pong
+from shared.protocol import MAX_LIVE_ATTEMPTS, Attempt, Hello, Message, Ping, Pong
 from shared.settings.groups import Topology
 from shared.state.registry import POLL_INTERVAL_S, WorkerEntry, WorkerRegistry
 from shared.tasks import Tasks
@@ -248,7 +248,6 @@ class WorkerLinks:
         attempts = self._user.live_attempts(entry.incarnation)[:MAX_LIVE_ATTEMPTS]
         session = purpose_key(self._session_secret, entry.incarnation).hex()
         hello = Hello(
-            VERSION,
             "gateway",
             self._gateway_incarnation,
             entry.pool,

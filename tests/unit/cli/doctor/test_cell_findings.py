@@ -8,14 +8,14 @@ from services.cli.doctor.finding import Finding, Section, exit_code, fail, json_
 from services.cli.doctor.gateway import GatewayFacts, judge_gateway, judge_pair
 from services.cli.doctor.redis_server import RedisFacts, judge_redis
 from services.cli.doctor.workers import WorkerFacts, judge_worker, served_pool
-from shared.protocol import VERSION, Hello
+from shared.protocol import Hello
 from shared.state.registry import WorkerEntry
 from shared.transfer_address import TransferAddress
 
 REDIS = RedisFacts("7.2.4", "noeviction", 2**30, 2**20, is_replica=False, clock_s=0.01)
 POOL = "demo@weights:layout"
 ENTRY = WorkerEntry("d", "d.1", "decode", "::1", 9, POOL, 1, "2026.1", "demo", 99, 16)
-HELLO = Hello(VERSION, "decode", "d.1", POOL)
+HELLO = Hello("decode", "d.1", POOL)
 LINKED = frozenset({"d.1"})
 GATEWAY = GatewayFacts("http://g", is_ready=True, said="", redis="ok", status={"version": "2026.1"})
 

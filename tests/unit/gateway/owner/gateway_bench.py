@@ -13,10 +13,8 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.records.metrics_observer import MetricsObserver
-from shared.challenge import OtherSecretError
-from shared.errors import PeerLostError, StateUnavailableError
+from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
 from shared.protocol import (
-    VERSION,
     Assign,
     FinishReason,
     Hello,
@@ -57,6 +55,7 @@ class FakeLink:
 
     def __init__(self, hello: Hello, on_message: Any, on_closed: Any) -> None:
         self.peer = hello
+        self.version = 6
         self.closed = False
         self.sent: list[Message] = []
         self._on_message = on_message
@@ -87,15 +86,15 @@ class FakeWorker:
         self.role = role
         self.load = IDLE
         self.reachable = True
-        self.same_cell = True
+        self.objection: ProtocolError | None = None
+        """why the challenge ends; None when it passes"""
+        self.num_dials = 0
         self.link: FakeLink | None = None
         self.greetings: list[Hello] = []
 
     def hello(self) -> Hello:
         address = TransferAddress(f"{self.name}:7" if self.role == "prefill" else "")
-        return Hello(
-            VERSION, self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here"
-        )
+        return Hello(self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here")
 
     def entry(self, port: int) -> WorkerEntry:
         return WorkerEntry(
@@ -268,10 +267,11 @@ class Bench:
         on_closed: Callable[[Any], None],
     ) -> FakeLink:
         worker = self.workers[port]
+        worker.num_dials += 1
         if not worker.reachable:
             raise PeerLostError("nobody answers")
-        if not worker.same_cell:
-            raise OtherSecretError(b"")
+        if worker.objection is not None:
+            raise worker.objection
         worker.greetings.append(hello)
         worker.link = FakeLink(worker.hello(), on_message, on_closed)
         return worker.link

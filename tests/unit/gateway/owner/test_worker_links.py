@@ -2,7 +2,12 @@
 
 import pytest
 
-from services.gateway.owner.links.worker_links import MAX_UNANSWERED_PINGS, SUSPECT_S
+from services.gateway.owner.links.worker_links import (
+    MAX_UNANSWERED_PINGS,
+    REDIAL_INTERVAL_S,
+    SUSPECT_S,
+)
+from shared.challenge import OtherSecretError, OtherVersionError, Versions
 from shared.protocol import Assign, Load, Ping, Pong, StepCosts
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
@@ -30,6 +35,7 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "pid": 7,
                 "host": "here",
                 "incarnation": d.incarnation,
+                "protocol": 6,
                 "state": "ready",
                 "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
                 "running": 1,
@@ -109,7 +115,8 @@ async def test_trouble_names_the_workers_that_are_missing_and_those_not_linked()
         FakeWorker("decode", "d0"),
         FakeWorker("decode", "d1"),
     )
-    p.same_cell = d.same_cell = e.reachable = False
+    p.objection = d.objection = OtherSecretError(b"")
+    e.reachable = False
     async with started(Bench()) as bench:
         assert bench.door.trouble() == "no decode worker is linked"
         bench.workers += [p, d, e]
@@ -127,6 +134,28 @@ async def test_trouble_names_the_workers_that_are_missing_and_those_not_linked()
         for worker in (p, d):
             await bench.registry.remove(POOL, worker.incarnation)
         await until(lambda: not bench.door.trouble())
+
+
+async def test_a_worker_of_a_version_too_far_away_is_named_and_dialled_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its process will not learn another one."""
+    near, far = FakeWorker("decode", "d0"), FakeWorker("decode", "d1")
+    far.objection = OtherVersionError(Versions(3, 3), Versions(6, 7))
+    async with started(Bench()) as bench:
+        await bench.add(near)
+        bench.workers.append(far)
+        await bench.registry.register(far.entry(1))
+        told = (
+            "1 registered worker is not linked (d1): peer speaks version 3, this is versions 6..7: "
+            "upgrade one version at a time"
+        )
+        await until(lambda: bench.door.trouble() == told)
+        for _ in range(8):
+            bench.clock.advance(REDIAL_INTERVAL_S)
+            await settle()
+        assert bench.door.ready() and bench.door.status()["trouble"] == told
+        assert (far.num_dials, caplog.text.count("d1 is not dialled again: peer speaks")) == (1, 1)
 
 
 async def test_a_worker_that_answers_no_ping_is_given_up() -> None:
