@@ -49,7 +49,8 @@ class RedisBacklog:
         if answer is None:
             return None
         rid, packed = as_list(answer)
-        _, g_inc, tenant, priority, num_tokens, heads = msgpack.unpackb(as_bytes(packed), raw=True)
+        entry = msgpack.unpackb(as_bytes(packed), raw=True)
+        _, g_inc, tenant, priority, num_tokens, heads, *_ = entry  # a newer release may say more
         return BacklogEntry(
             as_text(rid),
             as_text(g_inc),

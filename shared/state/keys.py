@@ -1,9 +1,10 @@
 """Every Redis key of Baton: its type, its life, and its writers.
 
-All keys start with `<deployment>:1:`, so deployments can share a server and a later key format
-gets a new number. Values are hashes of blocks, lengths, counts, ids and the tenant's id; never a
-byte of a prompt, a token or KV. Choices of one HTTP request are recorded together, by its id; in
-the backlog each waits for itself, by its own.
+All keys start with `<deployment>:<SHAPE>:`, so deployments can share a server, and so can releases
+that would misread each other: what one of another shape wrote is not seen. Values are hashes of
+blocks, lengths, counts, ids and the tenant's id; never a byte of a prompt, a token or KV. Choices
+of one HTTP request are recorded together, by its id; in the backlog each waits for itself, by its
+own.
 
 | key                    | type   | holds                                  | life        |
 |------------------------|--------|----------------------------------------|-------------|
@@ -28,6 +29,9 @@ garbage: they run on the server's wall clock, so nothing that matters is decided
 """
 
 from dataclasses import dataclass
+
+SHAPE = 1
+"""of all that is kept. CONTRIBUTING.md says which change raises it, and what it costs"""
 
 LIVE_TTL_S = 90_000
 """longer than the longest request timeout (86,400 s); FINISH writes what expired whole again"""
@@ -83,4 +87,4 @@ class Keys:
         )
 
     def _key(self, *parts: str) -> str:
-        return ":".join((self.deployment, "1", *parts))
+        return ":".join((self.deployment, str(SHAPE), *parts))

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from shared.codec import Codec
 from shared.errors import ProtocolError
+from shared.repeats import Repeats
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ POLL_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class WorkerEntry:
-    """One incarnation of one worker, as it announces itself."""
+    """One incarnation of one worker, as it announces itself. Other releases read it too: a new
+    field comes last and has a default."""
 
     worker_id: str
     incarnation: str
@@ -61,6 +63,8 @@ class WorkerRegistry(Protocol):
 
 
 _CODEC = Codec((WorkerEntry,))
+_ignored = Repeats()
+"""of this process: what it cannot read is there again at the next poll"""
 
 
 def encode_entry(entry: WorkerEntry) -> bytes:
@@ -74,7 +78,8 @@ def decode_entries(bodies: Iterable[bytes], pool: str) -> tuple[WorkerEntry, ...
         try:
             entry = _CODEC.decode(body)
         except ProtocolError as error:
-            logger.warning("registry entry ignored: %s", error)
+            if count := _ignored.due("entry"):
+                logger.warning("registry entry ignored (%d so far): %s", count, error)
             continue
         if entry.pool == pool:
             entries.append(entry)

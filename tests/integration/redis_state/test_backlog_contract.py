@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 
+import msgpack
 import pytest
 
 from shared.queue.backlog import (
@@ -14,7 +15,8 @@ from shared.queue.backlog import (
     PutStatus,
     heads_of,
 )
-from tests.integration.redis_state.backends import Backend
+from shared.state.reply import as_bytes
+from tests.integration.redis_state.backends import Backend, RedisBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +46,29 @@ async def test_an_entry_comes_back_whole_and_once(backend: Backend) -> None:
     assert await backlog.pop() == item
     assert await backlog.pop() is None
     assert await backlog.length() == 0
+
+
+async def test_entries_of_a_newer_release_are_read(redis_backend: RedisBackend) -> None:
+    """It says more at the end; each script meets one."""
+    backlog, client = redis_backend.backlog(), redis_backend.client
+    entries = redis_backend.keys.backlog("pool")[1]
+    items = [entry(f"r{n}") for n in range(3)]
+    await redis_backend.liveness.beat(items[0].gateway_incarnation)
+    for item in items:
+        await backlog.put(item)
+        packed = as_bytes(await client.command("HGET", entries, item.rid))
+        longer = msgpack.packb(
+            [*msgpack.unpackb(packed, raw=True), b"adapter", 7], use_bin_type=False
+        )
+        await client.command("HSET", entries, item.rid, longer)
+    assert (await backlog.put(items[2])).num_ahead == 2
+    assert await backlog.cancel("r1")
+    assert await backlog.drop_orphans() == 0
+    assert [await backlog.pop(), await backlog.pop(), await backlog.pop()] == [
+        items[0],
+        items[2],
+        None,
+    ]
 
 
 async def test_one_tenant_is_served_in_order(backend: Backend) -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from shared.queue.backlog import BacklogEntry
 from shared.state import keys as key_table
-from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S, KV_TTL_S, LIVE_TTL_S, WORKER_KEYS_TTL_S
+from shared.state.keys import (
+    ABANDONED_TTL_S,
+    ENDED_TTL_S,
+    KV_TTL_S,
+    LIVE_TTL_S,
+    SHAPE,
+    WORKER_KEYS_TTL_S,
+)
 from shared.state.kv_events import KVEvent
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.reply import as_int, as_list, as_text
@@ -51,7 +58,7 @@ async def use_everything(backend: RedisBackend) -> None:
 
 async def test_every_key_is_in_the_table_and_dies(redis_backend: RedisBackend) -> None:
     await use_everything(redis_backend)
-    client, prefix = redis_backend.client, f"{redis_backend.keys.deployment}:1:"
+    client, prefix = redis_backend.client, f"{redis_backend.keys.deployment}:{SHAPE}:"
     table, seen = documented(), set()
     for name in as_list(await client.command("KEYS", f"{redis_backend.keys.deployment}:*")):
         key = as_text(name)
@@ -70,3 +77,20 @@ async def test_an_ended_record_is_gone_after_a_minute(redis_backend: RedisBacken
     await use_everything(redis_backend)
     left_s = as_int(await redis_backend.client.command("TTL", redis_backend.keys.request("r0")))
     assert 0 < left_s <= 60
+
+
+async def test_releases_that_would_misread_each_other_see_nothing_of_each_other(
+    redis_backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the owner of a backlog's entry, whose beats the other one cannot see."""
+    await use_everything(redis_backend)
+    monkeypatch.setattr(key_table, "SHAPE", SHAPE + 1)
+    assert await redis_backend.registry().pools() == frozenset()
+    assert await redis_backend.registry().list(ENTRY.pool) == ()
+    assert await redis_backend.records.read("r0") is None
+    assert await redis_backend.backlog().drop_orphans() == 0
+    assert await redis_backend.backlog().pop() is None
+    await use_everything(redis_backend)
+    monkeypatch.undo()
+    assert await redis_backend.registry().list(ENTRY.pool) == (ENTRY,)
+    assert await redis_backend.backlog().length() == 1

@@ -3,9 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import msgpack
 import pytest
 
-from shared.state.registry import WorkerEntry
+from shared.repeats import Repeats
+from shared.state import registry as registry_module
+from shared.state.registry import WorkerEntry, encode_entry
 from tests.integration.redis_state.backends import Backend, RedisBackend
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +85,21 @@ async def test_what_others_wrote_there_is_left_out(redis_backend: RedisBackend) 
     entries, _ = redis_backend.keys.workers("m/r/f")
     await redis_backend.client.command("HSET", entries, "x", b"\xc1", "y", b"\x91\x01")
     assert await registry.list("m/r/f") == (ENTRY,)
+
+
+async def test_entries_of_other_releases_are_read(
+    redis_backend: RedisBackend,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A newer one says more at the end; what cannot be read is said once, not at every poll."""
+    monkeypatch.setattr(registry_module, "_ignored", Repeats())
+    registry = redis_backend.registry()
+    entries, _ = redis_backend.keys.workers("m/r/f")
+    newer = [*msgpack.unpackb(encode_entry(ENTRY)), "zone-b", {"gpus": 2}]
+    await redis_backend.client.command("HSET", entries, ENTRY.incarnation, msgpack.packb(newer))
+    assert await registry.list("m/r/f") == (ENTRY,)
+    await redis_backend.client.command("HSET", entries, "x", msgpack.packb(newer[:-4]))
+    for _ in range(3):
+        assert await registry.list("m/r/f") == (ENTRY,)
+    assert len([line for line in caplog.messages if "registry entry ignored" in line]) == 2
