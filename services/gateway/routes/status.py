@@ -47,12 +47,13 @@ class StatusRoutes:
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether workers would serve a request now, and how Redis is."""
+        """Whether workers would serve a request now, how Redis is, and which workers are of no
+        use."""
         store = self._door.store_state()
         if self._door.ready():
-            others = self._door.other_pools()
-            note = {"other_pools": list(others)} if others else {}
-            return json_response(request, {"status": "ready", "redis": store, **note})
+            notes = {"other_pools": list(self._door.other_pools()), "trouble": self._door.trouble()}
+            said = {name: note for name, note in notes.items() if note}
+            return json_response(request, {"status": "ready", "redis": store, **said})
         text = f"not ready (redis: {store}): {self._door.trouble()}"
         error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
         return error_response(request, error)

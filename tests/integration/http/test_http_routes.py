@@ -118,6 +118,9 @@ async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
         app.door.store = store
         ready = await client.get("/ready")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "redis": store})
+    app.door.unlinked = "1 registered worker is not linked (p0): peer speaks version 3"
+    ready = await client.get("/ready")
+    assert (ready.status_code, ready.json()["trouble"]) == (200, app.door.unlinked)
     app.door.is_ready = False
     not_ready = await client.get("/ready")
     assert not_ready.status_code == 503

@@ -43,6 +43,8 @@ class ScriptedDoor:
     failing: str = ""
     """which background loop fails"""
     store: str = "ok"
+    unlinked: str = ""
+    """which registered workers are of no use"""
     refusal: BatonError | None = None
     accepts: Callable[[GenerateRequest], bool] = _always
     """whether it is recorded and placed at once; a token accepts it anyway"""
@@ -80,7 +82,7 @@ class ScriptedDoor:
         return self.is_ready
 
     def trouble(self) -> str:
-        return "" if self.is_ready else "no decode worker is linked"
+        return self.unlinked if self.is_ready else "no decode worker is linked"
 
     def store_state(self) -> str:
         return self.store
@@ -109,7 +111,7 @@ class ScriptedDoor:
         for task in self._playing:
             task.cancel()
         await asyncio.gather(*self._playing, return_exceptions=True)
-        self.failing = ""
+        self.failing = self.unlinked = ""
         self.is_ready, self.refusal, self.cached_tokens = True, None, 0
         self.accepts = _always
         for seen in (self.requests, self.generations, self.finished, self.cancelled, self.closed):
