@@ -41,7 +41,7 @@ def check(
     said = {text for tree in trees for text in _texts(tree)}
     given = {argument for tree in trees for argument in _arguments(tree)}
     unsent = {}
-    for kind in _with_parts(messages):
+    for kind in with_parts(messages):
         for at, name in _optional_fields(kind):
             if not given & {(kind.__name__, name), (kind.__name__, at), ("replace", name)}:
                 unsent[kind.__name__, name] = f"nothing fills {kind.__name__}.{name}"
@@ -53,7 +53,7 @@ def check(
     return [Violation(PROTOCOL_FILE, 1, "messages", text) for text in problems]
 
 
-def _with_parts(messages: Iterable[type]) -> list[type]:
+def with_parts(messages: Iterable[type]) -> list[type]:
     """The messages and the dataclasses and named tuples in their fields."""
     found: dict[type, None] = {}
     left = list(messages)
