@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := gateway,engine,autoscaler,load,test,lint
+EXTRAS := gateway,engine,nixl,autoscaler,load,test,lint
 # A pip index with another torch build; remembered, so that later targets keep that build.
 TORCH_INDEX ?= $(shell cat $(VENV)/.torch-index 2>/dev/null)
 STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "$(TORCH_INDEX)"; } | cksum | cut -d' ' -f1)
@@ -88,9 +88,9 @@ load: install ## load a running gateway as its users would (URL= USERS= TIME=); 
 	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
 
-hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 workers killed amid copies
+hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 workers killed amid copies and nixl's reads
 	TRANSFER_PULLS=10000 TRANSFER_KILLS=100 WORKER_KILLS=20 $(BIN)/python -m pytest $(TEST_ARGS) \
-		-k "(mapped and reuse) or amid_copies or middle_of_a_copy" \
+		-k "(mapped and reuse) or amid_copies or amid_reads or middle_of_a_copy" \
 		tests/integration/transfer tests/e2e/test_kill.py
 
 slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mapped, 1P1D and 2P2D (SECONDS= SEED=)

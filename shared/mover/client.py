@@ -19,9 +19,11 @@ from shared.mover.messages import (
     Done,
     Fetch,
     Fill,
+    Join,
     Map,
     Probe,
     Question,
+    Show,
     Stage,
     Unmap,
 )
@@ -53,8 +55,22 @@ class MoverClient:
         if done.problem:
             raise PeerLostError(done.problem)
 
+    async def show(self, name: str) -> bytes:
+        """The card by which workers of other hosts read our pool. PeerLostError if they cannot."""
+        done = await self._ask(Show(next(self._numbers), name))
+        if done.problem:
+            raise PeerLostError(done.problem)
+        return done.card
+
+    async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
+        """Get ready to read another worker's pool by its card; from then on it can be probed,
+        fetched from and unmapped as one that is mapped. PeerLostError if it cannot be read."""
+        done = await self._ask(Join(next(self._numbers), name, source, num_blocks, card))
+        if done.problem:
+            raise PeerLostError(done.problem)
+
     async def unmap(self, source: str) -> None:
-        """Returns once nothing of that pool is mapped."""
+        """Returns once nothing of that pool is mapped, or read."""
         await self._ask(Unmap(next(self._numbers), source))
 
     async def probe(self, source: str) -> Probed:

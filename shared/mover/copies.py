@@ -1,11 +1,11 @@
 """What copies blocks on one kind of device."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shared.errors import BatonError
 from shared.kv.columns import Words
-from shared.kv.layer_groups import GroupRange
+from shared.kv.layer_groups import GroupRange, LayerGroups
 from shared.kv.probe import Probed
 
 Mark = Any
@@ -16,8 +16,39 @@ class CopyError(BatonError):
     """A pool cannot be mapped, or blocks cannot be copied from it; the worker goes on."""
 
 
+class Region(NamedTuple):
+    """A run of memory."""
+
+    address: int
+    num_bytes: int
+
+
+class Regions(NamedTuple):
+    """Where our pool lies, for devices that read other pools into it."""
+
+    kind: str
+    """DRAM or VRAM, as nixl calls it"""
+    device: int
+    pool: Region
+    """its blocks and, behind them, its probe"""
+    probe_room: Region
+    """into which the probe of another pool is read"""
+    groups: LayerGroups
+    """of a block"""
+
+
 class Copies(Protocol):
     """Called by one thread of the mover only. Each call returns once what it does is done."""
+
+    def regions(self) -> Regions:
+        """From now until `close`. The thread may then name our device's memory to others. CopyError
+        if no other worker may read this pool."""
+
+    def wait(self, after: Mark) -> None:
+        """Until the work of `after` is done."""
+
+    def read_digest(self, num_bytes: int) -> int:
+        """Of what lies in the room for probes."""
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         """Map a source's pool, read-only. Takes the descriptors over and closes them. CopyError

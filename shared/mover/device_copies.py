@@ -15,8 +15,8 @@ from shared.kv.columns import Words
 from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
-from shared.kv.probe import Probed, probe_bytes
-from shared.mover.copies import CopyError, Mark
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
+from shared.mover.copies import CopyError, Mark, Region, Regions
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import joined
 
@@ -64,8 +64,9 @@ class DeviceCopies:
     Copies go to the copy engines and digests to short programs: a step that runs at the same time
     goes on."""
 
-    def __init__(self, kv_pool: torch.Tensor, memory: KVMemory) -> None:
-        """`kv_pool`: [num_blocks, ...], contiguous. `memory`: what the host has of it."""
+    def __init__(self, kv_pool: torch.Tensor, memory: KVMemory, has_probe: bool = True) -> None:
+        """`kv_pool`: [num_blocks, ...], contiguous. `memory`: what the host has of it.
+        `has_probe`: its probe follows the last block there too."""
         self._device = kv_pool.device
         self._groups = layer_groups(memory.layout)
         self._arena = _Arena(memory)
@@ -79,6 +80,30 @@ class DeviceCopies:
         self._found = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
         self._device_ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, device=self._device)
         self._device_found = torch.empty_like(self._device_ids)
+        self._has_probe = has_probe
+        self._probe_copy = torch.empty(0, dtype=torch.uint8, device=self._device)
+
+    def regions(self) -> Regions:
+        num_bytes = self._rows.numel()
+        if self._has_probe:
+            num_bytes += probe_bytes(num_bytes)
+        torch.cuda.set_device(self._device)  # UCX asks the thread for its context
+        self._probe_copy = self._probe_copy.new_empty(MAX_PROBE_BYTES)
+        return Regions(
+            "VRAM",
+            self._device.index,
+            Region(self._rows.data_ptr(), num_bytes),
+            Region(self._probe_copy.data_ptr(), MAX_PROBE_BYTES),
+            self._groups,
+        )
+
+    def wait(self, after: Mark) -> None:
+        if after is not None:
+            after.synchronize()
+
+    def read_digest(self, num_bytes: int) -> int:
+        with torch.cuda.stream(self._stream):
+            return digest_of(self._probe_copy[:num_bytes].cpu().numpy())
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)

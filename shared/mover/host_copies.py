@@ -11,8 +11,8 @@ from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.peer_memory import PeerBlocks
-from shared.kv.probe import MAX_PROBE_BYTES, Probed
-from shared.mover.copies import CopyError, Mark
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
+from shared.mover.copies import CopyError, Mark, Region, Regions
 from shared.mover.runs import joined
 
 DIGEST_BYTES = 2 * 2**20
@@ -32,6 +32,18 @@ class HostCopies:
         self._peers: dict[str, PeerBlocks] = {}
         self._probe_copy = np.ones(MAX_PROBE_BYTES, np.uint8)
         digest_of(self._probe_copy)  # the first of a process is slow: not while a pull waits
+
+    def regions(self) -> Regions:
+        num_bytes = self._pool.nbytes + probe_bytes(self._pool.nbytes)
+        pool = Region(self._pool.ctypes.data, num_bytes)
+        room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
+        return Regions("DRAM", 0, pool, room, self._groups)
+
+    def wait(self, after: Mark) -> None:
+        """A step on a CPU has ended before anything else is asked of the engine."""
+
+    def read_digest(self, num_bytes: int) -> int:
+        return digest_of(self._probe_copy[:num_bytes])
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)
@@ -64,7 +76,7 @@ class HostCopies:
         groups: GroupRange,
         after: Mark,
     ) -> Words:
-        del after  # a step on a CPU has ended before anything else is asked of the engine
+        del after  # see `wait`
         peer = self._peers.get(source)
         if peer is None:
             raise CopyError("the source's pool is not mapped")

@@ -1,8 +1,8 @@
 """What a worker's io process asks of the mover, one message a packet.
 
-    io -> mover   Map, Unmap, Probe, Fetch, Digest, Stage, Fill; Map brings the descriptors of the
-                  source's pool
-    mover -> io   Done, in the order of the questions
+    io -> mover   Map, Show, Join, Unmap, Probe, Fetch, Digest, Stage, Fill; Map brings the
+                  descriptors of the source's pool
+    mover -> io   Done, in the order of the questions, but for those about a source that is joined
 
 Block ids and digests travel as `shared.kv.columns` packs them.
 """
@@ -29,8 +29,31 @@ class Map:
 
 
 @dataclass(frozen=True)
+class Show:
+    """How workers of other hosts can read our pool."""
+
+    number: int
+    name: str
+    """our incarnation"""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Get ready to read the pool of another worker by its card, until Unmap."""
+
+    number: int
+    name: str
+    """our incarnation"""
+    source: str
+    """incarnation of its owner"""
+    num_blocks: int
+    card: bytes
+
+
+@dataclass(frozen=True)
 class Unmap:
-    """Nothing is fetched from there any more. A source that is not mapped is no error."""
+    """Nothing is fetched from there any more. A source that is neither mapped nor joined is no
+    error."""
 
     number: int
     source: str
@@ -38,7 +61,7 @@ class Unmap:
 
 @dataclass(frozen=True)
 class Probe:
-    """Read what follows the last block of a mapped pool, as blocks are read."""
+    """Read what follows the last block of a mapped or joined pool, as blocks are read."""
 
     number: int
     source: str
@@ -46,7 +69,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Copy blocks of a mapped pool into reserved blocks of our own."""
+    """Copy blocks of a mapped or joined pool into reserved blocks of our own."""
 
     number: int
     attempt: Attempt
@@ -107,7 +130,9 @@ class Done:
     """Probe: that the copy took"""
     problem: str = ""
     """why it could not be done; what was to be filled holds garbage"""
+    card: bytes = b""
+    """Show"""
 
 
-Question = Map | Unmap | Probe | Fetch | Digest | Stage | Fill
-CODEC = Codec((Map, Unmap, Probe, Fetch, Digest, Stage, Fill, Done))
+Question = Map | Show | Join | Unmap | Probe | Fetch | Digest | Stage | Fill
+CODEC = Codec((Map, Show, Join, Unmap, Probe, Fetch, Digest, Stage, Fill, Done))

@@ -1,15 +1,18 @@
 """The mover: threads of the engine process that do with blocks what the io process asks.
 
     io process --(data socket)--> mover: Map Unmap Probe Fetch Stage Fill, in order --> Done
+                                         Show Join
                                          Digest, in order, in a thread of its own
 
 A digest of what a step writes waits for that step, and the copies of other hand-overs must not
-wait with it. The step loop neither copies nor is woken by copies. The socket keeps packets apart
-and brings descriptors; its end is the io process's end.
+wait with it. Reads from other hosts go on while other questions are answered (`remote_reads`). The
+step loop neither copies nor is woken by copies. The socket keeps packets apart and brings
+descriptors; its end is the io process's end.
 """
 
 import logging
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -19,6 +22,7 @@ from typing import Protocol
 
 from shared.kv.columns import Words, pack_words, unpack_ids
 from shared.kv.layer_groups import GroupRange
+from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.copies import Copies, CopyError, Mark
 from shared.mover.messages import (
     CODEC,
@@ -28,12 +32,15 @@ from shared.mover.messages import (
     Done,
     Fetch,
     Fill,
+    Join,
     Map,
     Probe,
     Question,
+    Show,
     Stage,
     Unmap,
 )
+from shared.mover.remote_reads import RemoteReads
 from shared.protocol import Attempt
 
 logger = logging.getLogger(__name__)
@@ -70,20 +77,23 @@ class Mover:
         digests: Copies,
         marks: Marks | None = None,
         on_failure: Callable[[], None] = lambda: os._exit(1),
+        make_agent: MakeAgent = NixlAgent,
     ) -> None:
         """`digests`: another one of the same pool, for the thread that digests. `marks`: default:
         only these threads write the pool. `on_failure`: the device did something that no question
-        explains; nothing it holds can be trusted."""
+        explains; nothing it holds can be trusted. `make_agent`: once pools of other hosts are shown
+        or read."""
         self._socket = sock
         self._copies = copies
         self._digests = digests
         self._marks = marks or NoMarks()
         self._on_failure = on_failure
+        self._remote = RemoteReads(copies, make_agent)
         self._to_digest: SimpleQueue[Digest | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(turn, end), name=name, daemon=True)
             for name, turn, end in (
-                ("kv-mover", self._answer_next, self._end),
+                ("kv-mover", self._turn, self._end),
                 ("kv-digests", self._digest_next, self._digests.close),
             )
         ]
@@ -113,10 +123,17 @@ class Mover:
 
     def _end(self) -> None:
         self._to_digest.put(None)
+        self._remote.close()
         self._copies.close()
         self._socket.close()
 
-    def _answer_next(self) -> bool:
+    def _turn(self) -> bool:
+        """Whether there may be another question."""
+        for done in self._remote.ended():
+            self._socket.sendall(CODEC.encode(done))
+        patience_s = self._remote.patience_s
+        if patience_s is not None and not select.select([self._socket], [], [], patience_s)[0]:
+            return True
         packet, descriptors, _, _ = socket.recv_fds(
             self._socket, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
@@ -138,14 +155,31 @@ class Mover:
 
     def _answer(self, question: Question, descriptors: list[int]) -> None:
         try:
-            if isinstance(question, Probe):
-                done = self._probe(question)
-            else:
-                digests = self._do(question, descriptors)
-                done = Done(question.number, b"" if digests is None else pack_words(digests))
+            done = self._done(question, descriptors)
         except CopyError as error:
             done = Done(question.number, problem=str(error))
-        self._socket.sendall(CODEC.encode(done))
+        if done is not None:
+            self._socket.sendall(CODEC.encode(done))
+
+    def _done(self, question: Question, descriptors: list[int]) -> Done | None:
+        """None: it comes once the reads that were begun, or are under way, have ended."""
+        match question:
+            case Show():
+                return self._remote.show(question)
+            case Join():
+                return self._remote.join(question)
+            case Unmap(_, source) if self._remote.has(source):
+                return self._remote.leave(question)
+            case Probe(_, source) if self._remote.has(source):
+                self._remote.probe(question)
+            case Fetch() if self._remote.has(question.source):
+                self._remote.fetch(question, self._marks.of_attempt(question.attempt))
+            case Probe():
+                return self._probe(question)
+            case _:
+                digests = self._do(question, descriptors)
+                return Done(question.number, b"" if digests is None else pack_words(digests))
+        return None
 
     def _probe(self, question: Probe) -> Done:
         digest, num_bytes, seconds = self._copies.probe(question.source)

@@ -226,9 +226,9 @@ class HandoverSettings(Group, heading="Hand-over"):
 
     transport: str = setting(
         "auto",
-        "how KV blocks travel; mapped: workers of one host read each other's memory; auto: so "
-        "wherever a probe shows that it works, else over tcp",
-        choices=("auto", "mapped", "tcp"),
+        "how KV blocks travel; mapped: workers of one host read each other's memory; nixl: over "
+        "RDMA; auto: the first of these that a probe shows to work, else over tcp",
+        choices=("auto", "mapped", "nixl", "tcp"),
     )
     transfer_dir: str = setting(
         "", "folder where mapped workers of one host meet; empty: this user's own"

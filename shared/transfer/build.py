@@ -3,6 +3,7 @@
 from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
+from shared.mover.agent import MISSING, is_installed
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
@@ -11,14 +12,17 @@ from shared.transfer.transport import KVTransport, TransferLimits
 from shared.transfer.ways.auto import Mover, auto_transport
 from shared.transfer.ways.folder import transfer_folder
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 
 
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
     transport = settings.handover.transport
-    if transport != "tcp":
+    if transport in ("auto", "mapped"):
         transfer_folder(settings.handover.transfer_dir)
+    if transport == "nixl" and not is_installed():
+        raise SettingsError(f"--transport nixl: {MISSING}, or take --transport auto")
     if transport != "mapped":
         return
     for flag, given in (
@@ -28,7 +32,7 @@ def check_transport(settings: Settings) -> None:
         if given:
             raise SettingsError(
                 f"{flag} has no meaning with --transport mapped: workers of one host meet in "
-                "--transfer-dir. --transport auto or tcp listens at a port"
+                "--transfer-dir. --transport auto, nixl or tcp listens at a port"
             )
 
 
@@ -56,6 +60,8 @@ def build_transport(
             payloads=payloads_of(memory, mover),
             terms=terms,
         )
+    if handover.transport == "nixl":
+        return nixl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
     folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pool)
     if handover.transport == "mapped":
         return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)

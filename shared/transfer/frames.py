@@ -41,7 +41,7 @@ Refusal = Literal[
 ]
 Purpose = Literal["pull", "keep", "map"]
 """pull: read the attempt's blocks; keep: only its lease, the blocks to read into are not there
-yet; map: be shown the pool that they lie in"""
+yet; map: be shown the pool that they lie in, to map or to read it"""
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,17 @@ class Refused:
 
 @dataclass(frozen=True)
 class Pool:
-    """The pool that all blocks lie in. One byte with its descriptors follows; from then on neither
-    end says anything, and the mapping stands as long as the connection."""
+    """The pool that all blocks lie in. Over a unix socket one byte with its descriptors follows;
+    from then on neither end says anything, and what the reader makes of it stands as long as the
+    connection."""
 
     num_blocks: int
     probe: bytes
     """digest of what follows its last block"""
+    card: bytes = b""
+    """how the agent of another host reads it"""
+    problem: str = ""
+    """why it has no card"""
 
 
 Frame = (

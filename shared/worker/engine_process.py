@@ -229,7 +229,7 @@ def _copies(kv_pool: KVPool) -> Copies:
     # A CPU engine must not pay for triton's import.
     from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
 
-    return DeviceCopies(kv_pool.tensor, kv_pool.memory)
+    return DeviceCopies(kv_pool.tensor, kv_pool.memory, kv_pool.shared is not None)
 
 
 def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:

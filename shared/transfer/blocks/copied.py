@@ -1,7 +1,6 @@
 """Blocks that are copied out of the source's pool, which is mapped here.
 
-The mover copies a range and digests what lies in the destination. Nothing but the frames of the
-conversation crosses the connection. Whether blocks are fresh is seen in the mapped generations.
+Whether blocks are fresh is seen in the mapped generations.
 """
 
 import os
@@ -11,12 +10,13 @@ import numpy as np
 from shared.errors import ProtocolError
 from shared.kv.columns import pack_words
 from shared.kv.digest import digest_of
-from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.transfer.blocks.fetches import Fetches
 from shared.transfer.blocks.manifest import Part, Tags
-from shared.transfer.blocks.mapping import Mappings
+from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.standing import Standing
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool
 from shared.transfer.offers import LiveOffer
@@ -32,28 +32,17 @@ class CopiedReads:
     def __init__(
         self,
         progress: Progress,
-        mappings: Mappings,
+        mappings: Standing[Mapping],
         layout: KVLayout,
         traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
-        self._progress = progress
         self._request = progress.request
-        self._ledger = progress.ledger
         self._mappings = mappings
-        self._groups = layer_groups(layout)
-        self._traffic = traffic
-        self._max_bytes = limits.max_read_bytes
+        self._fetches = Fetches(progress, mappings.of, layout, traffic, limits)
 
     async def bring(self) -> None:
-        """One copy at a time, of what was published meanwhile as much as lies together. `changed`
-        is cleared before the ledger is asked, so no want is missed."""
-        while True:
-            self._progress.changed.clear()
-            while part := self._ledger.next_read(self._max_bytes, joined=True):
-                await self._copy(part)
-            self._traffic.rest(self._request.attempt)
-            await self._progress.changed.wait()
+        await self._fetches.bring()
 
     async def take(self, frame: Frame, payload_bytes: int) -> None:
         del payload_bytes
@@ -64,21 +53,6 @@ class CopiedReads:
 
     async def settle(self) -> None:
         """Nothing to wait for: a copy that is cancelled ends before its caller goes on (R18)."""
-
-    async def _copy(self, part: Part) -> None:
-        mapping = await self._mappings.of(self._request)
-        rows, _ = part.cells
-        tags = self._ledger.tags_of(part)
-        versions = self._ledger.begin(part)
-        self._traffic.activate(self._request.attempt)
-        digests = await mapping.fetch(
-            self._request.attempt, tags, self._request.block_ids[rows], part.groups
-        )
-        num_bytes = part.num_blocks * self._groups.num_bytes(part.groups)
-        self._traffic.move(self._request.attempt, num_bytes)
-        self._progress.num_bytes += num_bytes
-        self._ledger.finish(part, versions, tags, digests)
-        self._progress.note_copied()
 
 
 class ShownPool:

@@ -22,13 +22,12 @@ from shared.transfer.blocks.ledger import Versions
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.payloads import Payloads
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
     Blocks,
     Frame,
     Read,
-    Verified,
-    Verify,
     pack_tags,
     unpack_tags,
 )
@@ -68,7 +67,7 @@ class SentReads:
         self._in_flight: deque[Part] = deque()
         self._digesting: list[asyncio.Future[Words]] = []
         self._checks = asyncio.TaskGroup()
-        self._verdict: asyncio.Future[bool] | None = None
+        self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
         self._moved = partial(traffic.move, progress.request.attempt)
 
     async def bring(self) -> None:
@@ -88,15 +87,11 @@ class SentReads:
     async def take(self, frame: Frame, payload_bytes: int) -> None:
         if isinstance(frame, Blocks):
             await self._receive(frame, payload_bytes)
-        elif isinstance(frame, Verified) and self._verdict is not None:
-            self._verdict.set_result(frame.fresh)
         else:
-            raise ProtocolError(f"a source sends no {type(frame).__name__} here")
+            self._verdict.take(frame)
 
     async def is_fresh(self, tags: Tags) -> bool:
-        self._verdict = asyncio.get_running_loop().create_future()
-        await self._stream.send(Verify(self._ledger.num_present_blocks, *pack_tags(tags)))
-        return await self._verdict
+        return await self._verdict.ask(tags)
 
     async def settle(self) -> None:
         await settled(self._digesting)
@@ -161,4 +156,4 @@ class SentBlocks:
         await self._payloads.send(stream, frame, block_ids, part.groups, moved)
 
     async def show_pool(self, stream: FrameStream) -> None:
-        raise ProtocolError("this source sends its blocks; its pool cannot be mapped")
+        raise ProtocolError("this source sends its blocks; its pool is not shown")

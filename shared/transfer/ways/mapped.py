@@ -9,13 +9,15 @@ import asyncio
 import os
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 
 from shared.errors import PeerLostError, SettingsError
 from shared.kv.layout import KVLayout
 from shared.transfer.blocks.copied import CopiedReads, ShownPool
-from shared.transfer.blocks.mapping import BlockMover, Mappings
+from shared.transfer.blocks.mapping import BlockMover, Mapping, mapped_pool
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.standing import Standing
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
 from shared.transfer.readers import MAX_SESSIONS
@@ -51,7 +53,7 @@ class SocketListener:
         if not self.served.can_be_mapped:
             raise SettingsError(
                 "--transport mapped: this GPU's driver lets no other worker map its memory; "
-                "--transport auto sends it over tcp"
+                "--transport auto finds another way"
             )
         path = self._folder.absolute() / new_socket_name()
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -90,7 +92,9 @@ class MappedWay:
     def __init__(self, layout: KVLayout, mover: BlockMover, terms: Terms) -> None:
         self._layout = layout
         self._terms = terms
-        self.mappings = Mappings(mover, layout.fingerprint(), self.connect)
+        self.mappings: Standing[Mapping] = Standing(
+            layout.fingerprint(), self.connect, partial(mapped_pool, mover)
+        )
 
     async def connect(self, source: TransferAddress) -> FrameStream:
         """An owner of another user is not even spoken to: it would hang up."""

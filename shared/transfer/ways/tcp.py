@@ -10,7 +10,7 @@ import socket
 from shared.errors import PeerLostError
 from shared.kv.memory import KVMemory
 from shared.transfer.blocks.payloads import HostPayloads, Payloads
-from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.progress import Progress, Served
 from shared.transfer.blocks.sent import SentBlocks, SentReads
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream
@@ -22,9 +22,9 @@ from shared.transfer_address import NOWHERE, TransferAddress
 
 
 class PortListener:
-    """Keeps the promise of `Listener`; sends blocks to whoever connects to its port."""
+    """Keeps the promise of `Listener`; serves whoever connects to its port."""
 
-    def __init__(self, served: SentBlocks, listen_at: tuple[str, int]) -> None:
+    def __init__(self, served: Served, listen_at: tuple[str, int]) -> None:
         self.served = served
         self._host, self._port = listen_at
         self._socket: socket.socket | None = None
@@ -68,9 +68,7 @@ class TcpWay:
         self._terms = terms
 
     async def connect(self, source: TransferAddress) -> FrameStream:
-        if not source.port:
-            raise PeerLostError("the source cannot be reached: it listens at no port")
-        return await self._terms.introduce(await self._dial(source.port))
+        return await self._terms.introduce(await dial(source, self._terms))
 
     def reads(self, progress: Progress, stream: FrameStream) -> SentReads:
         terms = self._terms
@@ -81,23 +79,27 @@ class TcpWay:
     async def close(self) -> None:
         self._payloads.close()
 
-    async def _dial(self, address: str) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._terms.limits.progress_timeout_s):
-                found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-                family, kind, protocol, _, place = found[0]
-                sock = socket.socket(family, kind, protocol)
-                try:
-                    sock.setblocking(False)
-                    await loop.sock_connect(sock, place)
-                except BaseException:
-                    sock.close()
-                    raise
-        except OSError as error:
-            raise PeerLostError(f"the source cannot be reached: {error}") from None
-        return sock
+
+async def dial(source: TransferAddress, terms: Terms) -> socket.socket:
+    """Connected to the source's port. PeerLostError if it cannot be."""
+    if not source.port:
+        raise PeerLostError("the source cannot be reached: it listens at no port")
+    host, _, port = source.port.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(terms.limits.progress_timeout_s):
+            found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+            family, kind, protocol, _, place = found[0]
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, place)
+            except BaseException:
+                sock.close()
+                raise
+    except OSError as error:
+        raise PeerLostError(f"the source cannot be reached: {error}") from None
+    return sock
 
 
 def tcp_transport(

@@ -57,7 +57,8 @@ def test_what_a_killed_cell_left_is_in_nobody_s_way(tmp_path: Path) -> None:
     folder.rmdir()
 
 
-def test_another_transport_is_passed_on(tmp_path: Path) -> None:
-    with running(tmp_path, "--kv-blocks", "64", "--transport", "tcp") as cluster:
-        assert "KV tcp" in cluster.log_tail()
-        assert transport_of_an_answer(cluster) == "tcp"
+@pytest.mark.parametrize("transport", ["tcp", "nixl"])
+def test_another_transport_is_passed_on(tmp_path: Path, transport: str) -> None:
+    with running(tmp_path, "--kv-blocks", "64", "--transport", transport) as cluster:
+        assert f"KV {transport}" in cluster.log_tail()
+        assert transport_of_an_answer(cluster) == transport

@@ -1,4 +1,5 @@
-"""The promise of KVTransport, kept by `memory`, and by `tcp` and `mapped` over real sockets."""
+"""The promise of KVTransport, kept by `memory`, and by `tcp`, `mapped` and `nixl` over real
+sockets and agents."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.transport import KVTransport, TransferLimits
 from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from tests.support.fakes.memory_transport import MemoryTransport
 from tests.support.pairs.transfer_pair import (
@@ -157,6 +159,9 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
             stranger = mapped_transport(
                 ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
             )
+        case "nixl":
+            assert pair.d.mover is not None
+            stranger = nixl_transport(memory, "d.2", pair.d.mover)
         case "auto":
             assert pair.d.mover is not None
             stranger = auto_transport(ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused"))

@@ -207,7 +207,7 @@ def writer_process(memory: KVMemory) -> Iterator[None]:
         assert writer.wait(30) == 0
 
 
-@pytest.mark.parametrize("kind", ["tcp", "mapped"])
+@pytest.mark.parametrize("kind", ["tcp", "mapped", "nixl"])
 async def test_another_process_that_keeps_rewriting_the_pool(kind: Kind) -> None:
     """The engine process and the io process race for real; 0 asks it to rest, 1 says it does,
     2 lets it go on, 3 ends it. Its head starts are of 1 to 64 ms: pulls of any speed win some."""

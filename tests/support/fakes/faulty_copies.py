@@ -1,6 +1,5 @@
 """Copies out of a mapped pool that stand still, are damaged or lose their owner on purpose."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.mover.host_copies import HostCopies
 from tests.support.fakes.faulty_transport import Fault, FaultyTerms
+from tests.support.fakes.strikes import Strikes
 
 
 class FaultyCopies(HostCopies):
@@ -25,9 +25,7 @@ class FaultyCopies(HostCopies):
         """`ours`: whose plan strikes at `read`; `source`: whose plan strikes at `blocks` and
         `half_read`. Both live on the running event loop; the mover's thread waits for them."""
         super().__init__(memory)
-        self._ours = ours
-        self._source = source
-        self._loop = asyncio.get_running_loop()
+        self._strikes = Strikes(ours, source)
 
     def fetch(
         self,
@@ -37,21 +35,17 @@ class FaultyCopies(HostCopies):
         groups: GroupRange,
         after: Any,
     ) -> Words:
-        self._strike(self._ours, "read")
-        fault = self._strike(self._source, "blocks")
+        fault = self._strikes.read()
         span = self._groups.span(groups)
         half = (span.start + span.stop) // 2
         if (peer := self._peers.get(source)) is not None:
             self._pool[blocks[0], span.start : half] = peer.rows[
                 source_blocks[0], span.start : half
             ]
-        self._strike(self._source, "half_read")
+        self._strikes.half_read()
         if peer is not None:
             self._pool[blocks[0], half : span.stop] = peer.rows[source_blocks[0], half : span.stop]
         digests = super().fetch(source, source_blocks[1:], blocks[1:], groups, after)
         if fault is Fault.CORRUPT:
             self._pool[blocks[0], span.stop - 1] ^= 1
         return np.concatenate([self._digests.of(blocks[:1], groups), digests])
-
-    def _strike(self, terms: FaultyTerms, point: str) -> Fault:
-        return asyncio.run_coroutine_threadsafe(terms.strike(point), self._loop).result()

@@ -232,7 +232,9 @@ def faulty_auto_transport(
         OfferTable(pool.memory, terms.limits.lease_s, terms.clock, mover),
         [SocketListener(pool, folder), PortListener(sent, ("127.0.0.1", 0))],
         AutoWays(
-            FaultyMappedWay(pool.memory.layout, mover, terms), TcpWay(pool.memory, payloads, terms)
+            FaultyMappedWay(pool.memory.layout, mover, terms),
+            None,
+            TcpWay(pool.memory, payloads, terms),
         ),
         terms,
     )

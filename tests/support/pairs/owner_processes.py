@@ -16,10 +16,14 @@ from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
+from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.host_copies import HostCopies
+from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.transport import KVTransport
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from shared.transfer_address import TransferAddress
 from tests.support.pairs.transfer_pair import LAYOUT
@@ -96,6 +100,10 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
     if kind == "mapped":
         mover = _Digests(memory)
         transport = mapped_transport(ShownPool(memory), INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
+    elif kind == "nixl":
+        ours, theirs = data_socket_pair()
+        Mover(theirs, HostCopies(memory), HostCopies(memory)).start()
+        transport = nixl_transport(memory, INCARNATION, MoverClient(ours))
     else:
         transport = tcp_transport(memory, INCARNATION)
     await transport.start()

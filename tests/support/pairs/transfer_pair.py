@@ -6,11 +6,13 @@ import gc
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
+from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Copies
 from shared.mover.host_copies import HostCopies
@@ -20,8 +22,10 @@ from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
+from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from shared.transfer_address import TransferAddress
+from tests.support.fakes.faulty_agent import FaultyAgent
 from tests.support.fakes.faulty_copies import FaultyCopies
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
@@ -32,12 +36,15 @@ from tests.support.fakes.faulty_transport import (
 )
 from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.fakes.staged_copies import StagedCopies
+from tests.support.fakes.strikes import Strikes
 
-Kind = Literal["memory", "tcp", "staged", "mapped", "auto"]
-KINDS: tuple[Kind, ...] = ("memory", "tcp", "staged", "mapped", "auto")
+Kind = Literal["memory", "tcp", "staged", "mapped", "nixl", "auto"]
+KINDS: tuple[Kind, ...] = ("memory", "tcp", "staged", "mapped", "nixl", "auto")
 """staged: tcp where no block lies in the memory that a socket reads"""
 THAT_MAP = ("mapped", "auto")
 """auto: of two workers that can map each other"""
+THAT_FETCH = (*THAT_MAP, "nixl")
+"""the mover of decode brings the blocks; no frame carries them"""
 LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
 """of two layer groups"""
 NUM_BLOCKS = 24
@@ -67,6 +74,8 @@ class Side:
         self.plan = FaultPlan()
         self.released: list[Attempt] = []
         self.changed = asyncio.Event()
+        self.agents: list[FaultyAgent] = []
+        """that its mover made"""
         self.transport: KVTransport
         self.mover: MoverClient | None = None
         self.terms = FaultyTerms(self.plan, limits)
@@ -89,15 +98,20 @@ class Side:
             make = faulty_mapped_transport if kind == "mapped" else faulty_auto_transport
             shown = ShownPool(self.memory)
             self.transport = make(shown, incarnation, self.mover, folder, self.terms)
+        elif kind == "nixl":
+            strikes = Strikes(self.terms, (source or self).terms)
+            make_agent = partial(FaultyAgent, strikes, self.agents)
+            self.mover = self._start_mover(HostCopies(self.memory), make_agent)
+            self.transport = nixl_transport(self.memory, incarnation, self.mover, terms=self.terms)
         else:
             self.transport = FaultyMemoryTransport(
                 self.plan, self.memory, incarnation, network, limits=limits
             )
         self.transport.on_release = self._release
 
-    def _start_mover(self, copies: Copies) -> MoverClient:
+    def _start_mover(self, copies: Copies, make_agent: MakeAgent = NixlAgent) -> MoverClient:
         ours, theirs = data_socket_pair()
-        Mover(theirs, copies, HostCopies(self.memory)).start()
+        Mover(theirs, copies, HostCopies(self.memory), make_agent=make_agent).start()
         return MoverClient(ours)
 
     async def close(self) -> None:
@@ -139,6 +153,10 @@ class Pair:
     async def __aenter__(self) -> "Pair":
         await self.p.transport.start()
         await self.d.transport.start()
+        if self.kind == "nixl":  # the first agent of a process takes as long as a short lease
+            for side in (self.p, self.d):
+                assert side.mover is not None
+                await side.mover.show(side.incarnation)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -8,9 +8,12 @@ import pytest
 from shared.errors import SettingsError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.mover import agent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.settings.load import EVERY_SETTING
+from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.build import build_transport, check_transport
+from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.folder import transfer_folder
 from tests.support.fakes.manual_clock import ManualClock
 from tests.support.settings import settings_with
@@ -27,7 +30,27 @@ async def test_the_transport_goes_the_ways_it_is_chosen_by(name: str, tmp_path: 
     mover = MoverClient(ours)
     settings = settings_with(transport=name, transfer_dir=str(tmp_path))
     transport = build_transport(settings, "p.1", memory, None, mover, ManualClock())
-    assert tuple(transport.ways) == (("mapped", "tcp") if name == "auto" else (name,))
+    assert tuple(transport.ways) == (("mapped", "nixl", "tcp") if name == "auto" else (name,))
+    await transport.close()
+    mover.close()
+    theirs.close()
+
+
+def test_nixl_by_name_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "PACKAGE", "nixl_of_nobody")
+    with pytest.raises(SettingsError, match=f"--transport nixl: {agent.MISSING}"):
+        check_transport(settings_with(transport="nixl"))
+
+
+async def test_auto_goes_without_nixl_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(agent, "PACKAGE", "nixl_of_nobody")
+    memory = KVMemory.create(KVLayout("m", "float32", 1, 2, 1, 4, 4), 2)
+    ours, theirs = data_socket_pair()
+    mover = MoverClient(ours)
+    transport = auto_transport(ShownPool(memory), "p.1", mover, folder=tmp_path)
+    assert tuple(transport.ways) == ("mapped", "tcp")
     await transport.close()
     mover.close()
     theirs.close()

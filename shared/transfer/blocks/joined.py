@@ -1,0 +1,160 @@
+"""Blocks that are read out of the source's pool over RDMA, by the agents of both movers.
+
+The source's agent is told of when its pool is first pulled from, and forgotten with the connection
+that showed it. Whether blocks are fresh the source says: its generations are not read.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from shared.errors import CannotMapError, CorruptPieceError, PeerLostError, ProtocolError
+from shared.kv.columns import Words, pack_words
+from shared.kv.digest import digest_of
+from shared.kv.layer_groups import GroupRange
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.kv.probe import Probed
+from shared.protocol import Attempt
+from shared.transfer.blocks.fetches import Fetches
+from shared.transfer.blocks.manifest import Part, Tags
+from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.standing import Standing
+from shared.transfer.blocks.verdict import Verdict
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.frames import Frame, Pool, Refused
+from shared.transfer.offers import LiveOffer
+from shared.transfer.traffic import Traffic
+from shared.transfer.transport import TransferLimits
+
+
+class AgentMover(BlockMover, Protocol):
+    """A mover with an agent."""
+
+    async def show(self, name: str) -> bytes:
+        """The card by which others read the pool of this worker, whose incarnation is `name`.
+        PeerLostError, with the cause, if they cannot."""
+
+    async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
+        """From now on the pool of the worker of incarnation `source` is probed, fetched from and
+        unmapped as one that is mapped. PeerLostError if it cannot be read."""
+
+
+class JoinedPool:
+    """The pool of one source; good until it has ended."""
+
+    def __init__(self, source: str, mover: AgentMover, probed: Probed) -> None:
+        self.source = source
+        self.probed = probed
+        """what the first read of it brought, and how fast"""
+        self._mover = mover
+        self._lost = asyncio.Event()
+
+    @property
+    def stands(self) -> bool:
+        return not self._lost.is_set()
+
+    async def until_lost(self) -> None:
+        await self._lost.wait()
+
+    async def end(self) -> None:
+        """Returns once nothing of the pool is read."""
+        self._lost.set()
+        with contextlib.suppress(PeerLostError):  # then the mover has forgotten everything
+            await self._mover.unmap(self.source)
+
+    async def fetch(
+        self, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
+    ) -> Words:
+        """A read fails when its source is gone; the next pull finds out whether it is."""
+        source_blocks = tags.block_ids.tolist()
+        try:
+            return await self._mover.fetch(attempt, self.source, source_blocks, blocks, groups)
+        except CorruptPieceError as error:
+            self._lost.set()
+            raise PeerLostError(f"the source cannot be read any more: {error}") from None
+
+
+async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameStream) -> JoinedPool:
+    """What the owner shows over the stream, once a probe of it reads right. `name`: our
+    incarnation. CannotMapError if it cannot be read; ProtocolError for what is no pool."""
+    pool, _ = await stream.receive()
+    if isinstance(pool, Refused):  # `--transport tcp`, or a release before nixl
+        raise CannotMapError("the source only sends its blocks")
+    if not isinstance(pool, Pool) or pool.num_blocks < 1:
+        raise ProtocolError("the source shows no pool")
+    if not pool.card:
+        raise CannotMapError(f"at the source, {pool.problem}")
+    try:
+        await mover.join(name, source, pool.num_blocks, pool.card)
+    except PeerLostError as error:
+        raise CannotMapError(str(error)) from None
+    try:
+        probed = await mover.probe(source)
+        if pack_words([probed.digest]) != pool.probe:
+            raise CannotMapError("a probe of the source's pool read other bytes")
+    except BaseException as error:
+        with contextlib.suppress(PeerLostError):
+            await mover.unmap(source)
+        if isinstance(error, CorruptPieceError):
+            raise CannotMapError(f"a probe of the source's pool failed: {error}") from None
+        raise
+    return JoinedPool(source, mover, probed)
+
+
+class JoinedReads:
+    """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
+
+    name = "nixl"
+
+    def __init__(
+        self,
+        progress: Progress,
+        stream: FrameStream,
+        pools: Standing[JoinedPool],
+        layout: KVLayout,
+        traffic: Traffic,
+        limits: TransferLimits,
+    ) -> None:
+        self._fetches = Fetches(progress, pools.of, layout, traffic, limits)
+        self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
+
+    async def bring(self) -> None:
+        await self._fetches.bring()
+
+    async def take(self, frame: Frame, payload_bytes: int) -> None:
+        del payload_bytes
+        self._verdict.take(frame)
+
+    async def is_fresh(self, tags: Tags) -> bool:
+        return await self._verdict.ask(tags)
+
+    async def settle(self) -> None:
+        """Nothing to wait for: a read that is cancelled ends before its caller goes on (R18)."""
+
+
+class RegisteredPool:
+    """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
+
+    def __init__(self, memory: KVMemory, mover: AgentMover, name: str) -> None:
+        """`name`: our incarnation."""
+        self._memory = memory
+        self._mover = mover
+        self._name = name
+        self._probe = pack_words([digest_of(np.frombuffer(memory.probe, np.uint8))])
+
+    async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
+        raise ProtocolError("this source sends no blocks; its pool is to be read")
+
+    async def show_pool(self, stream: FrameStream) -> None:
+        card, problem = b"", ""
+        try:
+            card = await self._mover.show(self._name)
+        except PeerLostError as error:
+            problem = str(error)
+        await stream.send(Pool(self._memory.num_blocks, self._probe, card, problem))
+        await stream.until_closed()

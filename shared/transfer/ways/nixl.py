@@ -1,0 +1,87 @@
+"""KV blocks over RDMA: decode's mover reads them out of prefill's pool, through nixl.
+
+What is said there is said as over tcp, at the same port (`pull`, `session`). The bytes do not cross
+that connection (`blocks.joined`).
+"""
+
+from functools import partial
+
+from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
+from shared.transfer.blocks.joined import (
+    AgentMover,
+    JoinedPool,
+    JoinedReads,
+    RegisteredPool,
+    joined_pool,
+)
+from shared.transfer.blocks.manifest import Part
+from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.sent import SentBlocks
+from shared.transfer.blocks.standing import Standing
+from shared.transfer.frame_stream import FrameStream
+from shared.transfer.offers import LiveOffer, OfferTable
+from shared.transfer.socket_transport import SocketTransport
+from shared.transfer.terms import Terms
+from shared.transfer.ways.tcp import PortListener, dial
+from shared.transfer.ways.way import OneWay
+from shared.transfer_address import TransferAddress
+
+
+class NixlWay:
+    """Keeps the promise of `Way`; blocks are read out of the source's pool."""
+
+    name = JoinedReads.name
+
+    def __init__(self, layout: KVLayout, incarnation: str, mover: AgentMover, terms: Terms) -> None:
+        """`incarnation`: ours."""
+        self._layout = layout
+        self._terms = terms
+        self.pools: Standing[JoinedPool] = Standing(
+            layout.fingerprint(), self.connect, partial(joined_pool, mover, incarnation)
+        )
+
+    async def connect(self, source: TransferAddress) -> FrameStream:
+        return await self._terms.introduce(await dial(source, self._terms))
+
+    def reads(self, progress: Progress, stream: FrameStream) -> JoinedReads:
+        terms = self._terms
+        return JoinedReads(progress, stream, self.pools, self._layout, terms.traffic, terms.limits)
+
+    async def close(self) -> None:
+        await self.pools.close()
+
+
+class SentOrRead:
+    """Keeps the promise of `Served` where readers have the choice."""
+
+    def __init__(self, sent: SentBlocks, registered: RegisteredPool) -> None:
+        self._sent = sent
+        self._registered = registered
+
+    async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
+        await self._sent.send(stream, offer, part)
+
+    async def show_pool(self, stream: FrameStream) -> None:
+        await self._registered.show_pool(stream)
+
+
+def nixl_transport(
+    memory: KVMemory,
+    incarnation: str,
+    mover: AgentMover,
+    *,
+    listen_at: tuple[str, int] = ("127.0.0.1", 0),
+    terms: Terms | None = None,
+) -> SocketTransport:
+    """Between workers that RDMA connects. Pool and mover stay the caller's and outlive the
+    transport."""
+    terms = terms or Terms()
+    served = RegisteredPool(memory, mover, incarnation)
+    return SocketTransport(
+        incarnation,
+        OfferTable(memory, terms.limits.lease_s, terms.clock, mover),
+        [PortListener(served, listen_at)],
+        OneWay(NixlWay(memory.layout, incarnation, mover, terms)),
+        terms,
+    )
