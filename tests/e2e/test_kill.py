@@ -1,6 +1,6 @@
 """Two prefill and two decode workers: nothing local and no backlog while nothing is wrong, one of
 each role killed under 24 streams and nobody notices, one after the other amid copies, and all of it
-killed with its parent."""
+killed with its parent. Then the like where KV is read by nixl."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,6 +23,8 @@ NUM_TOKENS = 48
 GONE_S = 5.0
 NUM_KILLS = int(os.environ.get("WORKER_KILLS", "5"))
 """amid copies; `make hand-overs` sets it"""
+NUM_READ_KILLS = int(os.environ.get("WORKER_KILLS", "3"))
+"""amid reads by nixl"""
 NUM_READ_STREAMS = 6
 COPIES_WAIT_S = 0.05
 SERVES_WITHIN_S = 1.0
@@ -240,7 +243,7 @@ def wait_whole(cluster: Cluster, died: set[str]) -> None:
 
 
 def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:
-    """The last test of this file: with the parent die gateway, workers, engines and Redis."""
+    """The last test of this cell: with the parent die gateway, workers, engines and Redis."""
     family = process_family(cluster.supervisor.pid)
     names = [" ".join(process.cmdline()) for process in family]
     assert sum("baton serve" in name for name in names) == 5
@@ -250,3 +253,31 @@ def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:
     cluster.supervisor.wait()
     _, alive = psutil.wait_procs(family[1:], timeout=10)
     assert [process.cmdline() for process in alive] == []
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Cluster]:
+    flags = ("--prefill", "2", "--decode", "2", "--kv-blocks", "1024", "--transport", "nixl")
+    with running(tmp_path, *flags, BATON_MAX_NUM_BATCHED_TOKENS="96") as cluster:
+        yield cluster
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+def test_workers_killed_in_turn_amid_reads_by_nixl(reading: Cluster) -> None:
+    """An owner first, then a reader, and so on: no source dies of its reader's death."""
+    for number in range(NUM_READ_KILLS):
+        bodies = long_prompts(number)
+        before = {worker["incarnation"] for worker in reading.workers()}
+        with reading.streams(bodies) as streams:
+            streams.wait_tokens(1, num_streams=2)
+            victim = reading.workers(("prefill", "decode")[number % 2])[number // 2 % 2]
+            kill_amid_copies(reading, victim)
+            seen = streams.wait(120)
+        assert [stream for stream in seen if not stream.complete] == []
+        wait_whole(reading, {victim["incarnation"]})
+        assert len(before & {worker["incarnation"] for worker in reading.workers()}) == 3
+        undisturbed = reading.answers(bodies)
+        assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
+        assert {reading.receipt(stream.rid)["transport"] for stream in undisturbed} == {"nixl"}
+        reading.wait_blocks_back()
