@@ -48,6 +48,13 @@ def load_object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def load_arguments(text: str) -> Any:
+    """JSON that a model wrote. Nobody else reads it, so keys may repeat, but it can be written as
+    JSON again; RequestError or ValueError if not."""
+    _check_depth(text)
+    return json.loads(text, parse_float=_float, parse_constant=_constant)
+
+
 def _decode(body: bytes) -> str:
     if body.startswith(b"\xef\xbb\xbf") or b"\x00" in body[:4]:
         raise _refusal("the body must be UTF-8 without a byte order mark", "invalid_utf8")

@@ -1,17 +1,18 @@
 """What an answer's content blocks and its end are called in Anthropic's shape."""
 
-import json
 from typing import Any
 
 from services.gateway.answer.answer import Answer
 from services.gateway.answer.choice import ChoiceText
 from services.gateway.answer.ending import Ending
 from services.gateway.answer.parted_text import PartedText
+from services.gateway.fields.json_body import load_arguments
 from services.gateway.parts.part import (
     CallStart,
     Part,
     ReasoningPart,
 )
+from shared.errors import RequestError
 
 ID_PREFIX = "msg_"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -55,9 +56,10 @@ def opened_block(part: Part, text: ChoiceText) -> dict[str, Any]:
 
 
 def call_input(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; empty where `max_tokens` or a stop string cut them."""
+    """The arguments as an object; empty where `max_tokens` or a stop string cut them, or where
+    the model wrote what no JSON answer can hold: NaN, 1e999, nesting without an end."""
     try:
-        value = json.loads(arguments)
-    except ValueError:
+        value = load_arguments(arguments)
+    except (ValueError, RequestError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -4,6 +4,7 @@ The failures guarded: calls whose arguments or ids do not come back, blocks in a
 the text's, thinking that is taken for the answer, a choice of tools that forces nothing.
 """
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -197,6 +198,26 @@ async def test_a_call_that_max_tokens_cuts(app: ServedApp, client: httpx.AsyncCl
     pieces = "".join(part.get("partial_json", "") for part in deltas)
     assert pieces
     assert ARGUMENTS.startswith(pieces)
+
+
+async def test_an_answer_is_json_whatever_the_model_wrote_in_a_call(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    """No JSON can hold this number: the object is empty, and the stream has the text."""
+    arguments = '{"days": 1e999}'
+    app.answer(f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>')
+    body = message_body(tools=[{**TOOL, "strict": False}])
+    response = await client.post(MESSAGES, json=body)
+    assert response.status_code == 200, response.text
+
+    def refused(name: str) -> None:
+        pytest.fail(f"{name} is not JSON")
+
+    (call,) = json.loads(response.text, parse_constant=refused)["content"]
+    assert (call["name"], call["input"]) == ("weather", {})
+    stream = await client.post(MESSAGES, json={**body, "stream": True})
+    deltas = [event.get("delta", {}) for event in named_events_of(stream.text)]
+    assert "".join(part.get("partial_json", "") for part in deltas) == arguments
 
 
 async def test_a_stop_sequence_that_cuts_a_call_is_why_it_ended(
