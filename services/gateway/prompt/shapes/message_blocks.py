@@ -53,6 +53,9 @@ def _messages(value: Any, where: str) -> Iterator[Message]:
     if type(content) is str:
         yield {"role": role, "content": content}
         return
+    if role == "assistant" and content == []:
+        yield {"role": role, "content": ""}  # an answer without text, which comes back
+        return
     blocks = _blocks(content, f"{where}.content")
     if role == "assistant":
         yield _assistant(blocks)

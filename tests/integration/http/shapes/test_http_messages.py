@@ -46,6 +46,10 @@ GOOD: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         message_body() | {"messages": [USER, {"role": "system", "content": "Be brief."}, USER]},
         [USER, SYSTEM, USER],
     ),
+    "empty-answer-that-comes-back": (
+        message_body() | {"messages": [USER, {"role": "assistant", "content": []}, USER]},
+        [USER, {"role": "assistant", "content": ""}, USER],
+    ),
     "answer-that-comes-back": (
         message_body()
         | {
