@@ -104,9 +104,10 @@ def internal_error_response(request: Request) -> Response:
     return _response(request, _body("internal error", "server_error", None, "internal_error"), 500)
 
 
-def error_json(status: int, code: str, message: str) -> bytes:
+def error_json(status: int, code: str, message: str, path: str, rid: str) -> bytes:
     """The body of an error that no application code saw."""
-    return json.dumps(_body(message, error_type(status), None, code)).encode()
+    body = _shaped(_body(message, error_type(status), None, code), status, path, rid)
+    return json.dumps(body).encode()
 
 
 def json_response(
@@ -125,9 +126,12 @@ def _response(
     request: Request, body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An error in the shape of the path that was asked."""
-    if is_for_messages(request.scope["path"]):
-        body = message_error(body, status, request_id(request.scope))
-    return json_response(request, body, status, headers)
+    shaped = _shaped(body, status, request.scope["path"], request_id(request.scope))
+    return json_response(request, shaped, status, headers)
+
+
+def _shaped(body: dict[str, Any], status: int, path: str, rid: str) -> dict[str, Any]:
+    return message_error(body, status, rid) if is_for_messages(path) else body
 
 
 def _body(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class GatewayProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.purpose: Purpose = "any"
+        self.url = b""  # uvicorn has none before the first request begins
         self._others = others
         self._limits = others.limits
         self._stage: Stage = "idle"
@@ -325,7 +326,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if waiting is not None and not (waiting.response_complete or waiting.disconnected):
             waiting.keep_alive = False  # what was asked before is answered, then it closes
             return
-        self.transport.write(refusal.to_bytes())
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        self.transport.write(refusal.to_bytes(path))
         self._linger()
 
     def _give_up(self, cycle: RequestResponseCycle) -> bool:

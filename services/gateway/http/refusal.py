@@ -20,13 +20,15 @@ class HttpRefusal:
     header: str = ""
     """one more header line, if the status needs it"""
 
-    def to_bytes(self) -> bytes:
-        body = error_json(self.status, self.code, self.message)
+    def to_bytes(self, path: str = "") -> bytes:
+        """`path`: what was asked for, as far as it was read; it says which shape errors have."""
+        rid = fresh_id()
+        body = error_json(self.status, self.code, self.message, path, rid)
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             "content-type: application/json",
             f"content-length: {len(body)}",
-            f"x-request-id: {fresh_id()}",
+            f"x-request-id: {rid}",
             "connection: close",
             *([self.header] if self.header else []),
         ]

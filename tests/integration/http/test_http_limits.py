@@ -27,7 +27,7 @@ from tests.integration.http.raw_client import (
     request_bytes,
 )
 from tests.integration.http.refusals import Refusals, check_error
-from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
+from tests.support.cases.http_bodies import CHAT, COUNT, MESSAGES, TEXT, chat_body, text_body
 from tests.support.fakes.served_app import ServedApp, serve_app
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock]
@@ -253,6 +253,44 @@ async def test_row_16_not_a_request(
     assert answer.headers["connection"] == "close"
     assert ("allow" in answer.headers) == (status == 405)
     await refusals.check_serves()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "kind"),
+    [
+        pytest.param(
+            head_bytes("POST", MESSAGES, JSON_HEADER, LENGTH) + BODY[:5],
+            408,
+            "timeout_error",
+            id="slow-body",
+        ),
+        pytest.param(
+            head_bytes("POST", f"{COUNT}?beta=true", JSON_HEADER, CHUNKED) + b"ZZ\r\n",
+            400,
+            "invalid_request_error",
+            id="bad-chunk",
+        ),
+        pytest.param(
+            head_bytes("POST", MESSAGES, "connection: upgrade", "upgrade: h2c"),
+            400,
+            "invalid_request_error",
+            id="upgrade",
+        ),
+        pytest.param(
+            head_bytes("POST", MESSAGES, f"x-a: {'a' * 20_000}"),
+            431,
+            "invalid_request_error",
+            id="large-headers",
+        ),
+    ],
+)
+async def test_a_connection_refuses_in_the_shape_of_the_path(
+    hurried_app: ServedApp, sent: bytes, status: int, kind: str
+) -> None:
+    answer = await exchange(hurried_app, sent)
+    body = json.loads(answer.body)
+    assert (answer.status, body["type"], body["error"]["type"]) == (status, "error", kind)
+    assert body["request_id"] == answer.headers["x-request-id"]
 
 
 async def test_a_bad_request_behind_good_ones_waits_for_their_answers(app: ServedApp) -> None:
