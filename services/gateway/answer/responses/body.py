@@ -1,5 +1,6 @@
 """A response as one object."""
 
+import json
 from typing import Any
 
 from services.gateway.answer.answer import Answer
@@ -22,4 +23,5 @@ class ResponseBody:
     def body(self) -> dict[str, Any]:
         status = ended_status(self._answer)
         self._output.close("incomplete" if status == "incomplete" else "completed")
-        return response_object(self._answer, self._output, status)
+        echo = json.loads(self._answer.prepared.echo)
+        return response_object(self._answer, self._output, status) | echo

@@ -78,9 +78,12 @@ class ResponseStream:
     def _told(
         self, name: str, status: Status, error: dict[str, str] | None = None, **more: Any
     ) -> bytes:
-        """How the response as a whole fares."""
+        """How the response as a whole fares. What it repeats of the request may be long, so it
+        is not read and written again."""
         response = response_object(self._answer, self._output, status, error)
-        return self._event(f"response.{name}", response={**response, **more})
+        event = self._event(f"response.{name}", response={**response, **more})
+        echo = self._answer.prepared.echo.encode("ascii")
+        return b"%b,%b}\n\n" % (event.removesuffix(b"}}\n\n"), echo.removeprefix(b"{"))
 
     def _part(self, part: Part) -> bytes:
         if isinstance(part, CallEnd):

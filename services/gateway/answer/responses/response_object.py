@@ -1,6 +1,5 @@
-"""The `response` object: whole, and as the events of a stream repeat it."""
+"""The `response` object: what both the whole answer and the events of a stream say of it."""
 
-import json
 from typing import Any, Literal
 
 from services.gateway.answer.answer import Answer
@@ -21,7 +20,8 @@ def response_object(
     status: Status,
     error: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the request asked for, what came of it so far, and once it is over what it cost."""
+    """What came of the request so far, and once it is over what it cost. What it asked for
+    (`echo`) goes after that."""
     cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
     return {
         "id": ID_PREFIX + answer.identity.rid,
@@ -34,7 +34,6 @@ def response_object(
         "output": [item.shown() for item in output.items],
         "usage": None if status == "in_progress" else _usage(answer),
         "background": False,
-        **json.loads(answer.prepared.echo),
     }
 
 

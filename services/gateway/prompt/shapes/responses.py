@@ -36,6 +36,8 @@ from shared.grammar import source
 
 GRAMMAR = "text.format"
 EFFORT = "reasoning.effort"
+MAX_ECHOED_CHARS = 512 * 1024
+"""of JSON of what an answer repeats, without the instructions, which the context limits"""
 SEND_ALL = "nothing is stored here; send the whole conversation as input"
 
 
@@ -160,10 +162,25 @@ def parse_responses(body: Mapping[str, Any], *, refuse_unknown: bool) -> ParsedR
         effort=EFFORT,
         places=turns.places,
     )
-    echo = {name: value if body.get(name) is None else body[name] for name, value in ECHOED.items()}
-    return replace(
-        parsed_request(fields, "chat", names, ignored), echo=json.dumps(echo, separators=(",", ":"))
-    )
+    return replace(parsed_request(fields, "chat", names, ignored), echo=_echo(body))
+
+
+def _echo(body: Mapping[str, Any]) -> str:
+    """A stream repeats it three times, so it has a limit. RequestError names the longest field."""
+    echo = {
+        name: json.dumps(value if body.get(name) is None else body[name], separators=(",", ":"))
+        for name, value in ECHOED.items()
+    }
+    sizes = {name: len(text) for name, text in echo.items() if name != "instructions"}
+    if sum(sizes.values()) > MAX_ECHOED_CHARS:
+        longest = max(sizes, key=sizes.__getitem__)
+        raise RequestError(
+            f"{longest}: too long; the fields that an answer repeats may have "
+            f"{MAX_ECHOED_CHARS} characters of JSON together",
+            code="too_many_fields",
+            param=longest,
+        )
+    return "{" + ",".join(f'"{name}":{text}' for name, text in echo.items()) + "}"
 
 
 def _grammar(form: Any) -> str:

@@ -13,7 +13,7 @@ from services.gateway.prompt.field_tables import FieldTable
 from services.gateway.prompt.request_fields import ParsedRequest
 from services.gateway.prompt.shapes.messages import MESSAGES_TABLE, parse_messages
 from services.gateway.prompt.shapes.parsers import PARSERS, Api
-from services.gateway.prompt.shapes.responses import ECHOED, RESPONSES_TABLE
+from services.gateway.prompt.shapes.responses import ECHOED, MAX_ECHOED_CHARS, RESPONSES_TABLE
 from shared.errors import RequestError
 from tests.support.cases.http_bodies import message_body, response_body
 
@@ -77,6 +77,16 @@ def test_every_field_that_openai_lets_be_null_may_be_null() -> None:
 def test_what_is_repeated_is_what_is_read() -> None:
     table, _ = SHAPES["responses"]
     assert all(name in table.readers or table.knows(name) for name in ECHOED)
+
+
+@pytest.mark.parametrize("name", ["metadata", "reasoning", "user", "text"])
+def test_what_is_repeated_is_not_long(name: str) -> None:
+    """A stream says it three times. Instructions have the context as their limit."""
+    long = "a" * MAX_ECHOED_CHARS
+    value = {"user": long, "text": {"verbosity": long}}.get(name, {"summary": long})
+    with pytest.raises(RequestError, match=f"^{name}: too long"):
+        parsed("responses", response_body(instructions=2 * long, **{name: value}))
+    parsed("responses", response_body(instructions=2 * long, user=long[:-1000]))
 
 
 def test_thinking_and_effort_of_a_message() -> None:
