@@ -23,5 +23,5 @@ class ResponseBody:
     def body(self) -> dict[str, Any]:
         status = ended_status(self._answer)
         self._output.close("incomplete" if status == "incomplete" else "completed")
-        echo = json.loads(self._answer.prepared.echo)
+        echo: dict[str, Any] = json.loads(self._answer.prepared.echo)
         return response_object(self._answer, self._output, status) | echo

@@ -53,7 +53,10 @@ def read_message_tool_choice(value: Any, param: str) -> MessageToolChoice:
     kind = value.get("type") if type(value) is dict else None
     if type(kind) is not str or kind not in MODES:
         raise invalid(param, "an object with a type: auto, any, tool or none")
-    _check_names(value, {"type", "name", "disable_parallel_tool_use"}, param)
+    known = {"type", "disable_parallel_tool_use"}
+    if kind == "tool" or value.get("name") is None:
+        known.add("name")
+    check_names(value, known, param)
     name = read_tool_name(value.get("name"), f"{param}.name") if kind == "tool" else ""
     lone = value.get("disable_parallel_tool_use")
     return MessageToolChoice(
@@ -68,6 +71,14 @@ def read_tool_name(value: Any, param: str) -> str:
     return value
 
 
+def check_names(value: Mapping[str, Any], known: frozenset[str] | set[str], where: str) -> None:
+    """RequestError names a member that nobody knows."""
+    for name in value:
+        if name not in known:
+            param = f"{where}.{shown(name)}"
+            raise RequestError(f"{param}: not supported", code="unsupported_parameter", param=param)
+
+
 def _tool(value: Any, where: str) -> Tool:
     if type(value) is not dict:
         raise invalid(where, "an object")
@@ -77,7 +88,7 @@ def _tool(value: Any, where: str) -> Tool:
             code="unsupported_parameter",
             param=f"{where}.type",
         )
-    _check_names(value, FIELDS | NEUTRAL.keys() | HINTS, where)
+    check_names(value, FIELDS | NEUTRAL.keys() | HINTS, where)
     for name, neutral in NEUTRAL.items():
         given = value.get(name)
         if given is not None and not any(same(given, item) for item in neutral):
@@ -89,10 +100,3 @@ def _tool(value: Any, where: str) -> Tool:
         parameters=read_parameters(value.get("input_schema"), f"{where}.input_schema"),
         strict=False if strict is None else flag(strict, f"{where}.strict"),
     )
-
-
-def _check_names(value: Mapping[str, Any], known: frozenset[str] | set[str], where: str) -> None:
-    for name in value:
-        if name not in known:
-            param = f"{where}.{shown(name)}"
-            raise RequestError(f"{param}: not supported", code="unsupported_parameter", param=param)

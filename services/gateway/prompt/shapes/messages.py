@@ -28,8 +28,6 @@ GRAMMAR = "output_config.format"
 EFFORT = "output_config.effort"
 THINKING = {"enabled": True, "adaptive": True, "disabled": False}
 """type of `thinking` -> whether the model is to think first"""
-HINTS = ("budget_tokens", "display")
-"""members of `thinking` that nothing here follows"""
 KEEP_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 
 
@@ -62,8 +60,8 @@ def read_thinking(value: Any, param: str) -> Thinking:
     kind = value.get("type") if type(value) is dict else None
     if type(kind) is not str or kind not in THINKING:
         raise invalid(param, "an object with a type: enabled, adaptive or disabled")
-    ignored = tuple(f"{param}.{name}" for name in HINTS if value.get(name) is not None)
-    return Thinking(THINKING[kind], ignored)
+    others = [name for name, item in value.items() if name != "type" and item is not None]
+    return Thinking(THINKING[kind], tuple(f"{param}.{shown(name)}" for name in others))
 
 
 def read_output_config(value: Any, param: str) -> OutputConfig:

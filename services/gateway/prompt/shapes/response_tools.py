@@ -4,7 +4,7 @@ from typing import Any
 
 from services.gateway.fields.client_text import shown
 from services.gateway.fields.readers import flag, invalid, same, text, unsupported
-from services.gateway.prompt.shapes.message_tools import NEUTRAL, read_tool_name
+from services.gateway.prompt.shapes.message_tools import NEUTRAL, check_names, read_tool_name
 from services.gateway.prompt.tools import (
     MAX_TOOLS,
     MODES,
@@ -31,6 +31,7 @@ def read_response_tool_choice(value: Any, param: str) -> ToolChoice:
         return ToolChoice(mode=MODES[value])
     if type(value) is not dict or value.get("type") != "function":
         raise invalid(param, 'none, auto, required, or {"type": "function", "name": ...}')
+    check_names(value, {"type", "name"}, param)
     name = read_tool_name(value.get("name"), f"{param}.name")
     return ToolChoice("required", name, f"{param}.name")
 

@@ -96,3 +96,23 @@ def test_thinking_and_effort_of_a_message() -> None:
     config = {"effort": "high"}
     request = parse_messages(message_body(output_config=config), refuse_unknown=True)
     assert (request.thinks, request.reasoning_effort) == (None, "high")
+
+
+def test_members_of_thinking_without_effect_are_named() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 1024, "depth": 3, "display": None}
+    request = parse_messages(message_body(thinking=thinking), refuse_unknown=True)
+    assert request.ignored == ("thinking.budget_tokens", "thinking.depth")
+
+
+@pytest.mark.parametrize(
+    ("api", "choice", "name"),
+    [
+        ("messages", {"type": "auto", "name": "f"}, "name"),
+        ("messages", {"type": "any", "name": "f"}, "name"),
+        ("responses", {"type": "function", "name": "f", "function": {"name": "g"}}, "function"),
+    ],
+)
+def test_a_choice_of_tools_that_says_two_things(api: Api, choice: Any, name: str) -> None:
+    body = SHAPES[api][1]
+    with pytest.raises(RequestError, match=rf"^tool_choice.{name}: not supported"):
+        parsed(api, {**body, "tool_choice": choice})
