@@ -4,8 +4,9 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.cli.byte_size import shown
 from services.cli.doctor.finding import Finding, failed, ok, warn
-from services.cli.doctor.model_size import Memory, ModelNeed, judge_memory, need_of, shown
+from services.cli.doctor.model_size import Memory, ModelNeed, judge_memory, need_of
 from shared.errors import BatonError
 from shared.model.checkpoint import (
     DEMO,

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
+from services.cli.byte_size import MIB, shown
 from services.cli.doctor.finding import Finding, fail, failed, ok, warn
 from shared.engine.loading.pool_size import MemoryProfile, blocks_in_host_memory, blocks_on_gpu
 from shared.errors import SettingsError
 from shared.kv.layout import DTYPE_BYTES
 from shared.model.checkpoint import Checkpoint, kv_layout, resolve_dtype
-from shared.model.config import ModelConfig
+from shared.model.parameters import num_parameters
 from shared.settings.groups import KVSettings, Settings
 
-GIB = 2**30
-MIB = 2**20
 CHECK = "memory"
 
 
@@ -34,25 +33,10 @@ class ModelNeed:
     block_bytes: int
 
 
-def shown(num_bytes: int) -> str:
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.0f} MiB"
-
-
-def num_parameters(config: ModelConfig) -> int:
-    """All matrices; what is left out, biases and norms, is less than a percent."""
-    embeddings = 1 if config.tie_word_embeddings else 2
-    heads = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
-    projections = 3 if config.rope is not None else 2
-    layer = config.hidden_size * (heads + projections * config.intermediate_size)
-    positions = 0 if config.rope is not None else config.max_position_embeddings
-    vocabulary = embeddings * config.vocab_size + positions
-    return config.num_layers * layer + vocabulary * config.hidden_size
-
-
 def need_of(checkpoint: Checkpoint, settings: Settings, device_type: str) -> ModelNeed:
     compute = settings.compute
     dtype = resolve_dtype(compute.dtype, checkpoint.config, device_type)
-    weights = num_parameters(checkpoint.config) * DTYPE_BYTES[dtype] // compute.tp
+    weights = num_parameters(checkpoint.config, compute.tp) * DTYPE_BYTES[dtype]
     layout = kv_layout(checkpoint, dtype, settings.kv.block_size, num_ranks=compute.tp)
     return ModelNeed(weights, layout.block_bytes)
 
