@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": "talk to the model",
     "status": "show the workers of a running gateway",
     "doctor": "say whether this machine, or a running cell, can serve",
+    "capacity": "say what of a model fits on a GPU, or on this machine",
     "bench": "measure a server, the gateway, the engine or its kernels",
     "serve": "run one process: gateway, prefill or decode",
     "demo": "start everything, ask one question, show its trace, stop",
@@ -31,6 +32,7 @@ RARE = frozenset({"demo"})
 """commands that the overview lists under a heading of their own"""
 FOLDERS = {
     "bench": "services.cli.bench.command",
+    "capacity": "services.cli.capacity.command",
     "doctor": "services.cli.doctor.command",
 }
 """commands with a folder of their own"""
@@ -100,7 +102,7 @@ def _exists(name: str) -> bool:
 
 
 def _overview(available: dict[str, str]) -> str:
-    lines = {name: f"  {name:8}{text}\n" for name, text in available.items()}
+    lines = {name: f"  {name:10}{text}\n" for name, text in available.items()}
     first = "".join(line for name, line in lines.items() if name not in RARE)
     rest = "".join(line for name, line in lines.items() if name in RARE)
     return (

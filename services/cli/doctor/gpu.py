@@ -57,7 +57,7 @@ def gather_gpu(*, wanted: bool) -> GpuFacts:
     if not wanted or built_for is None or not torch.cuda.is_available():
         return facts
     try:
-        gpus = tuple(_gpu(torch, number) for number in range(torch.cuda.device_count()))
+        gpus = gpus_of(torch)
     except RuntimeError as fault:  # no memory is left for a context, or it is broken
         return replace(facts, gpu_error=" ".join(str(fault).split())[:200])
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -162,6 +162,11 @@ def _judge_kernel(facts: GpuFacts) -> Finding:
         cure = "see the C compiler and the kernel cache below; TRITON_CACHE_DIR names another one"
         return fail("kernel", f"none can be compiled and run: {facts.launch_error}", cure)
     return ok("kernel", "one was compiled, loaded and run")
+
+
+def gpus_of(torch: Any) -> tuple[Gpu, ...]:
+    """RuntimeError where one cannot even be asked."""
+    return tuple(_gpu(torch, number) for number in range(torch.cuda.device_count()))
 
 
 def _gpu(torch: Any, number: int) -> Gpu:

@@ -9,16 +9,12 @@ from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.kernel_compilation import KernelCompilation
 from shared.engine.loading.memory_trial import measure
-from shared.engine.loading.pool_size import MemoryProfile, count_blocks
+from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile, count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
 from shared.kv.layout import KVLayout
 from shared.settings.groups import EngineSettings, KVSettings
-
-SAMPLING_BYTES = 14
-"""by sequence and token of the vocabulary: logits of a decode step, and adjusted ones, counts and
-biases where sequences have such"""
 
 
 def build_device_rank(

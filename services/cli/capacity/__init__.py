@@ -1,0 +1,1 @@
+"""`baton capacity`: what of a model fits on a device."""
