@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -21,11 +22,14 @@ from tests.integration.http.raw_client import connection, request_bytes
 from tests.integration.http.refusals import JSON_TYPE, check_error
 from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
 from tests.support.fakes.served_app import ServedApp, Step, serve_app
+from tests.support.measured import Measured
 from tests.support.settings import settings_with
 
 pytestmark = pytest.mark.anyio
 PROMPT_S = 2.0
 """how soon a cancel must arrive; it takes milliseconds, the rest is a busy machine"""
+NUM_TRIES = 10
+MAX_LAG_S = 0.05
 FAILURE = AttemptError("all attempts failed", code="attempts_exhausted", status=502)
 
 
@@ -227,24 +231,37 @@ async def test_a_stalled_reader_is_cut_and_cancelled(
 
 
 async def test_row_64_a_long_text_does_not_block_the_loop(
-    app: ServedApp, client: httpx.AsyncClient
+    app: ServedApp, client: httpx.AsyncClient, measured: Measured
 ) -> None:
-    """A megabyte of one letter: refused within a second while the loop keeps turning.
+    """A megabyte of one letter: refused after a second's computing at most, while the loop keeps
+    turning.
 
-    The best of three tries counts, because other processes share this machine's cores; a loop
+    The best of several tries counts, because other processes share this machine's cores; a loop
     that waits for the text is late in all of them."""
     content = json.dumps(chat_body("a" * 1_000_000)).encode()
     # The first one starts the process that reads large bodies.
     await client.post(CHAT, content=content, headers=JSON_TYPE)
-    lags: list[float] = []
-    for _ in range(3):
-        lag = LoopLag()
-        async with asyncio.timeout(1.0), lag.measured():
+    lags_s: list[float] = []
+    cpu_s: list[float] = []
+    for _ in range(NUM_TRIES):
+        lag, begin_s = LoopLag(), cpu_time_s()
+        async with lag.measured():
             response = await client.post(CHAT, content=content, headers=JSON_TYPE)
         assert response.status_code == 400
         assert response.json()["error"]["code"] == "context_length_exceeded"
-        lags.append(lag.longest_s)
-    assert min(lags) < 0.05
+        lags_s.append(lag.longest_s)
+        cpu_s.append(cpu_time_s() - begin_s)
+        if lags_s[-1] < MAX_LAG_S:
+            break
+    measured.at_most("CPU time until it is refused", min(cpu_s), 1.0, "s")
+    measured.at_most("the loop did not turn for", min(lags_s), MAX_LAG_S, "s")
+
+
+def cpu_time_s() -> float:
+    """Of this process and all that it has started."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
 
 
 async def until(condition: Any) -> None:
