@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
+from services.gateway.http.byte_budget import STILL_S
 from tests.support.fakes.mock_cell import MockCell, mock_cell
 
 NUM_IDLE = int(os.environ.get("GREEDY_IDLE", "4200"))
@@ -28,6 +29,8 @@ MAX_RSS_BYTES = 512 * 2**20
 MAX_HEALTH_S = 0.05
 DEADLINE_S = 5.0
 WATCHED_S = float(os.environ.get("GREEDY_S", "3"))
+GIVE_WAY_S = 15.0
+"""sooner than a body's time is up, which would end these too"""
 LIMIT_S = 60.0
 LONG_PROMPT = "word " * 3600
 """over 16 KiB: it is read by a process, as the greedy texts are"""
@@ -70,28 +73,42 @@ def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tupl
         return response.status, time.monotonic() - began_s
 
 
+def wait_until_bodies_give_way(status: Callable[[], int]) -> None:
+    """While the bodies that fill the budget still come, and until each has been still for STILL_S,
+    a newcomer may get 503, which tells it when to come back."""
+    begin_s = served_since_s = time.monotonic()
+    while time.monotonic() - served_since_s < 2 * STILL_S:
+        found = status()
+        assert found in (200, 503)
+        if found == 503:
+            served_since_s = time.monotonic()
+            assert served_since_s - begin_s < GIVE_WAY_S, "bodies that stopped keep others out"
+
+
 @pytest.mark.clock
 @pytest.mark.alone
 def test_honest_clients_are_served_beside_greedy_ones(cell: MockCell) -> None:
     port = urlsplit(cell.url).port
     assert port is not None
-    honest = {"model": "demo", "prompt": [7] * 40, "max_tokens": 4, "ignore_eos": True}
+    body = {"model": "demo", "prompt": [7] * 40, "max_tokens": 4, "ignore_eos": True}
+    honest = ("/v1/completions", json.dumps(body).encode())
     long_text = json.dumps({"prompt": LONG_PROMPT}).encode()
     headers = {"content_type": "application/json", "x_baton_timeout_s": str(DEADLINE_S)}
     health_s, served, statuses = [], [], set()
     rss_bytes = 0
     with contextlib.ExitStack() as stack:
-        kinds = (("idle", NUM_IDLE), ("bodies", NUM_BODIES), ("texts", NUM_TEXTS))
-        attackers = [stack.enter_context(greedy(kind, port, number)) for kind, number in kinds]
-        for attacker in attackers[:1]:
+        for kind, number in (("idle", NUM_IDLE), ("bodies", NUM_BODIES)):
+            attacker = stack.enter_context(greedy(kind, port, number))
             assert attacker.stdout is not None
             assert attacker.stdout.readline().startswith(b"there")
+        wait_until_bodies_give_way(lambda: ask(port, "/tokenize", long_text, **headers)[0])
+        stack.enter_context(greedy("texts", port, NUM_TEXTS))
         until_s = time.monotonic() + WATCHED_S
         while time.monotonic() < until_s:
             status, took_s = ask(port, "/health")
             assert status == 200
             health_s.append(took_s)
-            statuses.add(ask(port, "/v1/completions", json.dumps(honest).encode(), **headers)[0])
+            statuses.add(ask(port, *honest, **headers)[0])
             status, took_s = ask(port, "/tokenize", long_text, **headers)
             statuses.add(status)
             served.append(took_s)
