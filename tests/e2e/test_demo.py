@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import shutil
 import subprocess
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from shared.demo_model.knowledge import DEMO_QUESTION
 from tests.e2e.cluster import BATON
+from tests.support.cpu_share import CpuShare
 from tests.support.measured import Measured
 from tests.support.path_without_redis import path_without_redis
 
@@ -29,7 +29,7 @@ def run_demo(tmp_path: Path, path: str) -> tuple[str, float, float]:
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     environment = {**os.environ, "PATH": path, "XDG_RUNTIME_DIR": str(runtime)}
-    begin_s, busy_s, own_s = time.monotonic(), all_cpu_s(), own_cpu_s()
+    begin_s, share = time.monotonic(), CpuShare()
     result = subprocess.run(  # noqa: S603
         [*BATON, "demo"],
         env=environment,
@@ -44,24 +44,7 @@ def run_demo(tmp_path: Path, path: str) -> tuple[str, float, float]:
     assert (result.returncode, result.stderr) == (0, "")
     left = [process.pid for process in psutil.process_iter() if belongs(process, str(runtime))]
     assert left == []
-    others_s = (all_cpu_s() - busy_s) - (own_cpu_s() - own_s)
-    return (
-        result.stdout,
-        took_s,
-        1 - min(max(others_s / (took_s * len(psutil.cpu_times(percpu=True))), 0), 0.9),
-    )
-
-
-def all_cpu_s() -> float:
-    """CPU seconds that this machine has worked."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
-def own_cpu_s() -> float:
-    """Of those, the ones of processes that this one started and that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return result.stdout, took_s, share.left()
 
 
 def belongs(process: psutil.Process, runtime: str) -> bool:
