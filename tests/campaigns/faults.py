@@ -3,7 +3,7 @@
     answers in calm -> 16 streams at every moment, faults meanwhile -> idle -> figures
 
 A stream was hit when its receipt has more than one attempt. Its stall is the longest time its
-client waited, for the first token or between two.
+client waited between two tokens, or from the fault on for the first.
 """
 
 import asyncio
@@ -53,8 +53,13 @@ class Faulted:
 
     asked: list[Asked]
     answers: dict[Ask, Answer]
-    num_faults: int
+    faults_s: list[float]
+    """when each began, on the monotonic clock"""
     num_leaked: int
+
+    @property
+    def num_faults(self) -> int:
+        return len(self.faults_s)
 
     @property
     def hit(self) -> list[Asked]:
@@ -63,7 +68,7 @@ class Faulted:
 
     @property
     def stalls_s(self) -> list[float]:
-        return [asked.longest_wait_s for asked in self.hit]
+        return [asked.stall_s(self.faults_s) for asked in self.hit]
 
     def figures(self) -> list[Figure]:
         """Those that every campaign of faults has."""
@@ -102,7 +107,7 @@ async def run_faults(folder: Path, size: Size, every_s: float, fault: Fault) -> 
         answers = await known_answers(cluster.url, cluster.model(), asks, NUM_STREAMS)
         say(f"{len(asks)} answers in calm after {time.monotonic() - begin_s:.0f} s")
         load = Load(cluster.url, cluster.model())
-        faulted = Faulted(load.asked, answers, 0, 0)
+        faulted = Faulted(load.asked, answers, [], 0)
         end_s = time.monotonic() + size.seconds
         async with asyncio.TaskGroup() as tasks:
             endless = _endless(asks, numbers)
@@ -112,7 +117,9 @@ async def run_faults(folder: Path, size: Size, every_s: float, fault: Fault) -> 
             telling = tasks.create_task(_tell(faulted))
             while time.monotonic() + every_s <= end_s:
                 await asyncio.sleep(every_s)
-                faulted.num_faults += await fault(cluster, numbers)
+                fault_s = time.monotonic()
+                if await fault(cluster, numbers):
+                    faulted.faults_s.append(fault_s)
             telling.cancel()
         faulted.num_leaked = await asyncio.to_thread(_leaked_blocks, cluster)
     say(faulted.summary())

@@ -84,7 +84,15 @@ class Asked:
     @property
     def longest_wait_s(self) -> float:
         """For the first token or between two."""
+        return self.stall_s(())
+
+    def stall_s(self, faults_s: Iterable[float]) -> float:
+        """That wait, but for the first token only from the first fault in it on: what a stream
+        waited before was no fault's doing. `faults_s`: their moments, on the monotonic clock."""
         times_s = [0.0, *self.last.times_s]
+        if len(times_s) > 1:
+            since_s = [fault_s - self.last.sent_s for fault_s in faults_s]
+            times_s[0] = min((at_s for at_s in since_s if 0 < at_s < times_s[1]), default=0.0)
         return max((later - earlier for earlier, later in pairwise(times_s)), default=0.0)
 
 
@@ -153,7 +161,8 @@ async def known_answers(
     """Of a cell in which nothing is wrong."""
     load = Load(url, model)
     await load.keep_open(asks, num_streams)
-    assert not any(asked.lost or not asked.accepted for asked in load.asked), "a calm cell failed"
+    failed = [asked for asked in load.asked if asked.lost or not asked.accepted]
+    assert not failed, f"a calm cell failed: {describe_failed(failed)}"
     return {asked.ask: asked.answer for asked in load.asked}
 
 
@@ -164,8 +173,12 @@ def num_wrong(asked: Iterable[Asked], answers: dict[Ask, Answer]) -> int:
 
 
 def describe_lost(asked: Iterable[Asked], at_most: int = 5) -> str:
-    lost = [item.last for item in asked if item.lost]
-    return "\n".join(f"lost: {stream.status} {_last_words(stream)}" for stream in lost[:at_most])
+    return describe_failed([item for item in asked if item.lost][:at_most])
+
+
+def describe_failed(asked: Iterable[Asked]) -> str:
+    streams = [item.last for item in asked]
+    return "\n".join(f"lost: {stream.status} {_last_words(stream)}" for stream in streams)
 
 
 def describe_longest(asked: Iterable[Asked], at_most: int = 5) -> str:

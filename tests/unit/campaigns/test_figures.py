@@ -57,6 +57,18 @@ def test_a_whole_stream() -> None:
     assert len(Asked(ASK, [stream("so", attempts=2)]).attempts) == 2
 
 
+@pytest.mark.parametrize(
+    ("faults_s", "stall_s"),
+    [((), 3.0), ((11.0,), 2.0), ((11.0, 12.5), 2.0), ((12.9,), 1.5), ((9.0, 13.5), 3.0)],
+)
+def test_a_stall_before_the_first_token_begins_with_the_fault(
+    faults_s: tuple[float, ...], stall_s: float
+) -> None:
+    """What it waited before was no fault's doing; of a wait between two tokens all counts."""
+    asked = Asked(ASK, [LoadedStream(10.0, times_s=[3.0, 4.5, 4.6])])
+    assert asked.stall_s(faults_s) == pytest.approx(stall_s)
+
+
 def test_refused_is_not_lost_and_cut_off_is() -> None:
     refused = Asked(ASK, [LoadedStream(0.0, status=429, tail=b'{"error": {}}')])
     assert (refused.accepted, refused.lost) == (False, False)
