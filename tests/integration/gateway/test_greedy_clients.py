@@ -91,7 +91,7 @@ def test_honest_clients_are_served_beside_greedy_ones(cell: MockCell) -> None:
     port = urlsplit(cell.url).port
     assert port is not None
     body = {"model": "demo", "prompt": [7] * 40, "max_tokens": 4, "ignore_eos": True}
-    honest = ("/v1/completions", json.dumps(body).encode())
+    honest = json.dumps(body).encode()
     long_text = json.dumps({"prompt": LONG_PROMPT}).encode()
     headers = {"content_type": "application/json", "x_baton_timeout_s": str(DEADLINE_S)}
     health_s, served, statuses = [], [], set()
@@ -108,7 +108,7 @@ def test_honest_clients_are_served_beside_greedy_ones(cell: MockCell) -> None:
             status, took_s = ask(port, "/health")
             assert status == 200
             health_s.append(took_s)
-            statuses.add(ask(port, *honest, **headers)[0])
+            statuses.add(ask(port, "/v1/completions", honest, **headers)[0])
             status, took_s = ask(port, "/tokenize", long_text, **headers)
             statuses.add(status)
             served.append(took_s)
