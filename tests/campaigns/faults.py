@@ -31,6 +31,7 @@ from tests.e2e.cluster import Cluster, running
 
 NUM_STREAMS = 16
 PROMPT_TOKENS = (17, 600)
+NUM_WORKERS = 4
 FLAGS = ("--prefill", "2", "--decode", "2", "--kv-blocks", "2048")
 SAY_EVERY_S = 10.0
 IDLE_S = 20.0
@@ -151,7 +152,7 @@ async def _tell(faulted: Faulted) -> None:
 def _leaked_blocks(cluster: Cluster) -> int:
     """Blocks that are held, or of no state, when nothing is asked any more."""
     with suppress(AssertionError):
-        cluster.wait(lambda: len(cluster.workers()) == 4, IDLE_S)
+        cluster.wait(lambda: len(cluster.workers()) == NUM_WORKERS, IDLE_S)
         cluster.wait_blocks_back(IDLE_S)
     kv = [worker["kv"] for worker in cluster.workers()]
     return int(sum(k["total"] - k["free"] - k["cached"] for k in kv))

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tests.campaigns.busy_cores import busy_cores
-from tests.campaigns.faults import Faulted, Size, run_faults
+from tests.campaigns.faults import NUM_WORKERS, Fault, Faulted, Size, run_faults
 from tests.campaigns.figures import Figure, at_most, judge, quantile, say
 from tests.e2e.cluster import Cluster
 
@@ -43,8 +43,18 @@ async def kill_one(cluster: Cluster, numbers: random.Random) -> bool:
     return True
 
 
-async def run(folder: Path, size: Size, every_s: float = EVERY_S) -> Faulted:
-    return await run_faults(folder, size, every_s, kill_one)
+async def kill_one_of_all(cluster: Cluster, numbers: random.Random) -> bool:
+    """False while one killed before is still starting: where both workers of a role are gone, a
+    stall lasts as long as a start, and how long that is, is the machine's."""
+    workers = await asyncio.to_thread(cluster.workers)
+    whole = [worker["state"] for worker in workers] == ["ready"] * NUM_WORKERS
+    return whole and await kill_one(cluster, numbers)
+
+
+async def run(
+    folder: Path, size: Size, every_s: float = EVERY_S, fault: Fault = kill_one
+) -> Faulted:
+    return await run_faults(folder, size, every_s, fault)
 
 
 def figures(faulted: Faulted) -> list[Figure]:
