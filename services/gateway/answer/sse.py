@@ -36,9 +36,9 @@ class ChunkWriter:
             "system_fingerprint": None,
         }
         self._shape = shape
-        self._opening = f'data: {_json(opening)[:-1]},"choices":['
+        self._opening = f'data: {compact(opening)[:-1]},"choices":['
         self._choice = f'{{"index":{index},'
-        self._prompt = "" if prompt_ids is None else f',"prompt_token_ids":{_json(prompt_ids)}'
+        self._prompt = "" if prompt_ids is None else f',"prompt_token_ids":{compact(prompt_ids)}'
         self._no_usage = ',"usage":null' if with_usage else ""
         self._text_head = self._opening + self._choice + shape.text_head
         self._text_tail = f'{shape.text_tail}null,"finish_reason":null}}]{self._no_usage}}}\n\n'
@@ -71,30 +71,31 @@ class ChunkWriter:
         if isinstance(content, str):
             shown = f"{shape.text_head}{encode_basestring_ascii(content)}{shape.text_tail}"
         else:
-            shown = f'"delta":{_json(content)},"logprobs":'
-        logprobs = "null" if entries is None else _json(shape.logprobs(entries))
+            shown = f'"delta":{compact(content)},"logprobs":'
+        logprobs = "null" if entries is None else compact(shape.logprobs(entries))
         end = '"finish_reason":null' if ending is None else ending.json()
-        ids = "" if token_ids is None else f',"token_ids":{_json(token_ids)}'
+        ids = "" if token_ids is None else f',"token_ids":{compact(token_ids)}'
         choice = f"{self._choice}{shown}{logprobs},{end}{ids}{self._take_prompt()}}}"
-        return self._chunk(choice, usage, "" if receipt is None else f',"baton":{_json(receipt)}')
+        return self._chunk(choice, usage, "" if receipt is None else f',"baton":{compact(receipt)}')
 
     def usage(self, usage: dict[str, Any], receipt: dict[str, Any] | None = None) -> bytes:
         """The chunk without choices that ends a stream with `include_usage`."""
-        return self._chunk("", usage, "" if receipt is None else f',"baton":{_json(receipt)}')
+        return self._chunk("", usage, "" if receipt is None else f',"baton":{compact(receipt)}')
 
     def _take_prompt(self) -> str:
         prompt, self._prompt = self._prompt, ""
         return prompt
 
     def _chunk(self, choice: str, usage: dict[str, Any] | None, more: str) -> bytes:
-        cost = self._no_usage if usage is None else f',"usage":{_json(usage)}'
+        cost = self._no_usage if usage is None else f',"usage":{compact(usage)}'
         return f"{self._opening}{choice}]{cost}{more}}}\n\n".encode("ascii")
 
 
 def error_event(body: dict[str, Any]) -> bytes:
     """The event that ends a stream which failed after it began; nothing follows it."""
-    return f"data: {_json(body)}\n\n".encode("ascii")
+    return f"data: {compact(body)}\n\n".encode("ascii")
 
 
-def _json(value: Any) -> str:
+def compact(value: Any) -> str:
+    """JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))

@@ -80,6 +80,17 @@ def read_tools(value: Any, param: str) -> tuple[Tool, ...]:
     return checked_tools(tools, param, "function.name")
 
 
+def described_tool(name: str, members: Mapping[str, Any], where: str, schema: str) -> Tool:
+    """A tool of that name as its other members have it. `schema`: the one of its parameters."""
+    description, strict = members.get("description"), members.get("strict")
+    return Tool(
+        name=name,
+        description=None if description is None else text(description, f"{where}.description"),
+        parameters=read_parameters(members.get(schema), f"{where}.{schema}"),
+        strict=False if strict is None else flag(strict, f"{where}.strict"),
+    )
+
+
 def checked_tools(tools: tuple[Tool, ...], param: str, name: str) -> tuple[Tool, ...]:
     """The tools; RequestError if two have one name, or all together are too long. `name`: what
     the client calls a tool's name."""
@@ -130,13 +141,7 @@ def _tool(value: Any, where: str) -> Tool:
     _check_names(value, {"type", "function"}, where)
     where = f"{where}.function"
     function = _function(value.get("function"), where, TOOL_FIELDS)
-    description, strict = function.get("description"), function.get("strict")
-    return Tool(
-        name=_name(function, where),
-        description=None if description is None else text(description, f"{where}.description"),
-        parameters=read_parameters(function.get("parameters"), f"{where}.parameters"),
-        strict=False if strict is None else flag(strict, f"{where}.strict"),
-    )
+    return described_tool(_name(function, where), function, where, "parameters")
 
 
 def _function(value: Any, where: str, known: set[str]) -> dict[str, Any]:

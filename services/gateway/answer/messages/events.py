@@ -4,7 +4,6 @@ message_start, then for each block of content its start, deltas and stop, then m
 the stop reason and all of the usage, and message_stop. A failure is an `error` event, the last.
 """
 
-import json
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -17,7 +16,7 @@ from services.gateway.answer.messages.content import (
     opened_block,
 )
 from services.gateway.answer.parted_text import taken_parts
-from services.gateway.answer.sse import COMMENT
+from services.gateway.answer.sse import COMMENT, compact
 from services.gateway.http.errors import error_body, error_status
 from services.gateway.http.message_errors import message_error
 from services.gateway.parts.part import (
@@ -98,7 +97,7 @@ class MessageStream:
     def failure(self, error: BatonError) -> bytes:
         rid = self._answer.identity.rid
         body = message_error(error_body(error), error_status(error), rid)
-        return f"event: error\ndata: {_json(body)}\n\n".encode("ascii")
+        return f"event: error\ndata: {compact(body)}\n\n".encode("ascii")
 
     def _part(self, part: Part) -> bytes:
         if isinstance(part, CallEnd):
@@ -147,9 +146,5 @@ _DELTAS = {
 
 
 def _event(name: str, **fields: Any) -> bytes:
-    shown = f",{_json(fields)[1:]}" if fields else "}"
+    shown = f",{compact(fields)[1:]}" if fields else "}"
     return f'event: {name}\ndata: {{"type":"{name}"{shown}\n\n'.encode("ascii")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -4,7 +4,6 @@ response.created and in_progress, then for each item that it is added, the piece
 whole text and that it is done, then response.completed, incomplete or failed with all of it.
 """
 
-import json
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -17,7 +16,7 @@ from services.gateway.answer.responses.response_object import (
     ended_status,
     response_object,
 )
-from services.gateway.answer.sse import COMMENT
+from services.gateway.answer.sse import COMMENT, compact
 from services.gateway.http.errors import error_body
 from services.gateway.parts.part import CallEnd, CallStart, Part
 from shared.errors import BatonError
@@ -103,7 +102,7 @@ class ResponseStream:
         place = self._place()
         name = f"response.{_TEXTS[item.kind]}.delta"
         self._delta_head = (
-            f"event: {name}\ndata: {_json({'type': name, **self._texts_place()})[:-1]}"
+            f"event: {name}\ndata: {compact({'type': name, **self._texts_place()})[:-1]}"
         )
         index = place["output_index"]
         added = self._event("response.output_item.added", output_index=index, item=item.opened())
@@ -155,7 +154,7 @@ class ResponseStream:
 
     def _event(self, name: str, **fields: Any) -> bytes:
         number, self._num_events = self._num_events, self._num_events + 1
-        body = _json({"type": name, "sequence_number": number, **fields})
+        body = compact({"type": name, "sequence_number": number, **fields})
         return f"event: {name}\ndata: {body}\n\n".encode("ascii")
 
 
@@ -165,7 +164,3 @@ _TEXTS: dict[ItemKind, str] = {
     "function_call": "function_call_arguments",
 }
 """kind of an item -> what the events of its text are about"""
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

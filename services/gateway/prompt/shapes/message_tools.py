@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import flag, invalid, same, text, unsupported
+from services.gateway.fields.readers import flag, invalid, same, unsupported
 from services.gateway.prompt.tools import (
     MAX_TOOLS,
     Mode,
     Tool,
     ToolChoice,
     checked_tools,
-    read_parameters,
+    described_tool,
 )
 from shared.errors import RequestError
 
@@ -93,10 +93,5 @@ def _tool(value: Any, where: str) -> Tool:
         given = value.get(name)
         if given is not None and not any(same(given, item) for item in neutral):
             raise unsupported(f"{where}.{name}", neutral)
-    description, strict = value.get("description"), value.get("strict")
-    return Tool(
-        name=read_tool_name(value.get("name"), f"{where}.name"),
-        description=None if description is None else text(description, f"{where}.description"),
-        parameters=read_parameters(value.get("input_schema"), f"{where}.input_schema"),
-        strict=False if strict is None else flag(strict, f"{where}.strict"),
-    )
+    name = read_tool_name(value.get("name"), f"{where}.name")
+    return described_tool(name, value, where, "input_schema")

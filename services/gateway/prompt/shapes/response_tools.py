@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import flag, invalid, same, text, unsupported
+from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.prompt.shapes.message_tools import NEUTRAL, check_names, read_tool_name
 from services.gateway.prompt.tools import (
     MAX_TOOLS,
@@ -12,7 +12,7 @@ from services.gateway.prompt.tools import (
     Tool,
     ToolChoice,
     checked_tools,
-    read_parameters,
+    described_tool,
 )
 from shared.errors import RequestError
 
@@ -52,10 +52,5 @@ def _tool(value: Any, where: str) -> Tool:
             continue
         if not any(same(given, item) for item in neutral):
             raise unsupported(f"{where}.{shown(name)}", neutral)
-    description, strict = value.get("description"), value.get("strict")
-    return Tool(
-        name=read_tool_name(value.get("name"), f"{where}.name"),
-        description=None if description is None else text(description, f"{where}.description"),
-        parameters=read_parameters(value.get("parameters"), f"{where}.parameters"),
-        strict=False if strict is None else flag(strict, f"{where}.strict"),
-    )
+    name = read_tool_name(value.get("name"), f"{where}.name")
+    return described_tool(name, value, where, "parameters")
