@@ -6,11 +6,19 @@ GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-def block_digests(pool: torch.Tensor, block_ids: torch.Tensor, output: torch.Tensor) -> None:
+def block_digests(
+    pool: torch.Tensor,
+    bounds: torch.Tensor,
+    first_part: int,
+    block_ids: torch.Tensor,
+    output: torch.Tensor,
+) -> None:
     """See kernels/digest/block_digest.py."""
-    words = pool[block_ids].contiguous().view(torch.int64)
-    keys = _mix(torch.arange(1, words.shape[1] + 1) * _signed(GOLDEN))
-    output.copy_(_mix(words ^ keys).sum(1))
+    words = pool.view(torch.int64)[block_ids]
+    for column in range(output.shape[1]):
+        start, end = bounds[first_part + column :][:2].tolist()
+        keys = _mix(torch.arange(1, end - start + 1) * _signed(GOLDEN))
+        output[:, column] = _mix(words[:, start:end] ^ keys).sum(1)
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

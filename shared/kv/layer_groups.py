@@ -46,6 +46,13 @@ class LayerGroups:
         """Which bytes of a block they are."""
         return slice(self._byte_ends[groups.first], self._byte_ends[groups.end])
 
+    def bounds(self, unit: int) -> tuple[int, ...]:
+        """Where in a block each group begins and the last one ends, in units of that many bytes.
+        ValueError if a group does not begin at a whole one."""
+        if any(end % unit for end in self._byte_ends):
+            raise ValueError(f"layer groups do not begin at multiples of {unit} bytes")
+        return tuple(end // unit for end in self._byte_ends)
+
     def num_bytes(self, groups: GroupRange) -> int:
         """Of one block."""
         return self._byte_ends[groups.end] - self._byte_ends[groups.first]

@@ -98,12 +98,14 @@ class MoverClient:
         return np.concatenate(found)
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
-        """[blocks, groups], of blocks of our own pool, once the step has written these groups;
-        without a step, now."""
+        """[blocks, groups], of blocks of our own pool, now; of a step, of the first groups only,
+        one at least, once it has written them."""
         found = []
         for some in _turns(len(blocks), groups):
             digest = Digest(next(self._numbers), pack_ids(blocks[some]), *groups, step)
-            found.append(_digests(await self._ask(digest), groups))
+            found.append(_rows(await self._ask(digest), len(blocks[some])))
+            # The others are to be of the same groups, and the step has written them.
+            groups, step = GroupRange(groups.first, found[0].shape[1]), None
         return np.concatenate(found)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
@@ -197,9 +199,14 @@ def _turns(num_blocks: int, groups: GroupRange) -> Iterator[slice]:
 
 
 def _digests(done: Done, groups: GroupRange) -> Words:
+    return _rows(done, len(done.digests) // (8 * groups.num))
+
+
+def _rows(done: Done, num_blocks: int) -> Words:
+    """The digests [blocks, groups] of this number of blocks."""
     if done.problem:
         raise CorruptPieceError(done.problem)
-    return unpack_words(done.digests, len(done.digests) // (8 * groups.num))
+    return unpack_words(done.digests, num_blocks)
 
 
 def data_socket_pair() -> tuple[socket.socket, socket.socket]:

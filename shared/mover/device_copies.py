@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.digest.block_digest import block_digests
+from kernels.digest.block_digest import WORD_BYTES, block_digests
 from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
 from kernels.sharing.shared_memory import MappedMemory
@@ -76,12 +76,13 @@ class DeviceCopies:
         with torch.cuda.device(self._device):
             self._stream = torch.cuda.Stream()
             self._done = torch.cuda.Event(blocking=True)
+        self._bounds = torch.tensor(self._groups.bounds(WORD_BYTES), device=self._device)
         self._ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
         self._found = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
-        self._device_ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, device=self._device)
-        self._device_found = torch.empty_like(self._device_ids)
         self._has_probe = has_probe
         self._probe_copy = torch.empty(0, dtype=torch.uint8, device=self._device)
+        # No hand-over is to wait until the kernel is compiled or loaded.
+        self.digests([0], self._groups.all, None)
 
     def regions(self) -> Regions:
         num_bytes = self._rows.numel()
@@ -222,16 +223,11 @@ class DeviceCopies:
 
     def _digest(self, blocks: Sequence[int], groups: GroupRange) -> Words:
         """Behind what is on the stream; returns once all of it is done."""
-        num_blocks, number = len(blocks), len(blocks) * groups.num
-        self._ids[:num_blocks] = torch.tensor(blocks, dtype=torch.int64)
-        ids = self._device_ids[:num_blocks]
-        ids.copy_(self._ids[:num_blocks], non_blocking=True)
-        found = self._device_found[:number].view(groups.num, num_blocks)
-        for column in range(groups.num):
-            span = self._groups.span(GroupRange(groups.first + column, 1))
-            block_digests(self._rows[:, span], ids, found[column])
-        self._found[:number].copy_(self._device_found[:number], non_blocking=True)
+        ids = self._ids[: len(blocks)]
+        ids.numpy()[:] = blocks
+        found = self._found[: len(blocks) * groups.num].view(len(blocks), groups.num)
+        block_digests(self._rows, self._bounds, groups.first, ids, found)
         self._done.record()
         self._done.synchronize()
-        words: Words = self._found[:number].numpy().view(np.uint64)
-        return words.reshape(groups.num, num_blocks).T.copy()
+        words: Words = found.numpy().view(np.uint64).copy()
+        return words

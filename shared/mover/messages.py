@@ -83,8 +83,8 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Digest:
-    """Digests of layer groups of blocks of our own pool, as they lie there once the step has
-    written them; without a step, now."""
+    """Digests of layer groups of blocks of our own pool, now; of a step, of the first groups only,
+    one at least: those it has written."""
 
     number: int
     blocks: bytes

@@ -53,6 +53,9 @@ class Marks(Protocol):
         """What the step writes of the layer groups up to this one. Waits until the device has been
         told to; where it has no queue, until it has done so."""
 
+    def num_written(self, step: int, groups: GroupRange) -> int:
+        """The first of these layer groups that the step has written already."""
+
     def of_attempt(self, attempt: Attempt) -> Mark:
         """The steps that may still write the attempt's blocks."""
 
@@ -62,6 +65,9 @@ class NoMarks:
 
     def of_step(self, step: int, group: int) -> Mark:
         return None
+
+    def num_written(self, step: int, groups: GroupRange) -> int:
+        return groups.num
 
     def of_attempt(self, attempt: Attempt) -> Mark:
         return None
@@ -198,9 +204,7 @@ class Mover:
                     question.source, source_blocks.tolist(), blocks, _groups(question), mark
                 )
             case Digest():
-                groups, mark = _groups(question), None
-                if question.step is not None:
-                    mark = self._marks.of_step(question.step, groups.end - 1)
+                groups, mark = self._written(question)
                 return self._digests.digests(_ids(question), groups, mark)
             case Stage():
                 self._copies.stage(_ids(question), _groups(question), question.offset)
@@ -208,6 +212,17 @@ class Mover:
                 mark = self._marks.of_attempt(question.attempt)
                 return self._copies.fill(_ids(question), _groups(question), question.offset, mark)
         return None
+
+    def _written(self, question: Digest) -> tuple[GroupRange, Mark]:
+        """The groups to digest now, and what comes first: all that the step has written of those
+        asked for, so that what is late catches up; the first one if it has written none."""
+        groups = _groups(question)
+        if question.step is None:
+            return groups, None
+        number = self._marks.num_written(question.step, groups)
+        if number:
+            return GroupRange(groups.first, number), None
+        return GroupRange(groups.first, 1), self._marks.of_step(question.step, groups.first)
 
 
 def _ids(question: Fetch | Digest | Stage | Fill) -> list[int]:

@@ -4,10 +4,11 @@
     WRITING -> ENDED                                   remembered for one lease, so that a late
     any     -> WITHDRAWN                               reader learns it
 
-What is submitted is worked off in order: a step's layer groups are digested and published one
-after the other, each for all attempts of the step. SEAL and END of an attempt follow its own last
-piece, not what was submitted since: a step is announced before the one in front of it is booked,
-and its groups take as long as it runs. The event loop never waits. WRITING has no lease (R16).
+What is submitted is worked off in order: a step's layer groups are digested and published as they
+are written, those of all attempts of the step together. SEAL and END of an attempt follow its own
+last piece, not what was submitted since: a step is announced before the one in front of it is
+booked, and its groups take as long as it runs. The event loop never waits. WRITING has no lease
+(R16).
 
 Digests of a block are kept with its generation, so that a prefix offered again is not read again.
 They are kept at SEAL only: until then prefill's engine held every block of the attempt, so the
@@ -46,8 +47,8 @@ class Digester(Protocol):
     def digests(
         self, blocks: Sequence[int], groups: GroupRange, step: int | None
     ) -> Awaitable[Words]:
-        """[blocks, groups], of the bytes as they lie there once the step has written these groups;
-        without a step, now."""
+        """[blocks, groups], of the bytes as they lie there now; of a step, of the first groups
+        only, one at least, once it has written them."""
 
 
 @dataclass
@@ -221,11 +222,10 @@ class OfferTable:
             await self._any_submitted.wait()
         submission = self._in_work = self._submitted.popleft()
         try:
-            if submission.step is None:
-                await self._publish(submission, self.groups.all)
-            else:
-                for group in range(len(self.groups)):
-                    await self._publish(submission, GroupRange(group, 1))
+            left = self.groups.all
+            while left.num:
+                number = await self._publish(submission, left)
+                left = GroupRange(left.first + number, left.num - number)
             for offer, run in submission.ends:
                 self._end(offer, run)
         except Exception:
@@ -294,8 +294,9 @@ class OfferTable:
             and max(piece.block_ids) < self._memory.num_blocks
         )
 
-    async def _publish(self, submission: _Submission, groups: GroupRange) -> None:
-        """These groups of all its pieces, with digests that are known or asked for in one go."""
+    async def _publish(self, submission: _Submission, groups: GroupRange) -> int:
+        """Of all its pieces the first of these groups, with digests that are known or asked for in
+        one go; returns how many."""
         pieces = [
             (offer, piece.first_block, Tags.of(piece.block_ids, piece.generations))
             for offer, piece in submission.pieces
@@ -307,7 +308,10 @@ class OfferTable:
             for (_, _, tags), lacking in zip(pieces, unknown, strict=True)
             for block in tags.block_ids[lacking].tolist()
         ]
-        found = await self._digester.digests(asked, groups, submission.step) if asked else None
+        found = None
+        if asked:
+            found = await self._digester.digests(asked, groups, submission.step)
+            groups = GroupRange(groups.first, found.shape[1])
         for (offer, first_block, tags), lacking in zip(pieces, unknown, strict=True):
             digests = self._known.digests(tags, groups)
             if found is not None:
@@ -316,6 +320,7 @@ class OfferTable:
             if offer.state is OfferState.WRITING:
                 part = Part(first_block, len(tags), groups)
                 offer.add(Publication(part, tags, digests))
+        return groups.num
 
     def _end(self, offer: LiveOffer, run: TokenRun | None) -> None:
         if offer.state is not OfferState.WRITING:

@@ -1,6 +1,6 @@
 """When the device is done with work that a hand-over has to wait for.
 
-    prefill   a step writes a layer group of the blocks it completes  -> of_step
+    prefill   a step writes a layer group of the blocks it completes  -> of_step, num_written
     decode    steps that may still write what a reserved attempt's blocks were before -> of_attempt
 
 The step loop makes marks, others wait for them.
@@ -9,13 +9,14 @@ The step loop makes marks, others wait for them.
 from collections.abc import Callable, Sequence
 
 from shared.engine.scheduling.step_marks import Mark, StepMarks
-from shared.kv.layer_groups import layer_groups
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.protocol import Attempt
 
 
 class Marks:
-    """`of_step` and `of_attempt` may be called from any thread, the others by the step loop."""
+    """`of_step`, `num_written` and `of_attempt` may be called from any thread, the others by the
+    step loop."""
 
     def __init__(self, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
         """`record`: a mark of the work that was started so far."""
@@ -41,6 +42,12 @@ class Marks:
         """What the step writes of the layer groups up to this one. Waits until it is started."""
         marks = self._steps.get(step)
         return None if marks is None else marks.of_group(group)
+
+    def num_written(self, step: int, groups: GroupRange) -> int:
+        """The first of these layer groups of which the step has written all it will; does not
+        wait."""
+        marks = self._steps.get(step)
+        return groups.num if marks is None else min(groups.num, marks.num_done(groups.first))
 
     def reserve(self, attempt: Attempt) -> None:
         """The attempt has its blocks, and nobody knows them yet; called before a step is started.

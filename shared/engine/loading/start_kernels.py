@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from kernels.digest.block_digest import block_digests
 from kernels.launching.listing import listing
 from kernels.peer.inbox import PeerInbox
 from kernels.peer.reduce import SIZES
@@ -16,6 +17,7 @@ from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.peer import MAX_BYTES, PeerRanks
 from shared.engine.parallel.ranks import Ranks, SingleRank
+from shared.kv.layout import KVLayout
 from shared.model.checkpoint import Checkpoint
 
 META = torch.device("meta")
@@ -78,6 +80,7 @@ def start_kernels(form: DeviceForm) -> dict[str, Callable[[], Any]]:
         for rank in range(min(2, size)):  # the first adds biases, all others are alike
             ranks = AbsentRanks(rank, size, overlap=form.traits.overlaps)
             _launch(form, ranks if size > 1 else SingleRank())
+        _launch_digests(form.layout)
     return kernels
 
 
@@ -89,3 +92,10 @@ def _launch(form: DeviceForm, ranks: Ranks) -> None:
         model = DeviceModel(form, reader, ranks)
     runner = model.runner(device_pool(form.layout, NUM_BLOCKS, META), eager=True)
     warm_up(runner, form.sampler(META), form.max_tokens, form.length, block_size)
+
+
+def _launch_digests(layout: KVLayout) -> None:
+    """Of the mover."""
+    pool = device_pool(layout, NUM_BLOCKS, META).flatten(1).view(torch.uint8)
+    bounds = torch.empty(2, dtype=torch.int64, device=META)
+    block_digests(pool, bounds, 0, bounds[:1], bounds[:1].view(1, 1))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 Mark = Any
@@ -34,6 +35,13 @@ class StepMarks:
         with self._changed:
             self._changed.wait_for(lambda: len(self._marks) > group)
             return self._marks[group]
+
+    def num_done(self, first: int) -> int:
+        """Groups from this one on whose work is known to be done; does not wait."""
+        with self._changed:
+            marks = self._marks[first:]
+        done = takewhile(lambda mark: mark is None or mark.query(), marks)
+        return sum(1 for _ in done)
 
     def _add(self) -> None:
         with self._changed:

@@ -47,8 +47,8 @@ class BlockMover(Protocol):
         now. CorruptPieceError if it could not be done."""
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
-        """[blocks, groups], of our own pool, once the step has written these groups; without a
-        step, now."""
+        """[blocks, groups], of our own pool, now; of a step, of the first groups only, one at
+        least, once it has written them."""
 
 
 class Mapping:

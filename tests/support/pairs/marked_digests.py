@@ -20,8 +20,10 @@ class MarkedDigests(DigestThreads):
         self, block_ids: Sequence[int], groups: GroupRange, step: int | None = None
     ) -> "asyncio.Future[Words]":
         def after_step() -> Words:
+            asked = groups
             if step is not None:
-                self._marks.of_step(step, groups.end - 1)
-            return self._blocks.of(block_ids, groups)
+                self._marks.of_step(step, groups.first)
+                asked = GroupRange(groups.first, self._marks.num_written(step, groups))
+            return self._blocks.of(block_ids, asked)
 
         return asyncio.get_running_loop().run_in_executor(self._executor, after_step)

@@ -9,6 +9,7 @@ from shared.kv.layer_groups import (
     MAX_GROUPS,
     MIN_PIECE_BYTES,
     GroupRange,
+    LayerGroups,
     layer_groups,
 )
 from shared.kv.layout import KVLayout
@@ -56,3 +57,11 @@ def test_a_range_of_groups_is_one_slice_of_a_block() -> None:
     assert groups.span(some) == slice(2 * MIN_PIECE_BYTES, 5 * MIN_PIECE_BYTES)
     assert groups.num_bytes(some) == 3 * MIN_PIECE_BYTES
     assert groups.span(groups.all) == slice(0, 9 * MIN_PIECE_BYTES)
+
+
+def test_bounds_are_where_groups_begin_in_whole_units() -> None:
+    groups = LayerGroups((2, 3, 6), 24)
+    assert groups.bounds(8) == (0, 6, 9, 18)
+    assert groups.bounds(1) == (0, 48, 72, 144)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        groups.bounds(16)

@@ -178,11 +178,15 @@ class StepMarks:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.begun = threading.Event()
+        self.num_groups_written = 0
 
     def of_step(self, step: int, group: int) -> Mark:
         self.asked.set()
         assert self.begun.wait(10)
         return step, group
+
+    def num_written(self, step: int, groups: GroupRange) -> int:
+        return max(0, min(groups.end, self.num_groups_written) - groups.first)
 
     def of_attempt(self, attempt: Attempt) -> Mark:
         return attempt
@@ -220,7 +224,7 @@ async def test_a_copy_comes_behind_the_steps_of_its_attempt() -> None:
     assert copies.marks == [ATTEMPT]
 
 
-async def test_a_digest_of_a_step_waits_for_its_last_group() -> None:
+async def test_a_digest_of_a_step_waits_for_its_first_group() -> None:
     ours = pool(4, seed=8)
     digests, marks = Noting(ours), StepMarks()
     async with moving(ours, digests=digests, marks=marks) as client:
@@ -229,10 +233,43 @@ async def test_a_digest_of_a_step_waits_for_its_last_group() -> None:
         assert digests.marks == []
         ours.block(3)[:] = b"x" * LAYOUT.block_bytes
         marks.begun.set()
-        assert np.array_equal(await asking, BlockDigests(ours).of((1, 3), ALL))
-        await client.digests((1,), FIRST, 8)
+        assert np.array_equal(await asking, BlockDigests(ours).of((1, 3), FIRST))
+        second = GroupRange(1, 1)
+        assert np.array_equal(
+            await client.digests((1,), second, 8), BlockDigests(ours).of((1,), second)
+        )
         await client.digests((1,), ALL, None)
-    assert digests.marks == [(7, ALL.end - 1), (8, 0), None]
+    assert digests.marks == [(7, 0), (8, 1), None]
+
+
+async def test_all_that_a_step_has_written_is_digested_at_once() -> None:
+    ours = pool(4, seed=8)
+    digests, marks = Noting(ours), StepMarks()
+    async with moving(ours, digests=digests, marks=marks) as client:
+        for number in range(1, ALL.num + 1):
+            marks.num_groups_written = number
+            found = await client.digests((1, 3), ALL, 7)
+            assert np.array_equal(found, BlockDigests(ours).of((1, 3), GroupRange(0, number)))
+    assert digests.marks == [None] * ALL.num, "nothing is left to wait for"
+
+
+async def test_blocks_of_several_messages_have_the_groups_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More groups are written between two messages."""
+    monkeypatch.setattr("shared.mover.client.MAX_DIGESTS", 2 * ALL.num)
+    ours = pool(4, seed=8)
+    marks = StepMarks()
+    marks.num_groups_written = 1
+
+    class Later(HostCopies):
+        def digests(self, *question: Any) -> Words:
+            marks.num_groups_written = ALL.num
+            return super().digests(*question)
+
+    async with moving(ours, digests=Later(ours), marks=marks) as client:
+        found = await client.digests((0, 1, 2), ALL, 7)
+        assert np.array_equal(found, BlockDigests(ours).of((0, 1, 2), FIRST))
 
 
 async def test_copies_do_not_wait_for_the_step_of_a_digest() -> None:

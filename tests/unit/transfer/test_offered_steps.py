@@ -36,17 +36,20 @@ class Question(NamedTuple):
 
 
 class HeldDigester:
-    """Digests blocks of a step's group when told that the step has written it."""
+    """Digests blocks of a step's groups when told that the step has written them."""
 
     def __init__(self, memory: KVMemory) -> None:
         self._digests = BlockDigests(memory)
-        self._written: dict[tuple[int | None, int], asyncio.Event] = {}
+        self._written: dict[tuple[int, int], asyncio.Event] = {}
         self.asked: list[Question] = []
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
         self.asked.append(Question(list(blocks), groups, step))
         if step is not None:
-            await self._event(step, groups.end - 1).wait()
+            await self._event(step, groups.first).wait()
+            later = range(groups.first + 1, groups.end)
+            number = 1 + sum(self._event(step, group).is_set() for group in later)
+            groups = GroupRange(groups.first, number)
         return self._digests.of(blocks, groups)
 
     def write(self, step: int, group: int) -> None:
@@ -120,8 +123,20 @@ async def test_a_steps_groups_are_published_one_by_one_for_all_its_attempts(step
         assert [publication.part for publication in offer.publications] == wanted
         digests = steps.digests(block_ids)
         assert np.array_equal(offer.manifest.digests, digests)
-    asked = [Question([1, 2, 5], GroupRange(group, 1), 1) for group in range(NUM_GROUPS)]
-    assert steps.digester.asked == asked, "one question a group, for all attempts"
+    left = [GroupRange(group, NUM_GROUPS - group) for group in range(NUM_GROUPS)]
+    asked = [Question([1, 2, 5], groups, 1) for groups in left]
+    assert steps.digester.asked == asked, "one question, for all attempts, of what is left"
+
+
+async def test_what_a_step_has_written_is_published_at_once(steps: Steps) -> None:
+    offer = steps.table.open(ATTEMPT, "s")
+    for group in range(NUM_GROUPS):
+        steps.write(1, group)
+    offer.publish(Piece(0, (1, 2), (0, 0)), step=1)
+    offer.seal(RUN)
+    await steps.sealed(offer)
+    assert [publication.part for publication in offer.publications] == [Part(0, 2, ALL)]
+    assert np.array_equal(offer.manifest.digests, steps.digests([1, 2]))
 
 
 async def test_a_later_step_waits_for_its_turn(steps: Steps) -> None:
@@ -134,8 +149,8 @@ async def test_a_later_step_waits_for_its_turn(steps: Steps) -> None:
     steps.write(1, 0)
     await steps.told(offer, 1)
     steps.write(1, 1)
-    await steps.told(offer, 4)
-    assert [publication.part[0] for publication in offer.publications] == [0, 0, 1, 1]
+    await steps.told(offer, 3)
+    assert [publication.part[0] for publication in offer.publications] == [0, 0, 1]
 
 
 async def test_a_seal_waits_for_no_step_that_was_announced_meanwhile(steps: Steps) -> None:
@@ -162,7 +177,7 @@ async def test_known_digests_of_a_sealed_prefix_ask_for_nothing(steps: Steps) ->
     again = steps.table.open(Attempt("r", 2), "s")
     again.publish(Piece(0, (1, 2), (0, 0)))
     again.publish(Piece(2, (2, 1), (0, 0)), step=1)
-    await steps.told(again, 1 + NUM_GROUPS)
+    await steps.told(again, 2)
     assert len(steps.digester.asked) == 1
     assert np.array_equal(again.manifest.digests, first.manifest.digests[[0, 1, 1, 0]])
 

@@ -11,7 +11,7 @@ from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.kv_cache import pool_of
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.kv.layer_groups import layer_groups
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.protocol import Attempt, Sampling, Work
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -143,3 +143,36 @@ def test_whoever_waits_goes_on_with_the_group_it_waits_for() -> None:
     step.finish()
     waiting[2].join(10)
     assert found == [(0, 0), (1, 1), (2, 2)]
+
+
+class Event:
+    """Of work that a device has not done yet."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+def test_what_is_written_is_counted_up_to_the_first_group_that_is_not() -> None:
+    events = [Event() for _ in range(4)]
+    to_record = iter(events)
+    marks = Marks((1, 2, 3, 4), lambda: next(to_record))
+    step = marks.begin_step()
+    every, later = GroupRange(0, 4), GroupRange(1, 2)
+    assert marks.num_written(step.number, every) == 0, "nothing was started"
+    for layer in range(3):
+        step.on_stored(layer)
+    assert marks.num_written(step.number, every) == 0
+    events[0].is_done = events[2].is_done = True
+    assert marks.num_written(step.number, every) == 1
+    assert marks.num_written(step.number, later) == 0
+    events[1].is_done = True
+    assert marks.num_written(step.number, every) == 3
+    step.finish()
+    events[3].is_done = True
+    assert marks.num_written(step.number, every) == 4
+    assert marks.num_written(step.number, later) == 2, "of those asked for"
+    marks.end_step(step.number)
+    assert marks.num_written(step.number, later) == 2

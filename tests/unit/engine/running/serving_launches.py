@@ -30,6 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from kernels.attention.prefill_plan import PrefillTile, prefill_tile
+from kernels.digest.block_digest import WORD_BYTES, block_digests
 from shared.engine.engine import Engine
 from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers import paged_attention
@@ -47,6 +48,8 @@ from shared.engine.running.empty_steps import prompt_step
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import SequenceSpec
+from shared.kv.layer_groups import layer_groups
+from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.model.checkpoint import Checkpoint, kv_layout, random_checkpoint
 from shared.model.shapes import SHAPES
@@ -232,6 +235,7 @@ def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
     if warm:
         warm_up(runner, sampler, case.max_tokens, case.longest, case.block_size)
         assert runner.graphs.missing == runner.graphs.sizes, "captured before anybody needs it"
+        launch_digests(runner.kv_pool, form.layout)
     memory = KVMemory.create(form.layout, NUM_BLOCKS)
     scheduler = Scheduler(
         BlockPool(NUM_BLOCKS, case.block_size, memory.generations),
@@ -240,6 +244,13 @@ def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
         max_model_len=case.longest,
     )
     return Engine(runner, scheduler, sampler, host_pool(memory), "decode"), runner
+
+
+def launch_digests(kv_pool: torch.Tensor, layout: KVLayout) -> None:
+    """As a mover does when it is made."""
+    bounds = torch.tensor(layer_groups(layout).bounds(WORD_BYTES))
+    ids, found = bounds.new_zeros(1), bounds.new_zeros(1, len(bounds) - 1)
+    block_digests(kv_pool.flatten(1).view(torch.uint8), bounds, 0, ids, found)
 
 
 def requests(case: Case, source: random.Random) -> Iterator[SequenceSpec]:

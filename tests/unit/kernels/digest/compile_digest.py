@@ -10,9 +10,9 @@ STRIDE = 2 * 2**20 // 8
 
 
 def variants() -> Iterator[Variant]:
-    names = ("pool_ptr", "block_ptr", "output_ptr")
+    names = ("pool_ptr", "bound_ptr", "block_ptr", "output_ptr")
     constants = {"STRIDE": STRIDE, "TILE_WORDS": TILE_WORDS}
     for capability in CAPABILITIES:
-        types = dict.fromkeys(names, "*i64")
+        types = dict.fromkeys(names, "*i64") | {"first_part": "i32"}
         source = make_source(block_digest_kernel, types, constants, ())
         yield Variant("block_digest", "i64", 0, capability, source, {"num_warps": NUM_WARPS}, "")

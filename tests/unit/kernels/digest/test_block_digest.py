@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.digest import reference
-from kernels.digest.block_digest import TILE_WORDS, block_digest_kernel, block_digests
+from kernels.digest.block_digest import (
+    TILE_WORDS,
+    WORD_BYTES,
+    block_digest_kernel,
+    block_digests,
+)
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
@@ -41,34 +46,44 @@ def pool_of(memory: KVMemory) -> torch.Tensor:
     return flat[: memory.num_blocks * num_bytes].view(memory.num_blocks, num_bytes)
 
 
-def digests_by(function: object, pool: torch.Tensor, blocks: list[int]) -> list[int]:
+def digests_by(
+    function: object,
+    memory: KVMemory,
+    blocks: list[int],
+    groups: GroupRange | None = None,
+) -> list[list[int]]:
+    """[blocks, groups], of all groups if none are named."""
     device = DEVICE if function is block_digests else "cpu"
+    of_layout = layer_groups(memory.layout)
+    groups = groups or of_layout.all
+    bounds = torch.tensor(of_layout.bounds(WORD_BYTES), device=device)
     ids = torch.tensor(blocks, dtype=torch.int64, device=device)
-    output = torch.zeros_like(ids)
-    function(pool.to(device), ids, output)  # type: ignore[operator]
-    return [word % 2**64 for word in output.tolist()]
+    output = torch.zeros(len(blocks), groups.num, dtype=torch.int64, device=device)
+    function(pool_of(memory).to(device), bounds, groups.first, ids, output)  # type: ignore[operator]
+    return [[word % 2**64 for word in row] for row in output.tolist()]
 
 
 @pytest.mark.parametrize("num_words", [1, 7, TILE_WORDS, TILE_WORDS + 5])
 def test_three_ways_one_digest(num_words: int) -> None:
     memory = filled(6, num_words, seed=num_words)
     blocks = [5, 0, 3, 3]
-    wanted = BlockDigests(memory).of(blocks, WHOLE)[:, 0].tolist()
-    assert digests_by(reference.block_digests, pool_of(memory), blocks) == wanted
-    assert digests_by(block_digests, pool_of(memory), blocks) == wanted
+    wanted = BlockDigests(memory).of(blocks, WHOLE).tolist()
+    assert digests_by(reference.block_digests, memory, blocks) == wanted
+    assert digests_by(block_digests, memory, blocks) == wanted
 
 
 @pytest.mark.parametrize("function", [reference.block_digests, block_digests])
 @pytest.mark.parametrize("num_words", [3, TILE_WORDS // 3 + 1])
-def test_rows_may_be_the_same_part_of_each_block(function: object, num_words: int) -> None:
+def test_each_part_of_a_block_has_a_digest_of_its_own(function: object, num_words: int) -> None:
     memory = filled(5, num_words, seed=num_words, num_layers=6)
-    groups = layer_groups(memory.layout)
-    blocks, pool = [4, 0, 2, 2], pool_of(memory)
-    wanted = BlockDigests(memory).of(blocks, groups.all)
-    for group in range(len(groups)):
-        part = pool.to(DEVICE)[:, groups.span(GroupRange(group, 1))]
-        assert not part.is_contiguous()
-        assert digests_by(function, part, blocks) == wanted[:, group].tolist()
+    blocks = [4, 0, 2, 2]
+    number = len(layer_groups(memory.layout))
+    wanted = BlockDigests(memory).of(blocks, layer_groups(memory.layout).all)
+    assert number > 1
+    for first in range(number):
+        for end in range(first + 1, number + 1):
+            found = digests_by(function, memory, blocks, GroupRange(first, end - first))
+            assert found == wanted[:, first:end].tolist()
 
 
 @settings(deadline=None, max_examples=25)
@@ -77,8 +92,8 @@ def test_the_reference_is_what_io_processes_compute(
     num_words: int, seed: int, blocks: list[int]
 ) -> None:
     memory = filled(4, num_words, seed)
-    wanted = BlockDigests(memory).of(blocks, WHOLE)[:, 0].tolist()
-    assert digests_by(reference.block_digests, pool_of(memory), blocks) == wanted
+    wanted = BlockDigests(memory).of(blocks, WHOLE).tolist()
+    assert digests_by(reference.block_digests, memory, blocks) == wanted
 
 
 def test_a_changed_bit_or_two_words_that_changed_places_are_seen() -> None:
@@ -86,28 +101,38 @@ def test_a_changed_bit_or_two_words_that_changed_places_are_seen() -> None:
     memory.block(1)[:] = memory.block(0)
     pool = pool_of(memory)
     pool[1, 77] ^= 16
-    left, right = digests_by(block_digests, pool, [0, 1])
+    left, right = digests_by(block_digests, memory, [0, 1])
     assert left != right
     memory.block(1)[:] = memory.block(0)
     pool[1, :8], pool[1, 8:16] = pool[0, 8:16].clone(), pool[0, :8].clone()
-    left, right = digests_by(block_digests, pool, [0, 1])
+    left, right = digests_by(block_digests, memory, [0, 1])
     assert left != right
 
 
+def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=dtype, device=DEVICE)
+
+
+def test_no_block_is_no_work() -> None:
+    block_digests(zeros(2, 16, dtype=torch.uint8), zeros(2), 0, zeros(0), zeros(0, 1))
+
+
 def test_what_does_not_fit_is_refused() -> None:
-    ids = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    pool, bounds, ids, found = zeros(2, 16, dtype=torch.uint8), zeros(3), zeros(1), zeros(1, 2)
     with pytest.raises(ValueError, match="no whole words of 8"):
-        block_digests(torch.zeros(2, 12, dtype=torch.uint8, device=DEVICE), ids, ids.clone())
-    with pytest.raises(ValueError, match="no whole words of 8"):  # neighbouring rows lie 12 apart
-        block_digests(torch.zeros(2, 12, dtype=torch.uint8, device=DEVICE)[:, :8], ids, ids.clone())
-    with pytest.raises(ValueError, match="no whole words of 8"):
-        block_digests(
-            torch.zeros(2, 16, dtype=torch.uint8, device=DEVICE)[:, 4:12], ids, ids.clone()
-        )
+        block_digests(zeros(2, 12, dtype=torch.uint8), bounds, 0, ids, found)
+    with pytest.raises(ValueError, match="no whole words of 8"):  # words begin at 4 bytes
+        block_digests(zeros(20, dtype=torch.uint8)[4:].view(1, 16), bounds, 0, ids, found)
     with pytest.raises(TypeError, match="is not u8"):
-        block_digests(torch.zeros(16, 2, dtype=torch.uint8, device=DEVICE).T, ids, ids.clone())
+        block_digests(zeros(2, 32, dtype=torch.uint8)[:, :16], bounds, 0, ids, found)
     with pytest.raises(TypeError, match="is not u8"):
-        block_digests(torch.zeros(2, 16, device=DEVICE), ids, ids.clone())
+        block_digests(zeros(2, 16, dtype=torch.float32), bounds, 0, ids, found)
+    with pytest.raises(TypeError, match="need contiguous int64"):
+        block_digests(pool, bounds, 0, zeros(1, dtype=torch.int32), found)
+    with pytest.raises(TypeError, match="need contiguous int64"):
+        block_digests(pool, bounds, 0, ids, zeros(2, 2)[:, :1])
     with pytest.raises(ValueError, match="blocks"):
-        pool = torch.zeros(2, 16, dtype=torch.uint8, device=DEVICE)
-        block_digests(pool, ids, torch.zeros(2, dtype=torch.int64, device=DEVICE))
+        block_digests(pool, bounds, 0, zeros(2), found)
+    for first_part in (-1, 1, 2):
+        with pytest.raises(ValueError, match="parts from"):
+            block_digests(pool, bounds, first_part, ids, found)
