@@ -15,7 +15,14 @@ from kernels.attention.prefill_plan import (
     portable_tile,
 )
 from kernels.launching.launch import next_power_of_two
-from tests.unit.kernels.variant import BLOCK_SIZES, DTYPES, Variant, combinations, make_source
+from tests.unit.kernels.variant import (
+    BLOCK_SIZES,
+    DTYPES,
+    Variant,
+    combinations,
+    make_source,
+    pairs,
+)
 
 HOPPER = 90
 POINTERS = {"table_ptr": "*i32", "item_ptr": "*i32", "scale": "fp32"}
@@ -24,12 +31,18 @@ UNALIGNED = ("window", "section", "table_stride")
 
 def variants() -> Iterator[Variant]:
     """The portable form for all generations, Hopper's for its own; half of them with a window."""
-    for number, head_dim, dtype, capability in combinations():
-        block_size = BLOCK_SIZES[number % len(BLOCK_SIZES)]
-        window = number % 2 == 0
+    for number, head_dim, dtype, capability in pairs():
+        block_size, window = choice(number)
         yield portable_variant(dtype, head_dim, capability, block_size, window)
+    for number, head_dim, dtype, capability in combinations():
         if capability == HOPPER and DTYPES[dtype].itemsize == 2:
+            block_size, window = choice(number)
             yield hopper_variant(dtype, head_dim, block_size, not window)
+
+
+def choice(number: int) -> tuple[int, bool]:
+    """(block size, whether there is a window)."""
+    return BLOCK_SIZES[number % len(BLOCK_SIZES)], number % 2 == 0
 
 
 def portable_variant(
