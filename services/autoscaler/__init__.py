@@ -1,0 +1,1 @@
+"""Adds and removes prefill and decode workers, and says why."""

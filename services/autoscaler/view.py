@@ -1,0 +1,159 @@
+"""What the policy sees, and what it decides. Data only: no I/O, no clock.
+
+All moments are seconds of one clock, that of the process that made the view. Costs are those that
+workers measure of themselves (`shared.protocol.StepCosts`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.protocol import NO_COSTS, StepCosts
+
+Role = Literal["prefill", "decode"]
+ROLES: tuple[Role, Role] = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """What users are promised."""
+
+    ttft_s: float = 1.0
+    """a prompt waits for its first token at most this long, the prompt's own computing apart"""
+    gap_s: float = 0.05
+    """an answer's mean time from token to token"""
+    target: float = 0.99
+    """the share of requests that is to be within both"""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that came. One that was refused, or still runs, counts too."""
+
+    at_s: float
+    num_prompt_tokens: int
+    num_cached_tokens: int = 0
+    """of its prompt, that nobody had to compute"""
+    num_output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Requests that no worker has taken yet."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    """of their prompts"""
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A worker that is registered."""
+
+    name: str
+    """in a cluster that of its pod"""
+    incarnation: str
+    age_s: float
+    """since this incarnation was first seen"""
+    is_draining: bool = False
+    num_attempts: int = 0
+    """requests it works on, or holds KV of"""
+    num_queued_tokens: int = 0
+    """of prompts that it took and has not computed"""
+    num_held_blocks: int = 0
+    """whose KV is sealed here and not pulled yet"""
+    num_free_blocks: int = 0
+    """that hold nothing, or only what a cache may lose"""
+    num_blocks: int = 0
+    num_unreserved_tokens: int = 0
+    """of prompts whose KV waits for blocks here"""
+    costs: StepCosts = NO_COSTS
+    step_tokens: int = 2048
+    """of prompts that one step computes at most"""
+    block_size: int = 16
+    """positions of a KV block"""
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod that the cluster has for a role."""
+
+    name: str
+    is_ready: bool
+    age_s: float
+    """since it was created"""
+    unschedulable_s: float | None = None
+    """since the cluster says that it has no place for it"""
+
+
+@dataclass(frozen=True)
+class RoleView:
+    """The pool of one role."""
+
+    replicas: int
+    """that are ordered now"""
+    least: int
+    most: int
+    workers: tuple[WorkerView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    num_gpus: int = 0
+    """of one worker"""
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything one decision is made from."""
+
+    now_s: float
+    roles: Mapping[Role, RoleView]
+    arrivals: tuple[Arrival, ...] = ()
+    """of the last `look_s` seconds, oldest first"""
+    waiting: Waiting = Waiting()
+    objectives: Objectives = Objectives()
+    look_s: float = 900.0
+    """how far back arrivals are known"""
+    start_s: float = 60.0
+    """from the order of a worker to its first step, as measured or as assumed"""
+    max_gpus: int | None = None
+    """of all roles together"""
+    trouble: str = ""
+    """why nothing may be done now, whatever the numbers say: somebody cannot be asked, or what two
+    say does not fit together"""
+
+
+@dataclass(frozen=True)
+class RoleDecision:
+    """What is to become of one role."""
+
+    replicas: int
+    """to order"""
+    drain: tuple[str, ...] = ()
+    """incarnations that are to take no new work; any other is to serve"""
+    reason: str = ""
+    """one sentence for a person, with its numbers"""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The same replicas as before and nobody drained: nothing is to be done."""
+
+    roles: Mapping[Role, RoleDecision]
+    holds: str = ""
+    """why nothing is done although something might be needed; empty: the numbers decided"""
+
+
+@dataclass(frozen=True)
+class RoleMemory:
+    """What the policy remembers of one role from one decision to the next."""
+
+    idle_since_s: float | None = None
+    """since when fewer workers would do"""
+    victim: str = ""
+    """the incarnation that drains, so that its pod can go"""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the policy remembers. A new process starts with an empty one, and loses only time."""
+
+    roles: Mapping[Role, RoleMemory] = field(default_factory=dict)
