@@ -15,6 +15,8 @@ own.
 | pools                  | set    | pools that have or had a worker        | WORKER_KEYS |
 | workers:{pool}         | hash   | inc -> WorkerEntry (msgpack)           | WORKER_KEYS |
 | workers-expiry:{pool}  | zset   | inc -> server time it goes stale, ms   | WORKER_KEYS |
+| workers-drains:{pool}  | zset   | inc -> server time its drain ends, ms  | WORKER_KEYS |
+| ended:{pool}           | stream | HTTP requests that ended, capped       | ENDED_LIST  |
 | kv-events:{inc}        | stream | numbered prefix-cache changes, capped  | KV          |
 | kv-held:{inc}          | set    | the sum of all those changes           | KV          |
 | backlog-order:{pool}   | zset   | waiting requests by class and tag      | LIVE        |
@@ -22,7 +24,8 @@ own.
 | backlog-clock:{pool}   | hash   | virtual times, arrivals, passes        | LIVE        |
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
 
-The first four are for gateways only; a worker's access rights need none of them.
+A worker's access rights need neither the first four nor `ended`: those are for gateways, and for
+the autoscaler, which reads what ended and writes drains.
 
 RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
 garbage: they run on the server's wall clock, so nothing that matters is decided by one.
@@ -42,6 +45,8 @@ ABANDONED_TTL_S = 600
 WORKER_TTL_S = 4.0
 """a registry entry that is not refreshed goes stale after this"""
 WORKER_KEYS_TTL_S = 60
+ENDED_LIST_TTL_S = 3600
+"""since the last end"""
 KV_TTL_S = 120
 """prefix-cache keys of a worker that stopped publishing; it writes at least every 10 s"""
 
@@ -72,6 +77,12 @@ class Keys:
     def workers(self, pool: str) -> tuple[str, str]:
         """Entries and their expiries."""
         return self._key("workers", pool), self._key("workers-expiry", pool)
+
+    def drains(self, pool: str) -> str:
+        return self._key("workers-drains", pool)
+
+    def ended(self, pool: str) -> str:
+        return self._key("ended", pool)
 
     def kv(self, incarnation: str) -> tuple[str, str]:
         """Event stream and held set."""

@@ -12,10 +12,15 @@ class MemoryWorkerRegistry:
         self._clock = clock
         self._ttl_s = ttl_s
         self._pools: dict[str, dict[str, tuple[bytes, float]]] = {}
+        self._drains_until_s: dict[tuple[str, str], float] = {}
 
-    async def register(self, entry: WorkerEntry) -> None:
-        stale_s = self._clock.monotonic_s() + self._ttl_s
-        self._pools.setdefault(entry.pool, {})[entry.incarnation] = (encode_entry(entry), stale_s)
+    async def register(self, entry: WorkerEntry) -> bool:
+        now_s, inc = self._clock.monotonic_s(), entry.incarnation
+        self._pools.setdefault(entry.pool, {})[inc] = (encode_entry(entry), now_s + self._ttl_s)
+        return self._drains_until_s.get((entry.pool, inc), now_s) > now_s
+
+    async def drain(self, pool: str, incarnation: str, for_s: float) -> None:
+        self._drains_until_s[pool, incarnation] = self._clock.monotonic_s() + for_s
 
     async def remove(self, pool: str, incarnation: str) -> None:
         self._pools.get(pool, {}).pop(incarnation, None)

@@ -1,9 +1,17 @@
 """Request records in Redis: one hash per request, one script per step."""
 
+import time
 from collections.abc import Mapping
 
 from shared.errors import StateUnavailableError
-from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S, LIVE_TTL_S, Keys
+from shared.state.ended import MAX_LENGTH, encode_ended
+from shared.state.keys import (
+    ABANDONED_TTL_S,
+    ENDED_LIST_TTL_S,
+    ENDED_TTL_S,
+    LIVE_TTL_S,
+    Keys,
+)
 from shared.state.records import (
     Admission,
     AdmittedRequest,
@@ -49,13 +57,15 @@ class RedisRequestRecords:
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         arguments: list[Argument] = [
             *(request.rid, request.gateway_incarnation, ENDED_TTL_S),
+            *(encode_ended(request, outcome, time.time_ns()), MAX_LENGTH, ENDED_LIST_TTL_S),
             *_fields(request),
             *("state", outcome.state, "code", outcome.code),
             *("num_output_tokens", outcome.num_output_tokens),
             *("num_cached_tokens", outcome.num_cached_tokens),
             *("num_attempts", outcome.num_attempts),
         ]
-        answer = as_list(await self._client.run(FINISH, self._keys_of(request), arguments))
+        keys = [*self._keys_of(request), self._keys.ended(request.pool)]
+        answer = as_list(await self._client.run(FINISH, keys, arguments))
         if not answer:
             return Finish(None, written=False)
         written, state, code, num_output, num_cached, num_attempts = answer

@@ -3,11 +3,12 @@
 from shared.state.keys import WORKER_KEYS_TTL_S, WORKER_TTL_S, Keys
 from shared.state.redis_client import Argument, RedisClient, Script
 from shared.state.registry import WorkerEntry, decode_entries, encode_entry
-from shared.state.reply import as_bytes, as_list, as_text
+from shared.state.reply import as_bytes, as_int, as_list, as_text
 
 REGISTER = Script.beside(__file__, "register")
 REMOVE = Script.beside(__file__, "remove_worker")
 LIST = Script.beside(__file__, "list_workers")
+DRAIN = Script.beside(__file__, "drain_worker")
 
 
 class RedisWorkerRegistry:
@@ -18,7 +19,7 @@ class RedisWorkerRegistry:
         self._keys = keys
         self._ttl_ms = round(ttl_s * 1000)
 
-    async def register(self, entry: WorkerEntry) -> None:
+    async def register(self, entry: WorkerEntry) -> bool:
         arguments: list[Argument] = [
             entry.incarnation,
             encode_entry(entry),
@@ -26,7 +27,12 @@ class RedisWorkerRegistry:
             self._ttl_ms,
             WORKER_KEYS_TTL_S,
         ]
-        await self._client.run(REGISTER, self._keys_of(entry.pool), arguments)
+        keys = (*self._keys_of(entry.pool), self._keys.drains(entry.pool))
+        return as_int(await self._client.run(REGISTER, keys, arguments)) == 1
+
+    async def drain(self, pool: str, incarnation: str, for_s: float) -> None:
+        arguments: list[Argument] = [incarnation, round(for_s * 1000), WORKER_KEYS_TTL_S]
+        await self._client.run(DRAIN, [self._keys.drains(pool)], arguments)
 
     async def remove(self, pool: str, incarnation: str) -> None:
         await self._client.run(REMOVE, self._keys.workers(pool), [incarnation])

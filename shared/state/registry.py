@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from shared.codec import Codec
 from shared.errors import ProtocolError
+from shared.protocol import Load
 from shared.repeats import Repeats
 
 logger = logging.getLogger(__name__)
@@ -43,14 +44,24 @@ class WorkerEntry:
     """name clients use"""
     max_model_len: int
     block_size: int
+    load: Load | None = None
+    """as of this refresh"""
+    num_attempts: int = 0
+    """requests it works on, or holds KV of"""
+    step_tokens: int = 0
+    """of prompts that one step computes at most"""
 
 
 class WorkerRegistry(Protocol):
     """One round trip a call; all may be repeated. Entries go stale WORKER_TTL_S after the last
     `register`. Raises StateUnavailableError within a bounded time."""
 
-    async def register(self, entry: WorkerEntry) -> None:
-        """Adds or refreshes the entry of `entry.incarnation`."""
+    async def register(self, entry: WorkerEntry) -> bool:
+        """Adds or refreshes the entry of `entry.incarnation`; whether it is asked to drain."""
+
+    async def drain(self, pool: str, incarnation: str, for_s: float) -> None:
+        """Asks a worker to take no new work for so long, from now on; 0 ends that. A drain that
+        nobody renews ends by itself, so one that forgot about it takes nothing away for good."""
 
     async def remove(self, pool: str, incarnation: str) -> None:
         """Withdraws an entry; not there is fine."""

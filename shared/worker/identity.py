@@ -71,6 +71,7 @@ class Identity:
             model=self.served_model,
             max_model_len=ready.max_model_len,
             block_size=ready.layout.block_size,
+            step_tokens=ready.step_tokens,
         )
 
 

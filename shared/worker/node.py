@@ -130,8 +130,12 @@ class Node:
         await self._service.start()
         port = await self._links.start(self._network.host, self._worker.port)
         entry = self._identity.entry(self._ready, self._pool, port)
-        registry = RedisWorkerRegistry(self._redis, self._keys)
-        self._registration = Registration(registry, entry, self._publisher)
+        self._registration = Registration(
+            RedisWorkerRegistry(self._redis, self._keys),
+            lambda: replace(entry, load=self._state.load(), num_attempts=len(self._state.attempts)),
+            self._publisher,
+            self._on_drain,
+        )
         logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
         if self._worker.probe_port:
             await self._probes.start(self._network.host, self._worker.probe_port)
@@ -140,7 +144,7 @@ class Node:
 
     async def leave(self, drain_limit_s: float) -> None:
         """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
-        self._state.draining = True
+        self._state.leaving = True
         if self._registration is not None:
             await self._registration.withdraw()
         with contextlib.suppress(TimeoutError):
@@ -202,6 +206,11 @@ class Node:
     def _hello(self) -> Hello:
         address, token_s = self._transfer_address(), self._ready.prefill_token_s
         return self._identity.hello(self._pool, self._state.load(), address, token_s)
+
+    def _on_drain(self, asked: bool) -> None:
+        if asked != self._state.asked_to_drain:
+            logger.info("asked to drain" if asked else "no longer asked to drain")
+        self._state.asked_to_drain = asked
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StepReport):

@@ -7,6 +7,7 @@ of Redis answering again.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from shared.errors import StateUnavailableError
 from shared.loops import Loops
@@ -22,11 +23,18 @@ class Registration:
     """Keeps one incarnation listed until `withdraw`."""
 
     def __init__(
-        self, registry: WorkerRegistry, entry: WorkerEntry, publisher: KVPublisher
+        self,
+        registry: WorkerRegistry,
+        entry: Callable[[], WorkerEntry],
+        publisher: KVPublisher,
+        on_drain: Callable[[bool], None],
     ) -> None:
+        """`entry`: of this incarnation, as of now. `on_drain`: told at each refresh whether this
+        worker is asked to take no new work."""
         self._registry = registry
         self._entry = entry
         self._publisher = publisher
+        self._on_drain = on_drain
         self._listed = self._was_listed = False
         """as far as the last refresh knows; ever"""
         self._flushed_s = 0.0
@@ -52,7 +60,8 @@ class Registration:
         self._withdrawn = True
         async with self._writing:
             try:
-                await self._registry.remove(self._entry.pool, self._entry.incarnation)
+                entry = self._entry()
+                await self._registry.remove(entry.pool, entry.incarnation)
             except StateUnavailableError:
                 logger.info("redis is away; the registry entry will expire by itself")
 
@@ -61,9 +70,10 @@ class Registration:
             if self._withdrawn:
                 return
             try:
-                await self._registry.register(self._entry)
+                self._on_drain(await self._registry.register(self._entry()))
             except Exception:
                 self._listed = False
+                self._on_drain(False)  # whoever asked for it cannot take it back now
                 raise
         if not self._listed:
             logger.info("ready: registered in redis")

@@ -14,7 +14,10 @@ class WorkerState:
     def __init__(self, incarnation: str, room_limit_tokens: int, layout: KVLayout) -> None:
         self.incarnation = incarnation
         self.attempts = AttemptTable()
-        self.draining = False
+        self.leaving = False
+        """for good"""
+        self.asked_to_drain = False
+        """by somebody who may take it back"""
         self.counters: dict[str, int] = {}
         """totals by metric name, the engine's and this process's"""
         self.traffic = Traffic(SystemClock())
@@ -36,6 +39,11 @@ class WorkerState:
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return num_blocks_for(num_tokens, self._layout.block_size)
+
+    @property
+    def draining(self) -> bool:
+        """It takes no new work."""
+        return self.leaving or self.asked_to_drain
 
     @property
     def block_size(self) -> int:

@@ -157,9 +157,9 @@ class Frames:
         if message.reason == "no_room":
             worker.note_full()
         elif message.reason == "draining":
-            worker.note_leaving()
-        elif message.reason not in ("too_long", "invalid", "grammar"):
             worker.note_draining()
+        elif message.reason not in ("too_long", "invalid", "grammar"):
+            worker.note_refusing()
         live = self._requests.get(message.attempt.rid)
         if live is not None:
             effects = live.machine.refuse(

@@ -1,6 +1,7 @@
 -- FINISH: write outcome and usage, at most once, by the owner only.
--- KEYS  request:{rid} (hash)  live:{g_inc} (set)  tenant:{tenant} (set)
--- ARGV  rid  g_inc  ttl_s  then record fields as name, value, ... (state and usage among them)
+-- KEYS  request:{rid} (hash)  live:{g_inc} (set)  tenant:{tenant} (set)  ended:{pool} (stream)
+-- ARGV  rid  g_inc  ttl_s  entry of the stream  its most entries  its ttl_s
+--       then record fields as name, value, ... (state and usage among them)
 -- Returns {written 0|1, state, code, num_output_tokens, num_cached_tokens, num_attempts}, or {}
 -- if another gateway owns the request. A final record is answered as it stands.
 local rid, g_inc, ttl_s = ARGV[1], ARGV[2], ARGV[3]
@@ -11,8 +12,10 @@ if owner and owner ~= g_inc then
 end
 local written = 0
 if not owner or state == 'live' or state == 'abandoned' then
-  redis.call('HSET', KEYS[1], unpack(ARGV, 4))
+  redis.call('HSET', KEYS[1], unpack(ARGV, 7))
   redis.call('EXPIRE', KEYS[1], ttl_s)
+  redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[5], '*', 'e', ARGV[4])
+  redis.call('EXPIRE', KEYS[4], ARGV[6])
   redis.call('SREM', KEYS[2], rid)
   redis.call('SREM', KEYS[3], rid)
   written = 1

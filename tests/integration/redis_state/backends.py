@@ -6,6 +6,7 @@ from shared.clock import SystemClock
 from shared.queue.backlog import Backlog
 from shared.queue.memory_backlog import MemoryBacklog
 from shared.queue.redis_backlog import RedisBacklog
+from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.kv_events import KVEvents
 from shared.state.liveness import GatewayLiveness
@@ -58,6 +59,10 @@ class RedisBackend:
     @property
     def records(self) -> RequestRecords:
         return RedisRequestRecords(self.client, self.keys)
+
+    @property
+    def ended(self) -> EndedRequests:
+        return EndedRequests(self.client, self.keys)
 
     def registry(self, ttl_s: float = 60) -> WorkerRegistry:
         return RedisWorkerRegistry(self.client, self.keys, ttl_s)

@@ -9,6 +9,7 @@ from shared.queue.backlog import BacklogEntry
 from shared.state import keys as key_table
 from shared.state.keys import (
     ABANDONED_TTL_S,
+    ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     KV_TTL_S,
     LIVE_TTL_S,
@@ -31,6 +32,7 @@ SECONDS = {
     "RECORD": [LIVE_TTL_S, ENDED_TTL_S, ABANDONED_TTL_S],
     "WORKER_KEYS": [WORKER_KEYS_TTL_S],
     "KV": [KV_TTL_S],
+    "ENDED_LIST": [ENDED_LIST_TTL_S],
 }
 
 
@@ -51,6 +53,7 @@ async def use_everything(backend: RedisBackend) -> None:
     await backend.records.finish(requests[0], Outcome(RequestState.DONE, "stop", 1, 0))
     await backend.records.reap("r1", "g.1", 1)
     await backend.registry().register(ENTRY)
+    await backend.registry().drain(ENTRY.pool, ENTRY.incarnation, 30)
     name = hashlib.sha256(b"block").digest()
     await backend.kv_events().publish(KVEvent("w.1", 1, stored=(name,)))
     await backend.backlog().put(BacklogEntry("r9", "g.1", "acme", 10, heads=(name,)))

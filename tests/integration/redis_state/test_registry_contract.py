@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from shared.protocol import Load, StepCosts
 from shared.repeats import Repeats
 from shared.state import registry as registry_module
 from shared.state.registry import WorkerEntry, encode_entry
@@ -99,7 +100,36 @@ async def test_entries_of_other_releases_are_read(
     newer = [*msgpack.unpackb(encode_entry(ENTRY)), "zone-b", {"gpus": 2}]
     await redis_backend.client.command("HSET", entries, ENTRY.incarnation, msgpack.packb(newer))
     assert await registry.list("m/r/f") == (ENTRY,)
-    await redis_backend.client.command("HSET", entries, "x", msgpack.packb(newer[:-4]))
+    await redis_backend.client.command("HSET", entries, "x", msgpack.packb(newer[:10]))
     for _ in range(3):
         assert await registry.list("m/r/f") == (ENTRY,)
     assert len([line for line in caplog.messages if "registry entry ignored" in line]) == 2
+
+
+async def test_a_worker_hears_that_it_is_asked_to_drain_until_that_is_taken_back(
+    backend: Backend,
+) -> None:
+    registry = backend.registry()
+    assert not await registry.register(ENTRY)
+    await registry.drain(ENTRY.pool, ENTRY.incarnation, 30)
+    assert await registry.register(ENTRY)
+    assert not await registry.register(OTHER)
+    for _ in range(2):
+        await registry.drain(ENTRY.pool, ENTRY.incarnation, 0)
+        assert not await registry.register(ENTRY)
+
+
+async def test_a_drain_that_nobody_renews_ends_by_itself(backend: Backend) -> None:
+    registry = backend.registry()
+    await registry.drain(ENTRY.pool, ENTRY.incarnation, 0.05)
+    async with asyncio.timeout(5):
+        while await registry.register(ENTRY):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_an_entry_tells_the_load_of_its_worker(backend: Backend) -> None:
+    registry = backend.registry()
+    load = Load(5, 15, 3, 2, 8, 1, 2, 5, step_costs=StepCosts(1.0, 2.0, 3.0, 4.0, 5.0))
+    entry = replace(ENTRY, load=load, num_attempts=4, step_tokens=512)
+    await registry.register(entry)
+    assert await registry.list(ENTRY.pool) == (entry,)

@@ -169,6 +169,39 @@ async def test_sigterm_finishes_what_runs_and_refuses_what_is_new(
     assert "error" not in worker.errors().lower()
 
 
+async def test_a_worker_drains_as_long_as_it_is_asked_to(serve: Serve, redis_url: str) -> None:
+    """What runs goes on; what is new is refused, and taken again 2 s after the asking ended."""
+    worker = serve()
+    entry = await worker.entry(redis_url)
+    link = await WorkerLink.dial(entry)
+    async with RedisClient(redis_url) as client:
+        registry = RedisWorkerRegistry(client, Keys())
+        link.send(local_prompt(entry.incarnation, "runs", max_tokens=900))
+        await link.take(Start)
+        await registry.drain(entry.pool, entry.incarnation, 30)
+        await says(link, "draining")
+        link.send(local_prompt(entry.incarnation, "late", max_tokens=1))
+        assert (await link.take_aside(Refuse)).reason == "draining"
+        (listed,) = await registry.list(entry.pool)
+        assert listed.step_tokens > 0 and listed.load is not None
+        assert await link.take_aside(Tokens), "what ran went on"
+        await registry.drain(entry.pool, entry.incarnation, 0)
+        await says(link, "ready")
+        link.send(local_prompt(entry.incarnation, "later", max_tokens=1))
+        assert (await link.take_aside(Start)).attempt.rid == "later"
+    await link.close()
+
+
+async def says(link: WorkerLink, state: str) -> None:
+    """Within 2 s: a worker registers every second."""
+    async with asyncio.timeout(2):
+        while True:
+            link.send(Ping(1))
+            if (await link.take_aside(Pong)).load.state == state:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_what_outlasts_the_drain_is_handed_back(serve: Serve, redis_url: str) -> None:
     """Not a strike (R10): the gateway goes on with it elsewhere."""
     worker = serve(drain_s=0.1)

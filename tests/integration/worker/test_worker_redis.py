@@ -74,7 +74,11 @@ class Standing:
         self.events = RedisKVEvents(client, Keys())
         self.publisher = KVPublisher(self.events, INC, stride=1)
         self.registry = RedisWorkerRegistry(client, Keys())
-        self.registration = Registration(self.registry, ENTRY, self.publisher)
+        self.asked: list[bool] = []
+        """to drain, by refresh"""
+        self.registration = Registration(
+            self.registry, lambda: ENTRY, self.publisher, self.asked.append
+        )
 
     async def __aenter__(self) -> "Standing":
         self.loops = Loops()
@@ -86,6 +90,9 @@ class Standing:
 
     async def is_listed(self) -> bool:
         return [entry.incarnation for entry in await self.registry.list("pool")] == [INC]
+
+    async def is_asked(self, wanted: bool) -> bool:
+        return self.asked[-1:] == [wanted]
 
     async def holds(self, *hashes: bytes) -> bool:
         return (await self.events.snapshot(INC)).held == frozenset(hashes)
@@ -106,6 +113,16 @@ async def test_a_worker_is_listed_again_soon_after_redis_comes_back(
         await becomes(standing.is_listed, BACK_WITHIN_S)
         await becomes(lambda: standing.holds(b"a" * 32, b"b" * 32), BACK_WITHIN_S)
         assert standing.loops.trouble() == ""
+
+
+async def test_a_drain_ends_when_redis_goes(own_redis: EmbeddedRedis, client: RedisClient) -> None:
+    """Whoever asked for it could not take it back."""
+    async with Standing(client) as standing:
+        await becomes(standing.is_listed, 1.0)
+        await standing.registry.drain("pool", INC, 30)
+        await becomes(lambda: standing.is_asked(True), 2 * REFRESH_INTERVAL_S)
+        os.kill(own_redis.pid, signal.SIGKILL)
+        await becomes(lambda: standing.is_asked(False), BACK_WITHIN_S)
 
 
 async def test_who_withdraws_is_not_listed_again(client: RedisClient) -> None:
@@ -192,13 +209,13 @@ async def test_a_full_or_draining_worker_pulls_nothing(
 ) -> None:
     async with Pulling(client) as pulling:
         await pulling.wait_for("a")
-        pulling.state.draining = draining
+        pulling.state.leaving = draining
         if not draining:
             monkeypatch.setattr(pulling.state, "_room_limit_tokens", 0)
         pulling.puller.note(pulling.peer, 1)
         await asyncio.sleep(0.1)
         assert pulling.num_pops == 0
-        pulling.state.draining = False
+        pulling.state.leaving = False
         monkeypatch.undo()
         pulling.puller.note(pulling.peer, 1)
         await becomes(lambda: pulling.has_pulled("a"), 1.0)

@@ -89,7 +89,7 @@ def test_another_incarnation_and_draining_are_refused_before_room() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.attempts.hold(held("a", num_tokens=20))
     assert state.refusal("worker.0", 1) == "incarnation"
-    state.draining = True
+    state.leaving = True
     assert state.refusal("worker.0", 1) == "incarnation"
     assert state.refusal(INC, 1) == "draining"
 
@@ -100,7 +100,7 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state.attempts.hold(held("a", num_tokens=15))
     assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5)
     state.attempts.hold(held("b", num_tokens=15))
-    state.draining = True
+    state.leaving = True
     assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining")
 
 

@@ -196,7 +196,7 @@ async def test_duplicates_and_lower_epochs_are_ignored(decode: Decode) -> None:
 
 async def test_another_incarnation_and_draining_are_refused(decode: Decode) -> None:
     decode.inbox.on_message(decode.peer, make_receive(incarnation="worker.0"))
-    decode.state.draining = True
+    decode.state.leaving = True
     decode.inbox.on_message(decode.peer, make_receive())
     assert [frame.reason for frame in decode.frames()] == ["incarnation", "draining"]
     assert len(decode.state.attempts) == 0

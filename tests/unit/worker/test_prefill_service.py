@@ -85,7 +85,7 @@ def test_a_refused_prompt_leaves_nothing_behind(
 
 
 def test_a_draining_worker_refuses(prefill: Prefill) -> None:
-    prefill.state.draining = True
+    prefill.state.leaving = True
     prefill.assign()
     assert [frame.reason for frame in prefill.frames()] == ["draining"]
 

@@ -1,5 +1,6 @@
 """One linked worker: what it last said, and what is on its way to it."""
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from services.gateway.owner.links.worker_view import WorkerView
@@ -105,9 +106,14 @@ class WorkerLink:
         self.view.room_tokens = 0
         self.view.idle = False
 
-    def note_draining(self) -> None:
-        """It takes nothing new."""
+    def note_refusing(self) -> None:
+        """It takes nothing new until it says otherwise."""
         self.view.ready = False
+
+    def note_draining(self) -> None:
+        """It drains: it may go, or be told to serve again, which its next load says."""
+        self.load = replace(self.load, state="draining")
+        self._refresh()
 
     def note_leaving(self) -> None:
         """It takes nothing new, and will go."""

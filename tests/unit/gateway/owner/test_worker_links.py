@@ -8,7 +8,7 @@ from services.gateway.owner.links.worker_links import (
     SUSPECT_S,
 )
 from shared.challenge import OtherSecretError, OtherVersionError, Versions
-from shared.protocol import Assign, Load, Ping, Pong, StepCosts
+from shared.protocol import Assign, Load, Ping, Pong, Refuse, StepCosts
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
@@ -199,3 +199,14 @@ async def test_a_draining_worker_is_shown_and_gets_nothing_new() -> None:
         d.say(Pong(1, Load(10, 0, 1, 2, 100, 70, 20, 10, state="draining")))
         assert states(bench) == [("d0", "draining")]
         assert not bench.door.ready()
+
+
+async def test_a_worker_that_refused_because_it_drains_serves_again_when_it_says_so() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.door.submit(bench.request())
+        p.say(Refuse(p.last(Assign).work.attempt, p.incarnation, "draining"))
+        assert ("p0", "draining") in states(bench)
+        p.say(Pong(1, Load(10_000, 0, 0, 0, 100, 100, 0, 0)))
+        assert ("p0", "ready") in states(bench)
