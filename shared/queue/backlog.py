@@ -102,3 +102,6 @@ class Backlog(Protocol):
 
     async def length(self) -> int:
         """Number of waiting requests."""
+
+    async def num_tokens(self) -> int:
+        """Their prompt tokens."""

@@ -77,6 +77,9 @@ class MemoryBacklog:
     async def length(self) -> int:
         return len(self._order)
 
+    async def num_tokens(self) -> int:
+        return sum(item.entry.num_tokens for item in self._order)
+
     def _start_tag(self, entry: BacklogEntry) -> int:
         priority = entry.priority
         if not any(item.priority == priority for item in self._order):

@@ -69,3 +69,7 @@ class RedisBacklog:
 
     async def length(self) -> int:
         return as_int(await self._client.command("ZCARD", self._keys[0]))
+
+    async def num_tokens(self) -> int:
+        members = as_list(await self._client.command("ZRANGE", self._keys[0], 0, -1))
+        return sum(int(as_text(member).split(":", 2)[1]) for member in members)

@@ -8,7 +8,7 @@ absence from the list is no death (Redis may have lost it, or its clock may have
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from shared.codec import Codec
@@ -27,7 +27,8 @@ POLL_INTERVAL_S = 0.5
 @dataclass(frozen=True)
 class WorkerEntry:
     """One incarnation of one worker, as it announces itself. Other releases read it too: a new
-    field comes last and has a default."""
+    field comes last and has a default. Entries that differ in their work alone are equal: they
+    name the same worker at the same address."""
 
     worker_id: str
     incarnation: str
@@ -44,9 +45,9 @@ class WorkerEntry:
     """name clients use"""
     max_model_len: int
     block_size: int
-    load: Load | None = None
+    load: Load | None = field(default=None, compare=False)
     """as of this refresh"""
-    num_attempts: int = 0
+    num_attempts: int = field(default=0, compare=False)
     """requests it works on, or holds KV of"""
     step_tokens: int = 0
     """of prompts that one step computes at most"""

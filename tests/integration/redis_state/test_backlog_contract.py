@@ -231,3 +231,13 @@ def test_heads_stand_at_fixed_depths() -> None:
     hashes = [head(n) for n in range(1, 20)]
     assert heads_of(hashes) == (head(1), head(4), head(16))
     assert heads_of([]) == ()
+
+
+async def test_the_tokens_of_all_that_waits_are_known(backend: Backend) -> None:
+    backlog = backend.queue
+    assert await backlog.num_tokens() == 0
+    for number, rid in enumerate(("a", "b:c", "d"), start=1):
+        await backlog.put(BacklogEntry(rid, "g.1", "acme", 10**number))
+    assert await backlog.num_tokens() == 1110
+    await backlog.cancel("b:c")
+    assert (await backlog.length(), await backlog.num_tokens()) == (2, 1010)

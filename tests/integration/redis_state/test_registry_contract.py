@@ -132,4 +132,13 @@ async def test_an_entry_tells_the_load_of_its_worker(backend: Backend) -> None:
     load = Load(5, 15, 3, 2, 8, 1, 2, 5, step_costs=StepCosts(1.0, 2.0, 3.0, 4.0, 5.0))
     entry = replace(ENTRY, load=load, num_attempts=4, step_tokens=512)
     await registry.register(entry)
-    assert await registry.list(ENTRY.pool) == (entry,)
+    (listed,) = await registry.list(ENTRY.pool)
+    assert (listed.load, listed.num_attempts, listed.step_tokens) == (load, 4, 512)
+
+
+def test_what_a_worker_does_makes_it_no_other_worker() -> None:
+    """A gateway remembers by entries which of them cannot be dialled."""
+    load = Load(5, 15, 3, 2, 8, 1, 2, 5, unreserved_tokens={"p": 1})
+    busy = replace(ENTRY, load=load, num_attempts=4)
+    assert busy == ENTRY and len({busy, ENTRY}) == 1
+    assert replace(ENTRY, port=4002) != ENTRY
