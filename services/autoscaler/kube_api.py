@@ -55,7 +55,7 @@ class KubeApi:
         self._timeouts_s = (connect_s, read_s)
         self._refusal: type[Any] = client.ApiException
         self._failures = (urllib3.exceptions.HTTPError, config.ConfigException, OSError)
-        self._client = client.ApiClient(_configuration(client, config, kubeconfig))
+        self._client: Any = client.ApiClient(_configuration(client, config, kubeconfig))
         self.apps: Any = client.AppsV1Api(self._client)
         self.core: Any = client.CoreV1Api(self._client)
         self.coordination: Any = client.CoordinationV1Api(self._client)
@@ -72,8 +72,8 @@ class KubeApi:
         try:
             return read(json.loads(text), at)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            text = f"the answer to {use} is not understood: {error!r}"
-            raise ClusterUnavailableError(text) from error
+            said = f"the answer to {use} is not understood: {error!r}"
+            raise ClusterUnavailableError(said) from error
 
     def _answer(
         self, use: Use, call: Callable[..., Any], arguments: Mapping[str, object]
@@ -81,9 +81,7 @@ class KubeApi:
         """An answer's body, unparsed: the client's own classes refuse what a newer cluster may say
         and keep no header. And when it was given, by the API's clock if it says so."""
         try:
-            response = call(
-                **arguments, _preload_content=False, _request_timeout=self._timeouts_s
-            )
+            response = call(**arguments, _preload_content=False, _request_timeout=self._timeouts_s)
             return response.data, _date(response.headers.get("Date"))
         except self._refusal as error:
             raise _refused(use, error.status, _words(error)) from error

@@ -11,6 +11,7 @@ the lease by hand sets this aside until the leader's next look.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 DURATION_S = 15.0
@@ -28,15 +29,18 @@ class Lease:
     """The lease as it was read."""
 
     holder: str
-    """empty: it was released"""
+    """empty: it was released, or there never was one"""
     version: str
-    """another one with every write"""
+    """another one with every write; empty: there is no lease"""
     duration_s: float = DURATION_S
     """a shorter one than ours is not believed"""
     num_transitions: int = 0
-    """from one holder to another"""
-    acquired: str = ""
-    """the wall time of whoever holds it; for people"""
+    """how often it was taken"""
+    acquired: datetime | None = None
+    """by the clock of whoever holds it; for people"""
+
+
+ABSENT = Lease(holder="", version="")
 
 
 class Leadership:
@@ -52,11 +56,11 @@ class Leadership:
         self._renewed_s: float | None = None
         self._ended = False
 
-    def see(self, lease: Lease | None, now_s: float) -> Move:
+    def see(self, lease: Lease, now_s: float) -> Move:
         """What to do about the lease. `now_s`: after it was read."""
         if self._ended:
             return "wait"
-        if lease is None or not lease.holder:
+        if not lease.holder:
             return "take"
         if lease.holder == self.identity:
             return "renew"

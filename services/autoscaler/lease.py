@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.autoscaler.kube_api import AbsentError, ConflictError, KubeApi
-from services.autoscaler.leadership import DURATION_S, Lease, Leadership
+from services.autoscaler.leadership import ABSENT, DURATION_S, Leadership, Lease
 from services.autoscaler.rights import LEASE, NEW_LEASE, Use
 from shared.clock import Clock
 
@@ -46,14 +46,14 @@ class KubernetesLease:
         self._leadership.end()
         with self._lock:
             lease = self._read()
-            if lease is None or lease.holder != self._leadership.identity:
+            if lease.holder != self._leadership.identity:
                 return
             try:
                 self._write(lease, "")
             except ConflictError:
                 return  # another has it
 
-    def _read(self) -> Lease | None:
+    def _read(self) -> Lease:
         try:
             return self._api.ask(
                 Use(LEASE, "get", self._name),
@@ -63,58 +63,63 @@ class KubernetesLease:
                 namespace=self._namespace,
             )
         except AbsentError:
-            return None
+            return ABSENT
 
-    def _write(self, lease: Lease | None, holder: str) -> None:
-        if lease is None:
+    def _write(self, lease: Lease, holder: str) -> None:
+        """Makes the holder that of the lease that was read. Raises ConflictError."""
+        metadata = {"name": self._name, "namespace": self._namespace}
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": _spec(lease, holder),
+        }
+        if lease is ABSENT:
             self._api.ask(
                 Use(NEW_LEASE, "create", self._name),
                 self._api.coordination.create_namespaced_lease,
                 _lease,
                 namespace=self._namespace,
-                body=self._body(lease, holder),
+                body=body,
             )
         else:
+            metadata["resourceVersion"] = lease.version
             self._api.ask(
                 Use(LEASE, "update", self._name),
                 self._api.coordination.replace_namespaced_lease,
                 _lease,
                 name=self._name,
                 namespace=self._namespace,
-                body=self._body(lease, holder),
+                body=body,
             )
-
-    def _body(self, lease: Lease | None, holder: str) -> dict[str, object]:
-        metadata = {"name": self._name, "namespace": self._namespace}
-        if lease is not None:
-            metadata["resourceVersion"] = lease.version
-        return {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": metadata,
-            "spec": _spec(lease or Lease(holder="", version="", num_transitions=-1), holder),
-        }
 
 
 def _spec(lease: Lease, holder: str) -> dict[str, object]:
     """The next state of a lease. Its wall times are for people: nobody compares them."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    is_new = holder not in ("", lease.holder)
+    now = datetime.now(UTC)
+    is_taken = holder not in ("", lease.holder)
     return {
         "holderIdentity": holder,
         "leaseDurationSeconds": round(DURATION_S),
-        "acquireTime": now if is_new else lease.acquired or now,
-        "renewTime": now,
-        "leaseTransitions": lease.num_transitions + is_new,
+        "acquireTime": _micro_time(now if is_taken else lease.acquired or now),
+        "renewTime": _micro_time(now),
+        "leaseTransitions": lease.num_transitions + is_taken,
     }
+
+
+def _micro_time(moment: datetime) -> str:
+    """The API server wants six digits after the second, and the client leaves them out if all are
+    zeros."""
+    return moment.replace(microsecond=moment.microsecond or 1).isoformat()
 
 
 def _lease(body: Any, _at: datetime) -> Lease:
     spec = body.get("spec") or {}
+    acquired = spec.get("acquireTime")
     return Lease(
         holder=str(spec.get("holderIdentity") or ""),
         version=str(body["metadata"]["resourceVersion"]),
         duration_s=float(spec.get("leaseDurationSeconds") or DURATION_S),
         num_transitions=int(spec.get("leaseTransitions") or 0),
-        acquired=str(spec.get("acquireTime") or ""),
+        acquired=datetime.fromisoformat(acquired) if acquired else None,
     )

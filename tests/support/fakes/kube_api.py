@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 NAMESPACE, TOKEN = "serving", "a-token"
 _VERBS = {"GET": "get", "PUT": "update", "POST": "create"}
@@ -24,6 +25,7 @@ _PATH = re.compile(
     r"/apis?/(?:(?P<group>[\w.]+)/)?v1/namespaces/(?P<namespace>[\w-]+)/(?P<kind>\w+)"
     r"(?:/(?P<name>[\w-]+))?(?:/(?P<part>\w+))?(?:\?(?P<query>.*))?$"
 )
+_MICRO_TIME = re.compile(r"[\d-]{10}T[\d:]{8}\.\d{6}(Z|[+-]\d\d:\d\d)")
 
 
 class Rule(NamedTuple):
@@ -129,9 +131,8 @@ class FakeKubeApi:
         }
 
     def _selected(self, query: str) -> list[dict[str, Any]]:
-        match = re.search(r"labelSelector=([^&]*)", query)
-        chosen = match[1].replace("%2F", "/").replace("%3D", "=").replace("%2C", ",")
-        wanted = set(chosen.split(",")) if match else set()
+        chosen = parse_qs(query).get("labelSelector", [""])[0]
+        wanted = set(filter(None, chosen.split(",")))
         return [
             pod
             for pod in self.pods
@@ -152,6 +153,9 @@ class FakeKubeApi:
             if version != kept["metadata"]["resourceVersion"]:
                 return _conflict("leases.coordination.k8s.io", asked.name)
         if asked.verb != "get":
+            times = body["spec"]["acquireTime"], body["spec"]["renewTime"]
+            if not all(_MICRO_TIME.fullmatch(text) for text in times):
+                return _status(400, "BadRequest", f"cannot parse {times} as micro times")
             body["metadata"]["resourceVersion"] = str(self._next_version())
             self.leases[asked.name] = body
         return 200, self.leases[asked.name]
