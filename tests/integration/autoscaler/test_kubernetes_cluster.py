@@ -3,26 +3,31 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
+from kubernetes.config import incluster_config
 
 from services.autoscaler.cluster import ClusterUnavailableError, Scale, ScaleConflictError
 from services.autoscaler.kube_api import KubeApi
 from services.autoscaler.kubernetes_cluster import KubernetesCluster
 from services.autoscaler.view import Role
 from shared.errors import MissingError
+from tests.rules.sources import ROOT
 from tests.support.fakes.kube_api import (
     NAMESPACE,
+    TOKEN,
     Asked,
     FakeKubeApi,
     serving,
     write_kubeconfig,
 )
 
+CERTIFICATE = ROOT / "tests" / "localhost.pem"
 PREFILL, DECODE = "rel-baton-prefill", "rel-baton-decode"
 DEPLOYMENTS: dict[Role, str] = {"prefill": PREFILL, "decode": DECODE}
 Connect = Callable[..., KubeApi]
@@ -128,7 +133,7 @@ def test_pods_are_those_of_the_role_and_the_release_that_live(
 def test_pods_are_asked_for_by_the_labels_that_the_chart_selects_by(
     server: FakeKubeApi, cluster: KubernetesCluster
 ) -> None:
-    template = Path("helm/templates/_names.tpl").read_text(encoding="utf-8")
+    template = (ROOT / "helm/templates/_names.tpl").read_text(encoding="utf-8")
     selector = template.split('define "baton.selector"')[1].split("end -")[0]
     labels = [line.split(":")[0] for line in selector.splitlines() if line.startswith("app.")]
     add_pod(server, "one")
@@ -183,7 +188,7 @@ def test_an_api_that_is_away_is_unavailable_and_serves_again_when_it_is_back(
 ) -> None:
     fake = FakeKubeApi()
     fake.add_deployment(DECODE, 2)
-    with serving(fake), connected(tmp_path, fake.port) as cluster:
+    with serving(fake):
         pass
     with connected(tmp_path, fake.port) as cluster:
         with pytest.raises(ClusterUnavailableError, match="refused"):
@@ -196,11 +201,8 @@ def test_an_api_that_is_away_is_unavailable_and_serves_again_when_it_is_back(
 
 @contextmanager
 def connected(folder: Path, port: int, **timeouts_s: float) -> Iterator[KubernetesCluster]:
-    api = KubeApi(write_kubeconfig(folder, port), **timeouts_s)
-    try:
+    with closing(KubeApi(write_kubeconfig(folder, port), **timeouts_s)) as api:
         yield cluster_of(api)
-    finally:
-        api.close()
 
 
 def test_a_slow_api_is_unavailable_in_time_and_asked_once(
@@ -257,7 +259,7 @@ def test_an_order_whose_answer_is_lost_is_sent_once_and_may_be_taken(
 
 def test_a_refused_token_is_said(server: FakeKubeApi, connect: Connect) -> None:
     with pytest.raises(ClusterUnavailableError, match="the token is not accepted"):
-        cluster_of(connect(token="another")).pods("decode")
+        cluster_of(connect("another")).pods("decode")
 
 
 def test_a_deployment_that_is_not_there_is_named(
@@ -292,11 +294,45 @@ def test_another_s_change_between_reading_and_ordering_is_not_overwritten(
     assert server.replicas[DECODE] == 7
 
 
-def test_outside_a_cluster_the_error_has_the_cure(tmp_path: Path) -> None:
+def test_outside_a_cluster_the_error_has_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(MissingError, match="name a kubeconfig file"):
         KubeApi()
     with pytest.raises(MissingError, match="name a kubeconfig file"):
         KubeApi(tmp_path / "nonesuch")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKubeApi]:
+    """This process has what Kubernetes gives a pod; the API server speaks TLS."""
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    (tmp_path / "ca.crt").write_bytes(CERTIFICATE.read_bytes())
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    with serving(FakeKubeApi(), CERTIFICATE) as fake:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(fake.port))
+        fake.add_deployment(DECODE, 2)
+        yield fake
+
+
+def test_in_a_pod_the_token_and_the_authority_of_its_account_are_used(pod: FakeKubeApi) -> None:
+    with closing(KubeApi()) as api:
+        assert cluster_of(api).scale("decode").replicas == 2
+
+
+def test_a_server_that_the_authority_does_not_know_is_unavailable(
+    pod: FakeKubeApi, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text(encoding="utf-8"))
+    with (
+        closing(KubeApi()) as api,
+        pytest.raises(ClusterUnavailableError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        cluster_of(api).scale("decode")
+    assert pod.asked == []
 
 
 def test_a_scale_is_what_the_api_says_of_it(

@@ -9,6 +9,7 @@ import http.server
 import json
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -191,6 +192,7 @@ def _forbidden(asked: Asked, group: str) -> tuple[int, Any]:
 
 class _Connection(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: "_Server"
 
     def setup(self) -> None:
@@ -214,7 +216,8 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         asked = Asked(verb, resource, name)
         api.asked.append(asked)
         api.closing.wait(api.slow_s)
-        if self.headers["authorization"] != f"Bearer {TOKEN}":
+        scheme, _, token = (self.headers["authorization"] or "").partition(" ")
+        if (scheme.lower(), token) != ("bearer", TOKEN):
             return self._send(*_status(401, "Unauthorized", "Unauthorized"))
         answer = api.answer(asked, match["group"] or "", match["query"] or "", body)
         if api.hangs_up:
@@ -257,10 +260,18 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(api: FakeKubeApi) -> Iterator[FakeKubeApi]:
-    """The server listens; afterwards it refuses connections. It may serve again at its port."""
+def serving(api: FakeKubeApi, certificate: Path | None = None) -> Iterator[FakeKubeApi]:
+    """The server listens; afterwards it refuses connections. It may serve again at its port.
+    With a certificate, and its key in the same file, it speaks TLS."""
     api.closing.clear()
     with _Server(api) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            # A handshake is for the connection's thread: the server goes on accepting.
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
