@@ -16,8 +16,9 @@ from services.autoscaler.rights import Use
 from shared.errors import BatonError, MissingError
 
 CONNECT_S, READ_S = 2.0, 3.0
-"""together what a leader's right to write is shorter than its lease: what it sends while it leads
-arrives, or has failed, before another can lead"""
+"""together no more than a leader stops before its lease may be taken: what it sends while it leads
+has arrived, or was given up, before another leads. What arrives later still, as from a process that
+was stopped between asking whether it leads and writing, is refused by its version only"""
 
 T = TypeVar("T")
 Read = Callable[[Any, datetime], T]

@@ -271,7 +271,8 @@ def test_a_deployment_that_is_not_there_is_named(
 
 
 @pytest.mark.parametrize(
-    "says", [b"<html>", b"[]", b"null", b"{}", b'{"spec": {}, "metadata": null}', b"\xff\xfe"]
+    "says",
+    [b"<html>", b"[]", b"null", b"{}", b'{"spec": []}', b'{"spec": {}, "metadata": 1}', b"\xff"],
 )
 def test_an_answer_that_is_no_scale_is_unavailable(
     server: FakeKubeApi, cluster: KubernetesCluster, says: bytes

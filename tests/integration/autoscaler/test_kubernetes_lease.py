@@ -1,5 +1,7 @@
 """The lease of the leader, over HTTP."""
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -116,6 +118,24 @@ def test_a_leader_paused_between_reading_and_renewing_loses_to_whoever_took_the_
     assert (paused.leads, other.leads) == (False, True)
 
 
+def test_a_slow_look_counts_from_its_answer(
+    server: FakeKubeApi, contend: Contend, clock: ManualClock
+) -> None:
+    leader, other = contend("pod-a"), contend("pod-b")
+    leader.lease.look()
+
+    def leader_renews_meanwhile(asked: Asked) -> None:
+        server.before = lambda _: None
+        clock.advance(LEAD_S - 1)
+        leader.lease.look()
+
+    server.before = leader_renews_meanwhile
+    other.lease.look()
+    clock.advance(DURATION_S - LEAD_S + 1)
+    other.lease.look()
+    assert (leader.leads, other.leads) == (True, False)
+
+
 def test_of_two_that_make_the_lease_at_once_one_leads(
     server: FakeKubeApi, contend: Contend
 ) -> None:
@@ -190,6 +210,27 @@ def test_a_released_lease_is_taken_at_once(server: FakeKubeApi, contend: Contend
     new.lease.look()
     assert (old.leads, new.leads) == (False, True)
     assert spec(server)["leaseTransitions"] == 2
+
+
+def test_a_release_waits_for_the_look_under_way(server: FakeKubeApi, contend: Contend) -> None:
+    leader = contend("pod-a")
+    leader.lease.look()
+    release = threading.Thread(target=leader.lease.release)
+    asked_meanwhile: list[Asked] = []
+
+    def releases(asked: Asked) -> None:
+        if asked.verb == "update":
+            server.before = asked_meanwhile.append
+            release.start()
+            time.sleep(0.3)
+            server.before = lambda _: None
+
+    server.before = releases
+    leader.lease.look()
+    release.join()
+    assert asked_meanwhile == []
+    assert not leader.leads
+    assert spec(server)["holderIdentity"] == ""
 
 
 def test_whoever_does_not_hold_the_lease_leaves_it_alone_when_it_ends(

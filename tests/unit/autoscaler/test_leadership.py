@@ -1,4 +1,4 @@
-"""Who leads, for any order of looks, writes, pauses and lost answers."""
+"""Which process leads, for any order of looks, writes, pauses and lost answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from services.autoscaler.kube_api import CONNECT_S, READ_S
 from services.autoscaler.leadership import (
     ABSENT,
     DURATION_S,
@@ -229,6 +230,10 @@ def test_a_renewal_holds_for_less_than_ten_seconds_from_before_it_was_sent() -> 
     leadership.renewed(5.0)
     assert leadership.holds(14.9)
     assert not leadership.holds(15.0)
+
+
+def test_a_write_sent_by_a_leader_arrives_or_has_failed_before_another_leads() -> None:
+    assert CONNECT_S + READ_S <= DURATION_S - LEAD_S
 
 
 def test_whoever_sees_another_s_lease_leads_no_more() -> None:
