@@ -1,15 +1,17 @@
 # The gateway and the command line: no torch. Build from the repository's root:
 #   docker build -f docker/control.Dockerfile -t baton-control .
-# BASE may name the base by its digest.
+# BASE may name the base by its digest. EXTRAS=gateway,autoscaler makes the autoscaler's image:
+# the same with the Kubernetes client.
 ARG BASE=python:3.12-slim
 FROM ${BASE} AS build
+ARG EXTRAS=gateway
 RUN python -m venv /opt/baton
 # What is depended on comes first, with empty packages in place of the sources: a change of a source
 # does not install it again.
 WORKDIR /dependencies
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py \
-    && /opt/baton/bin/pip install --no-cache-dir -c constraints.txt '.[gateway]'
+    && /opt/baton/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY services services

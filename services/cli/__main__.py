@@ -26,6 +26,7 @@ COMMANDS = {
     "capacity": "say what of a model fits on a GPU, or on this machine",
     "bench": "measure a server, the gateway, the engine or its kernels",
     "serve": "run one process: gateway, prefill or decode",
+    "autoscaler": "scale a cell's pools, or say why not",
     "demo": "start everything, ask one question, show its trace, stop",
 }
 RARE = frozenset({"demo"})
@@ -102,7 +103,7 @@ def _exists(name: str) -> bool:
 
 
 def _overview(available: dict[str, str]) -> str:
-    lines = {name: f"  {name:10}{text}\n" for name, text in available.items()}
+    lines = {name: f"  {name:12}{text}\n" for name, text in available.items()}
     first = "".join(line for name, line in lines.items() if name not in RARE)
     rest = "".join(line for name, line in lines.items() if name in RARE)
     return (

@@ -80,6 +80,18 @@ HPA: Values = {
     },
 }
 
+BUILTIN: Values = {
+    "autoscaler": {"maxGpus": 12, "slo": {"ttftMs": 500}, "nodeSelector": {"pool": "cpu"}},
+    "networkPolicy": {"scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
+    "prefill": {"gpu": {"count": 1}, "autoscaling": {"mode": "builtin", "maxReplicas": 8}},
+    "decode": {"gpu": {"count": 1}, "autoscaling": {"mode": "builtin", "minReplicas": 2}},
+}
+
+ADVISED: Values = {
+    "autoscaler": {"advise": True},
+    "redis": {"enabled": False, "existingUrl": "redis://redis.example:6379/0"},
+}
+
 EXTERNAL_REDIS: Values = {
     "redis": {"enabled": False, "existingUrl": "rediss://redis.example:6380/0"},
     "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
@@ -209,6 +221,8 @@ VALUE_SETS = {
     "pd-rdma": PD_RDMA,
     "keda": KEDA,
     "hpa": HPA,
+    "builtin": BUILTIN,
+    "advised": ADVISED,
     "external-redis": EXTERNAL_REDIS,
     "external-redis-secret": EXTERNAL_REDIS_SECRET,
     "existing-secret": EXISTING_SECRET,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.autoscaler.kube_api import KubeApi
+from services.autoscaler.kube.api import KubeApi
 from tests.support.fakes.kube_api import FakeKubeApi, serving, write_kubeconfig
 
 Connect = Callable[..., KubeApi]

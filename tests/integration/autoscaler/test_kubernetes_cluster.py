@@ -12,9 +12,9 @@ import certifi
 import pytest
 from kubernetes.config import incluster_config
 
-from services.autoscaler.cluster import ClusterUnavailableError, Scale, ScaleConflictError
-from services.autoscaler.kube_api import KubeApi
-from services.autoscaler.kubernetes_cluster import KubernetesCluster
+from services.autoscaler.kube.api import KubeApi
+from services.autoscaler.kube.cluster import ClusterUnavailableError, Scale, ScaleConflictError
+from services.autoscaler.kube.kubernetes_cluster import KubernetesCluster
 from services.autoscaler.view import Role
 from shared.errors import MissingError
 from tests.rules.sources import ROOT

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.autoscaler.cluster import ClusterUnavailableError
-from services.autoscaler.kube_api import KubeApi
-from services.autoscaler.leadership import DURATION_S, LEAD_S, RENEW_S, Leadership
-from services.autoscaler.lease import KubernetesLease
+from services.autoscaler.kube.api import KubeApi
+from services.autoscaler.kube.cluster import ClusterUnavailableError
+from services.autoscaler.kube.leadership import DURATION_S, LEAD_S, RENEW_S, Leadership
+from services.autoscaler.kube.lease import KubernetesLease
 from tests.support.fakes.kube_api import NAMESPACE, Asked, FakeKubeApi
 from tests.support.fakes.manual_clock import ManualClock
 

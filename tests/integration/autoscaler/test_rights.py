@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from services.autoscaler.cluster import ClusterUnavailableError
-from services.autoscaler.kube_api import KubeApi
-from services.autoscaler.kubernetes_cluster import KubernetesCluster
-from services.autoscaler.leadership import Leadership
-from services.autoscaler.lease import KubernetesLease
-from services.autoscaler.rights import LEASE, RIGHTS, SCALES, Names, Right, Use
+from services.autoscaler.kube.api import KubeApi
+from services.autoscaler.kube.cluster import ClusterUnavailableError
+from services.autoscaler.kube.kubernetes_cluster import KubernetesCluster
+from services.autoscaler.kube.leadership import Leadership
+from services.autoscaler.kube.lease import KubernetesLease
+from services.autoscaler.kube.rights import LEASE, RIGHTS, SCALES, Names, Right, Use
 from services.autoscaler.view import ROLES, Role
 from tests.support.fakes.kube_api import NAMESPACE, FakeKubeApi, Rule
 from tests.support.fakes.manual_clock import ManualClock

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.autoscaler.kube_api import CONNECT_S, READ_S
-from services.autoscaler.leadership import (
+from services.autoscaler.kube.api import CONNECT_S, READ_S
+from services.autoscaler.kube.leadership import (
     ABSENT,
     DURATION_S,
     LEAD_S,

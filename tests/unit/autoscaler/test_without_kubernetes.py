@@ -13,8 +13,8 @@ import importlib
 names = list(modules(["services.autoscaler"]))
 for name in names:
     importlib.import_module(name)
-assert "services.autoscaler.kube_api" in names
-from services.autoscaler.kube_api import KubeApi
+assert "services.autoscaler.kube.api" in names
+from services.autoscaler.kube.api import KubeApi
 from shared.errors import MissingError
 try:
     KubeApi()

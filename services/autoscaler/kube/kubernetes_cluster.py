@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from services.autoscaler.cluster import Scale, ScaleConflictError
-from services.autoscaler.kube_api import ConflictError, KubeApi
-from services.autoscaler.rights import PODS, SCALES, Use
+from services.autoscaler.kube.api import ConflictError, KubeApi
+from services.autoscaler.kube.cluster import Scale, ScaleConflictError
+from services.autoscaler.kube.rights import PODS, SCALES, Use
 from services.autoscaler.view import PodView, Role
 
 CHART = "baton"

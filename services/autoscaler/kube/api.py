@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.autoscaler.cluster import ClusterUnavailableError
-from services.autoscaler.rights import Use
+from services.autoscaler.kube.cluster import ClusterUnavailableError
+from services.autoscaler.kube.rights import Use
 from shared.errors import BatonError, MissingError
 
 CONNECT_S, READ_S = 2.0, 3.0

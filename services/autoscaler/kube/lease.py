@@ -8,9 +8,9 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
-from services.autoscaler.kube_api import AbsentError, ConflictError, KubeApi
-from services.autoscaler.leadership import ABSENT, DURATION_S, Leadership, Lease
-from services.autoscaler.rights import LEASE, NEW_LEASE, Use
+from services.autoscaler.kube.api import AbsentError, ConflictError, KubeApi
+from services.autoscaler.kube.leadership import ABSENT, DURATION_S, Leadership, Lease
+from services.autoscaler.kube.rights import LEASE, NEW_LEASE, Use
 from shared.clock import Clock
 
 

@@ -1,0 +1,167 @@
+"""One turn: look at the cell and the cluster, decide, act, and keep what was decided for who asks.
+
+    Redis, API ->  View  -> decide -> drains (renewed each turn of their own loop) -> orders
+
+A turn that cannot look decides to hold, with the reason. Nothing is written unless this process
+leads: that is asked again before each write. A drain ends when it is not renewed, so an autoscaler
+that dies takes nothing away.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from services.autoscaler.cell import Cell, CellView
+from services.autoscaler.disagreement import Disagreement
+from services.autoscaler.drains import Drains
+from services.autoscaler.kube.cluster import (
+    Cluster,
+    ClusterUnavailableError,
+    Scale,
+    ScaleConflictError,
+)
+from services.autoscaler.policy import decide
+from services.autoscaler.start_times import StartTimes
+from services.autoscaler.view import Decision, Memory, Role, RoleView, View
+from shared.clock import Clock
+from shared.errors import StateUnavailableError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the last turn saw and decided."""
+
+    view: View
+    decision: Decision
+    acts: bool
+    """whether this process may act; else another leads, or it only advises"""
+
+
+class Autoscaler:
+    """`turn` and `renew_drains` are called again and again, by two loops."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        drains: Drains,
+        cluster: Cluster | None,
+        template: View,
+        clock: Clock,
+        leads: Callable[[], bool],
+    ) -> None:
+        """`cluster`: None: replicas are the workers that are registered, and none are ordered.
+        `template`: the roles with their limits, objectives and budget. `leads`: whether this
+        process may write, now."""
+        self._cell = cell
+        self._drains = drains
+        self._cluster = cluster
+        self._template = template
+        self._clock = clock
+        self._leads = leads
+        self._memory = Memory()
+        self._starts = StartTimes()
+        self._disagreement = Disagreement()
+        self._scales: dict[Role, Scale] = {}
+        self.told: Told | None = None
+        self.counters: dict[str, int] = {}
+
+    async def turn(self) -> None:
+        """Look, decide, act. A failure of Redis or of the cluster is a reason to hold."""
+        try:
+            view = await self._look()
+        except (StateUnavailableError, ClusterUnavailableError) as error:
+            view = self._blind(str(error))
+        decision, self._memory = await asyncio.to_thread(decide, view, self._memory)
+        self.told = Told(view, decision, self._leads())
+        self._count("decisions")
+        if self._leads():
+            await self._act(view, decision)
+
+    async def renew_drains(self) -> None:
+        """Ask again those that are to drain."""
+        if self._leads():
+            await self._drains.renew()
+
+    async def _look(self) -> View:
+        cell = await self._cell.look()
+        roles = {
+            role: replace(template, workers=cell.workers[role])
+            for role, template in self._template.roles.items()
+        }
+        roles = await self._with_pods(roles)
+        now_s = self._clock.monotonic_s()
+        return replace(
+            self._template,
+            now_s=now_s,
+            roles=roles,
+            arrivals=cell.arrivals,
+            waiting=cell.waiting,
+            start_s=self._note_starts(roles, cell),
+            trouble=self._disagreement.see(roles, now_s),
+        )
+
+    async def _with_pods(self, roles: Mapping[Role, RoleView]) -> dict[Role, RoleView]:
+        found: dict[Role, RoleView] = {}
+        for role, view in roles.items():
+            if self._cluster is None:
+                found[role] = replace(view, replicas=len(view.workers))
+                continue
+            scale = await asyncio.to_thread(self._cluster.scale, role)
+            pods = await asyncio.to_thread(self._cluster.pods, role)
+            self._scales[role] = scale
+            found[role] = replace(view, replicas=scale.replicas, pods=pods)
+        return found
+
+    def _note_starts(self, roles: Mapping[Role, RoleView], cell: CellView) -> float:
+        pods = {pod.name: pod.age_s for view in roles.values() for pod in view.pods}
+        workers = {worker.name for group in cell.workers.values() for worker in group}
+        self._starts.see(pods, workers)
+        return self._starts.seconds
+
+    def _blind(self, reason: str) -> View:
+        """What was seen last, and that nothing may be done now."""
+        last = self._template if self.told is None else self.told.view
+        return replace(last, now_s=self._clock.monotonic_s(), trouble=reason)
+
+    async def _act(self, view: View, decision: Decision) -> None:
+        try:
+            for incarnation in await self._drains.ask(
+                self._cell.pool,
+                {inc for role in decision.roles.values() for inc in role.drain},
+                [worker for role in view.roles.values() for worker in role.workers],
+            ):
+                self._count("drains")
+                logger.info("%s drains: %s", incarnation, _reason(decision, incarnation))
+        except StateUnavailableError as error:
+            logger.warning("drains are not told: %s", error)
+            return
+        if self._cluster is not None:
+            for role, of_role in decision.roles.items():
+                if of_role.replicas != view.roles[role].replicas:
+                    logger.info("%s: %s", role, of_role.reason)
+                    await self._order(role, view.roles[role].replicas, of_role.replicas)
+
+    async def _order(self, role: Role, before: int, replicas: int) -> None:
+        assert self._cluster is not None
+        if not self._leads():
+            return
+        version = self._scales[role].version
+        try:
+            await asyncio.to_thread(self._cluster.order, role, replicas, version)
+        except (ScaleConflictError, ClusterUnavailableError) as error:
+            self._count("refused_orders")
+            logger.warning("%d %s workers were not ordered: %s", replicas, role, error)
+            return
+        self._disagreement.ordered(role, replicas)
+        self._count(f"orders:{role}:{'up' if replicas > before else 'down'}")
+        logger.info("ordered %d %s workers, %d before", replicas, role, before)
+
+    def _count(self, name: str) -> None:
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+
+def _reason(decision: Decision, incarnation: str) -> str:
+    return next(role.reason for role in decision.roles.values() if incarnation in role.drain)

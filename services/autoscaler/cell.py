@@ -1,0 +1,125 @@
+"""What Redis says of one pool: its workers, what came, and what waits.
+
+One look is three round trips. Whatever cannot be read raises StateUnavailableError: half a picture
+would be taken for a whole one.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from services.autoscaler.view import ROLES, Arrival, Role, Waiting, WorkerView
+from shared.clock import Clock
+from shared.errors import StateUnavailableError
+from shared.protocol import Load
+from shared.queue.redis_backlog import RedisBacklog
+from shared.state.ended import BEGINNING, MAX_READ, EndedRequests
+from shared.state.registry import WorkerEntry, WorkerRegistry
+
+_UNKNOWN = Load(0, 0, 0, 0, 0, 0, 0, 0)
+"""of a worker of a release that does not register its load"""
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One look at a pool."""
+
+    workers: Mapping[Role, tuple[WorkerView, ...]]
+    arrivals: tuple[Arrival, ...]
+    """of the last `look_s`, oldest first"""
+    waiting: Waiting
+
+
+class Cell:
+    """Looks at one pool again and again; remembers what came, and since when it knows whom."""
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        ended: EndedRequests,
+        backlog: RedisBacklog,
+        clock: Clock,
+        look_s: float,
+        pool: str = "",
+    ) -> None:
+        """`backlog`: told which pool's it is. `look_s`: how long arrivals are remembered. `pool`:
+        empty: the only one that has workers."""
+        self._registry = registry
+        self._ended = ended
+        self._backlog = backlog
+        self._clock = clock
+        self._look_s = look_s
+        self._given_pool = self.pool = pool
+        self._place = BEGINNING
+        self._arrivals: deque[Arrival] = deque()
+        """in the order of their ends"""
+        self._first_seen_s: dict[str, float] = {}
+        """by incarnation"""
+
+    async def look(self) -> CellView:
+        """As it is now. StateUnavailableError."""
+        pool = self.pool = self._given_pool or await self._only_pool()
+        self._backlog.serve(pool)
+        entries = await self._registry.list(pool)
+        await self._read_ended(pool)
+        waiting = Waiting(await self._backlog.length(), await self._backlog.num_tokens())
+        now_s = self._clock.monotonic_s()
+        self._forget_arrivals(now_s)
+        self._first_seen_s = {
+            entry.incarnation: self._first_seen_s.get(entry.incarnation, now_s) for entry in entries
+        }
+        workers = {
+            role: tuple(self._worker(entry, now_s) for entry in entries if entry.role == role)
+            for role in ROLES
+        }
+        return CellView(workers, tuple(sorted(self._arrivals, key=_moment)), waiting)
+
+    async def _only_pool(self) -> str:
+        pools = sorted(await self._registry.pools())
+        if len(pools) != 1:
+            named = ", ".join(pools) or "none"
+            raise StateUnavailableError(f"pools with workers: {named}; name one with --pool")
+        return pools[0]
+
+    async def _read_ended(self, pool: str) -> None:
+        while found := await self._ended.after(pool, self._place):
+            now_s = self._clock.monotonic_s()
+            for place, ago_s, request in found:
+                self._place = place
+                self._arrivals.append(
+                    Arrival(
+                        at_s=now_s - ago_s - request.age_s,
+                        num_prompt_tokens=request.num_prompt_tokens,
+                        num_cached_tokens=request.num_cached_tokens,
+                        num_output_tokens=request.num_output_tokens,
+                    )
+                )
+            self._forget_arrivals(now_s)
+            if len(found) < MAX_READ:
+                return
+
+    def _forget_arrivals(self, now_s: float) -> None:
+        oldest_s = now_s - self._look_s
+        self._arrivals = deque(item for item in self._arrivals if item.at_s >= oldest_s)
+
+    def _worker(self, entry: WorkerEntry, now_s: float) -> WorkerView:
+        load = entry.load or _UNKNOWN
+        return WorkerView(
+            name=entry.worker_id,
+            incarnation=entry.incarnation,
+            age_s=now_s - self._first_seen_s[entry.incarnation],
+            is_draining=load.state == "draining",
+            num_attempts=entry.num_attempts,
+            num_queued_tokens=load.queued_tokens,
+            num_held_blocks=load.held,
+            num_free_blocks=load.free + load.cached,
+            num_blocks=load.total,
+            num_unreserved_tokens=sum(load.unreserved_tokens.values()),
+            costs=load.step_costs,
+            step_tokens=entry.step_tokens or WorkerView.step_tokens,
+            block_size=entry.block_size,
+        )
+
+
+def _moment(arrival: Arrival) -> float:
+    return arrival.at_s

@@ -1,0 +1,1 @@
+"""The Kubernetes side: what is read and ordered there, and who may order."""

@@ -1,0 +1,122 @@
+"""`baton autoscaler run|explain`: the process that scales a cell's pools, and what it says."""
+
+import argparse
+import importlib
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from services.cli.flags import add_settings, given_settings
+from services.cli.terminal import terminal_width, wrapped
+from shared.errors import NoGatewayError
+from shared.settings.load import load_settings
+
+SETTINGS = ("redis", "log_level")
+DEFAULT_URL = "http://127.0.0.1:8080"
+TIMEOUT_S = 10.0
+MODES = {
+    "advise": "decides and tells, and touches nothing",
+    "builtin": "drains workers and orders replicas of Deployments",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_run(actions.add_parser("run", help="run it until SIGTERM", allow_abbrev=False))
+    explain = actions.add_parser("explain", help="print the last decision", allow_abbrev=False)
+    explain.add_argument("--url", default=DEFAULT_URL, metavar="U", help=f"default {DEFAULT_URL}")
+    explain.add_argument("--json", action="store_true", help="print its answer as it is")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, SETTINGS)
+    modes = "; ".join(f"{name}: {text}" for name, text in MODES.items())
+    parser.add_argument("--mode", choices=MODES, default="advise", help=f"{modes}; advise")
+    parser.add_argument("--pool", default="", help="default: the only one that has workers")
+    slo = parser.add_argument_group("what users are promised")
+    slo.add_argument("--slo-ttft-ms", type=_positive, default=1000.0, metavar="N")
+    slo.add_argument("--slo-gap-ms", type=_positive, default=50.0, metavar="N")
+    slo.add_argument("--slo-target", type=_share, default=0.99, metavar="SHARE")
+    limits = parser.add_argument_group("limits")
+    for role in ("prefill", "decode"):
+        limits.add_argument(f"--{role}-replicas", default="1-4", metavar="LEAST-MOST")
+        limits.add_argument(f"--{role}-gpus", type=_whole, default=1, metavar="N")
+    limits.add_argument(
+        "--max-gpus", type=_whole, default=0, metavar="N", help="of all workers; 0: no limit"
+    )
+    cluster = parser.add_argument_group("the cluster; without one only workers are seen")
+    for role in ("prefill", "decode"):
+        cluster.add_argument(f"--{role}", default="", metavar="DEPLOYMENT")
+    cluster.add_argument("--release", default="", help="of the chart")
+    cluster.add_argument("--namespace", default="", help="default: that of its own pod")
+    cluster.add_argument("--kubeconfig", default="", metavar="FILE")
+    parser.add_argument("--every-s", type=_positive, default=15.0, metavar="S")
+    parser.add_argument("--host", default="127.0.0.1", help="its page listens there")
+    parser.add_argument("--port", type=_whole, default=8080)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "explain":
+        return _explain(arguments)
+    settings = load_settings(given_settings(arguments))
+    autoscaler = importlib.import_module("services.autoscaler.main")
+    code: int = autoscaler.run(settings, vars(arguments))
+    return code
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    try:
+        with urllib.request.urlopen(  # noqa: S310 -- the user's own URL
+            arguments.url.rstrip("/") + "/explain", timeout=TIMEOUT_S
+        ) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError) as error:
+        raise NoGatewayError(
+            f"no autoscaler answers at {arguments.url} ({error}); name it with --url"
+        ) from None
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        sys.stdout.write(rendered(found, terminal_width()))
+    return 0
+
+
+def rendered(answer: Mapping[str, Any], width: int | None = None) -> str:
+    """A paragraph for each role."""
+    acts = "" if answer["acts"] else ", does not act"
+    lines = [f"autoscaler: mode {answer['mode']}{acts}"]
+    if answer["holds"]:
+        lines.append(f"holds: {answer['holds']}")
+    for role, found in answer["roles"].items():
+        drains = f"; {', '.join(found['drain'])} drains" if found["drain"] else ""
+        lines.append(
+            f"{role}: {found['wanted']} wanted, {found['replicas']} ordered, "
+            f"{found['registered']} registered{drains}"
+        )
+        if found["reason"]:
+            lines.append(found["reason"])
+    return "".join(wrapped(line, width) + "\n" for line in lines)
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise ValueError
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number

@@ -1,0 +1,36 @@
+"""How long starts take is learned from pods that were seen without their worker."""
+
+from services.autoscaler.start_times import DEFAULT_S, NUM_KEPT, StartTimes
+
+
+def test_nothing_is_known_before_a_start_was_seen() -> None:
+    starts = StartTimes()
+    starts.see({"old": 900.0}, {"old"})
+    starts.see({"old": 915.0}, {"old"})
+    assert starts.seconds == DEFAULT_S
+
+
+def test_a_start_is_the_age_at_which_a_pod_first_has_its_worker() -> None:
+    starts = StartTimes()
+    for age_s in (5.0, 20.0):
+        starts.see({"new": age_s}, set())
+    starts.see({"new": 35.0}, {"new"})
+    starts.see({"new": 50.0}, {"new"})
+    assert starts.seconds == 35.0
+
+
+def test_a_pod_that_never_had_a_worker_tells_nothing() -> None:
+    starts = StartTimes()
+    starts.see({"new": 5.0}, set())
+    starts.see({}, set())
+    starts.see({"new": 700.0}, {"new"})
+    assert starts.seconds == DEFAULT_S
+
+
+def test_nine_in_ten_of_the_latest_starts_take_no_longer() -> None:
+    starts = StartTimes()
+    for number in range(2 * NUM_KEPT):
+        name, age_s = f"pod-{number}", 10.0 if number < NUM_KEPT else float(number)
+        starts.see({name: 1.0}, set())
+        starts.see({name: age_s}, {name})
+    assert starts.seconds == NUM_KEPT + 0.9 * NUM_KEPT
