@@ -1,0 +1,158 @@
+"""What share of past answers would have come in time, had there been n decode workers.
+
+A sequence takes KV blocks for its prompt and answer from the end of its prefill to its last token,
+and waits, first come first served, while they are not free. All sequences of a worker compute one
+token in each of its steps, so they share one count of steps: it runs from event to event, where an
+event is a sequence that joins or leaves.
+
+    steps(t)  ____/''''\\____/     slower the more sequences run, and the longer their contexts
+              join leave   join
+
+Pure. The router spreads sequences evenly, so the n workers are replayed as one that is like each of
+them: beside itself, a sequence meets the n-th part of all others (batch, context and blocks).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf, sqrt
+
+from services.autoscaler.view import Objectives
+from shared.protocol import StepCosts
+
+LEAST_STEP_S = 1e-6
+"""no device steps faster; a fit that says so would stop the clock"""
+
+
+DecodeSequence = tuple[float, int, int, int]
+"""Second at which its prompt is computed, tokens of the prompt, tokens of the answer (at least 1),
+and the KV blocks that both take."""
+
+
+@dataclass(frozen=True)
+class DecodeReplay:
+    """The answers of a window."""
+
+    sequences: Sequence[DecodeSequence]
+    """in the order in which their prompts are computed"""
+    costs: StepCosts
+    num_blocks: int
+    """of one worker"""
+    objectives: Objectives
+
+    def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
+        """Answers whose wait for blocks and whose mean gap were at most `strictness` x what is
+        promised. Fewer than `at_least`: some number below it. None to be judged: 1.
+
+        An answer that could not be in time alone on a worker is not judged: no number of workers
+        helps it.
+        """
+        worker = _Worker(self, num_workers, strictness)
+        most_late = (1 - at_least) * len(self.sequences)
+        for sequence in self.sequences:
+            worker.run_until(sequence[0])
+            worker.take(sequence)
+            if worker.num_late > most_late:
+                break
+        else:
+            worker.run_until(inf)
+        num_judged = len(self.sequences) - worker.num_hopeless
+        return 1 - worker.num_late / num_judged if num_judged > 0 else 1.0
+
+
+class _Worker:
+    """One of n equal workers, with the n-th part of everything that runs."""
+
+    __slots__ = (
+        "_blocks",
+        "_context",
+        "_context_token_s",
+        "_gap_s",
+        "_line",
+        "_n",
+        "_now_s",
+        "_row_s",
+        "_running",
+        "_step_s",
+        "_steps",
+        "_used",
+        "_wait_s",
+        "num_hopeless",
+        "num_late",
+    )
+
+    def __init__(self, replay: DecodeReplay, num_workers: int, strictness: float) -> None:
+        self.num_late = 0
+        self.num_hopeless = 0
+        costs = replay.costs
+        self._step_s = max(LEAST_STEP_S, costs.step_s)
+        self._row_s = costs.row_s
+        self._context_token_s = costs.context_token_s
+        self._gap_s = strictness * replay.objectives.gap_s
+        self._wait_s = strictness * replay.objectives.ttft_s
+        self._n = num_workers
+        self._blocks = replay.num_blocks
+        self._now_s = -inf
+        self._steps = 0.0
+        """done so far, if one had run since the beginning"""
+        self._used = 0
+        """blocks, of all n workers"""
+        self._context = 0.0
+        """tokens, of all n workers"""
+        self._running: list[tuple[float, float, int, int]] = []
+        """heap of (step it ends with, latest second that is in time, tokens, blocks)"""
+        self._line = deque[DecodeSequence]()
+
+    def run_until(self, end_s: float) -> None:
+        """Sequences that end until then leave, and those that wait for their blocks join."""
+        running = self._running
+        while running:
+            num = len(running)
+            part = (1 + (num - 1) / self._n) / num
+            left = running[0][0] - self._steps
+            step_s = self._step_s + part * (
+                self._row_s * num + self._context_token_s * self._context
+            )
+            grow_s = part * self._context_token_s * num / 2
+            ends_s = self._now_s + left * (step_s + grow_s * left)
+            if ends_s > end_s:
+                time_s = end_s - self._now_s
+                left = 2 * time_s / (step_s + sqrt(step_s * step_s + 4 * grow_s * time_s))
+                self._steps += left
+                self._context += num * left
+                break
+            self._now_s = ends_s
+            self._steps += left
+            _, latest_s, num_tokens, num_blocks = heappop(running)
+            self._context += num * left - num_tokens
+            self._used -= num_blocks
+            if ends_s > latest_s:
+                self.num_late += 1
+            if self._line:
+                self._admit()
+        self._now_s = end_s
+
+    def take(self, sequence: DecodeSequence) -> None:
+        self._line.append(sequence)
+        self._admit()
+
+    def _admit(self) -> None:
+        line = self._line
+        while line and self._used / self._n + line[0][3] <= self._blocks:
+            ready_s, num_prompt, num_output, num_blocks = line.popleft()
+            now_s = self._now_s
+            latest_s = now_s + self._gap_s * num_output
+            alone_s = (
+                self._step_s + self._row_s + self._context_token_s * (num_prompt + num_output / 2)
+            )
+            if alone_s > self._gap_s:
+                self.num_hopeless += 1
+                latest_s = inf
+            elif now_s - ready_s > self._wait_s:
+                self.num_late += 1
+                latest_s = inf
+            entry = (self._steps + num_output, latest_s, num_prompt + num_output, num_blocks)
+            heappush(self._running, entry)
+            self._context += num_prompt
+            self._used += num_blocks
