@@ -13,12 +13,13 @@ them: beside itself, a sequence meets the n-th part of all others (batch, contex
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, sqrt
 
-from services.autoscaler.view import Objectives
+from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.view import Arrival, Objectives
 from shared.protocol import StepCosts
 
 LEAST_STEP_S = 1e-6
@@ -40,6 +41,29 @@ class DecodeReplay:
     num_blocks: int
     """of one worker"""
     objectives: Objectives
+
+    @classmethod
+    def of(
+        cls,
+        arrivals: Iterable[Arrival],
+        computing_s: Iterable[float],
+        worker: TypicalWorker,
+        objectives: Objectives,
+    ) -> "DecodeReplay":
+        """`computing_s`: of each arrival's prompt. An answer that no worker has blocks for is left
+        out."""
+        block_size, num_blocks = max(1, worker.block_size), worker.num_blocks
+        sequences = []
+        for arrival, takes_s in zip(arrivals, computing_s, strict=True):
+            num_prompt, num_output = arrival.num_prompt_tokens, max(1, arrival.num_output_tokens)
+            needed = -(-(num_prompt + num_output) // block_size)
+            if needed <= num_blocks:
+                sequences.append((arrival.at_s + takes_s, num_prompt, num_output, needed))
+        sequences.sort()
+        return cls(sequences, worker.costs, num_blocks, objectives)
+
+    def latest(self, num_requests: int) -> "DecodeReplay":
+        return replace(self, sequences=self.sequences[-num_requests:])
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Answers whose wait for blocks and whose mean gap were at most `strictness` x what is

@@ -8,11 +8,12 @@ Pure. A wait is the time from a prompt's arrival until a worker begins with it. 
 never makes any wait longer, so the share grows with the number of workers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapreplace
 from math import ceil, inf
 
+from services.autoscaler.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival
 from shared.protocol import StepCosts
 
@@ -27,7 +28,7 @@ def computing_s(arrival: Arrival, costs: StepCosts, step_tokens: int) -> float:
     num_cached = arrival.num_cached_tokens
     num_tokens = max(1, arrival.num_prompt_tokens - num_cached)
     num_pairs = num_tokens * num_cached + num_tokens * (num_tokens + 1) / 2
-    num_steps = ceil(num_tokens / step_tokens)
+    num_steps = ceil(num_tokens / max(1, step_tokens))
     return (
         num_steps * costs.step_s + num_tokens * costs.chunk_token_s + num_pairs * costs.chunk_pair_s
     )
@@ -41,6 +42,18 @@ class PrefillReplay:
     """(second of arrival, seconds of computing), oldest first"""
     wait_s: float
     """that is still in time"""
+
+    @classmethod
+    def of(
+        cls, arrivals: Iterable[Arrival], worker: TypicalWorker, wait_s: float
+    ) -> "PrefillReplay":
+        """`worker`: like which all are taken to be."""
+        costs, step_tokens = worker.costs, worker.step_tokens
+        prompts = [(item.at_s, computing_s(item, costs, step_tokens)) for item in arrivals]
+        return cls(prompts, wait_s)
+
+    def latest(self, num_requests: int) -> "PrefillReplay":
+        return replace(self, prompts=self.prompts[-num_requests:])
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Prompts that waited at most `strictness` x `wait_s`. Fewer than `at_least`: some number
