@@ -89,13 +89,14 @@ class _Worker:
     """One of n equal workers, with the n-th part of everything that runs."""
 
     __slots__ = (
-        "_blocks",
+        "_alone_s",
         "_context",
         "_context_token_s",
         "_gap_s",
         "_line",
-        "_n",
         "_now_s",
+        "_num_blocks",
+        "_num_workers",
         "_row_s",
         "_running",
         "_step_s",
@@ -112,11 +113,12 @@ class _Worker:
         costs = replay.costs
         self._step_s = max(LEAST_STEP_S, costs.step_s)
         self._row_s = costs.row_s
+        self._alone_s = self._step_s + self._row_s
         self._context_token_s = costs.context_token_s
         self._gap_s = strictness * replay.objectives.gap_s
         self._wait_s = strictness * replay.objectives.ttft_s
-        self._n = num_workers
-        self._blocks = replay.num_blocks
+        self._num_workers = num_workers
+        self._num_blocks = replay.num_blocks
         self._now_s = -inf
         self._steps = 0.0
         """done so far, if one had run since the beginning"""
@@ -129,54 +131,58 @@ class _Worker:
         self._line = deque[DecodeSequence]()
 
     def run_until(self, end_s: float) -> None:
-        """Sequences that end until then leave, and those that wait for their blocks join."""
-        running = self._running
+        """Sequences that end until then leave, and those that wait for their blocks join.
+
+        `k` steps from now on take `step_s * k + grow_s * k^2` seconds, as contexts grow by a token
+        in each; `batch` sequences run in each worker.
+        """
+        running, context_token_s = self._running, self._context_token_s
         while running:
             num = len(running)
-            part = (1 + (num - 1) / self._n) / num
-            left = running[0][0] - self._steps
-            step_s = self._step_s + part * (
-                self._row_s * num + self._context_token_s * self._context
-            )
-            grow_s = part * self._context_token_s * num / 2
-            ends_s = self._now_s + left * (step_s + grow_s * left)
+            batch = 1 + (num - 1) / self._num_workers
+            grow_s = context_token_s * batch / 2
+            step_s = self._step_s + self._row_s * batch + 2 * grow_s * self._context / num
+            num_steps = running[0][0] - self._steps
+            ends_s = self._now_s + num_steps * (step_s + grow_s * num_steps)
             if ends_s > end_s:
                 time_s = end_s - self._now_s
-                left = 2 * time_s / (step_s + sqrt(step_s * step_s + 4 * grow_s * time_s))
-                self._steps += left
-                self._context += num * left
+                num_steps = 2 * time_s / (step_s + sqrt(step_s * step_s + 4 * grow_s * time_s))
+                self._steps += num_steps
+                self._context += num * num_steps
                 break
             self._now_s = ends_s
-            self._steps += left
+            self._steps += num_steps
             _, latest_s, num_tokens, num_blocks = heappop(running)
-            self._context += num * left - num_tokens
+            self._context += num * num_steps - num_tokens
             self._used -= num_blocks
             if ends_s > latest_s:
                 self.num_late += 1
-            if self._line:
-                self._admit()
+            while self._line and self._fits(self._line[0]):
+                self._join(self._line.popleft())
         self._now_s = end_s
 
     def take(self, sequence: DecodeSequence) -> None:
-        self._line.append(sequence)
-        self._admit()
+        """It joins now, or as soon as those before it and itself have blocks."""
+        if self._line or not self._fits(sequence):
+            self._line.append(sequence)
+        else:
+            self._join(sequence)
 
-    def _admit(self) -> None:
-        line = self._line
-        while line and self._used / self._n + line[0][3] <= self._blocks:
-            ready_s, num_prompt, num_output, num_blocks = line.popleft()
-            now_s = self._now_s
+    def _fits(self, sequence: DecodeSequence) -> bool:
+        return self._used / self._num_workers + sequence[3] <= self._num_blocks
+
+    def _join(self, sequence: DecodeSequence) -> None:
+        ready_s, num_prompt, num_output, num_blocks = sequence
+        now_s = self._now_s
+        alone_s = self._alone_s + self._context_token_s * (num_prompt + num_output / 2)
+        latest_s = inf
+        if alone_s > self._gap_s:
+            self.num_hopeless += 1
+        elif now_s - ready_s > self._wait_s:
+            self.num_late += 1
+        else:
             latest_s = now_s + self._gap_s * num_output
-            alone_s = (
-                self._step_s + self._row_s + self._context_token_s * (num_prompt + num_output / 2)
-            )
-            if alone_s > self._gap_s:
-                self.num_hopeless += 1
-                latest_s = inf
-            elif now_s - ready_s > self._wait_s:
-                self.num_late += 1
-                latest_s = inf
-            entry = (self._steps + num_output, latest_s, num_prompt + num_output, num_blocks)
-            heappush(self._running, entry)
-            self._context += num_prompt
-            self._used += num_blocks
+        entry = (self._steps + num_output, latest_s, num_prompt + num_output, num_blocks)
+        heappush(self._running, entry)
+        self._context += num_prompt
+        self._used += num_blocks

@@ -70,7 +70,8 @@ def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
     least, cap = _least(view, pool), pool.cap
     if view.arrivals:
         target = view.objectives.target
-        need = smallest_need(replay, target, max(1, least), cap, pool.memory.need)
+        guess = pool.memory.need or pool.replicas
+        need = smallest_need(replay, target, max(1, least), cap, guess)
         num_needed, reason = (
             need.num_workers,
             sentence(need, pool.role, target, _promise(view, pool)),

@@ -12,6 +12,7 @@ fast, whatever the role.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from services.autoscaler.prefill_replay import PrefillReplay
 from services.autoscaler.typical_worker import TypicalWorker
@@ -72,7 +73,9 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
     else:
         one_step = PrefillReplay.of([Arrival(0.0, max(1, worker.step_tokens))], worker, 0.0)
         token_s = one_step.prompts[0][1] / max(1, worker.step_tokens)
-    recent_s = sum(takes_s for at_s, takes_s in replay.prompts if at_s > view.now_s - RECENT_S)
+    recent_s = sum(
+        takes_s for _, takes_s in replay.prompts[len(replay.prompts) - _num_recent(view) :]
+    )
     return Line(WaitingTokens.of(view).prefill * token_s, recent_s / RECENT_S)
 
 
@@ -87,9 +90,8 @@ def decode_line(view: View, worker: TypicalWorker) -> Line:
     costs, context = worker.costs, num_prompt + num_output / 2
     step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)
     answer_s = num_output * step_s / num_rows
-    num_recent = sum(item.at_s > view.now_s - RECENT_S for item in view.arrivals)
     waiting = WaitingTokens.of(view).decode / num_prompt
-    return Line(waiting * answer_s, num_recent * answer_s / RECENT_S)
+    return Line(waiting * answer_s, _num_recent(view) * answer_s / RECENT_S)
 
 
 def workers_to_clear(
@@ -108,6 +110,12 @@ def workers_to_clear(
     if left_s <= limit_s * (num_ready + len(coming_s)):
         return 0
     return left_s / limit_s + line.comes
+
+
+def _num_recent(view: View) -> int:
+    """Of the arrivals, which are in order."""
+    since_s = view.now_s - RECENT_S
+    return sum(1 for _ in takewhile(lambda item: item.at_s > since_s, reversed(view.arrivals)))
 
 
 def _serving(role: RoleView | None) -> list[WorkerView]:

@@ -57,10 +57,14 @@ class PrefillReplay:
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Prompts that waited at most `strictness` x `wait_s`. Fewer than `at_least`: some number
-        below it. No prompts: 1."""
+        below it. No prompts: 1.
+
+        Strictness below 1 also slows the workers down to it: waits explode at the edge of what they
+        can do, so a shorter wait alone is no distance from the edge.
+        """
         if not self.prompts:
             return 1.0
-        wait_s = strictness * self.wait_s
+        wait_s, slowness = strictness * self.wait_s, 1 / strictness
         most_late = (1 - at_least) * len(self.prompts)
         num_late = 0
         free_s = [-inf] * num_workers
@@ -72,5 +76,5 @@ class PrefillReplay:
                 num_late += 1
                 if num_late > most_late:
                     break
-            heapreplace(free_s, begins_s + takes_s)
+            heapreplace(free_s, begins_s + slowness * takes_s)
         return 1 - num_late / len(self.prompts)
