@@ -169,6 +169,9 @@ class _Worker:
             self._join(sequence)
 
     def _fits(self, sequence: DecodeSequence) -> bool:
+        """With fewer sequences than workers one of them is empty."""
+        if len(self._running) < self._num_workers:
+            return True
         return self._used / self._num_workers + sequence[3] <= self._num_blocks
 
     def _join(self, sequence: DecodeSequence) -> None:

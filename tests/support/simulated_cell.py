@@ -7,6 +7,7 @@ first prompt. A smaller order takes the pod that is not ready, as a ReplicaSet d
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from services.autoscaler.policy import decide
 from services.autoscaler.prefill_replay import computing_s
@@ -20,10 +21,9 @@ from services.autoscaler.view import (
     Waiting,
     WorkerView,
 )
-from shared.protocol import StepCosts
+from tests.support.cell_views import COSTS
 
 TICK_S = 5.0
-COSTS = StepCosts(step_s=0.004, row_s=2e-4, context_token_s=2e-8, chunk_token_s=1e-4)
 
 
 @dataclass
@@ -145,5 +145,5 @@ def quick_reversals(orders: Sequence[tuple[float, int]], first: int, within_s: f
     for at_s, replicas in orders:
         changes.append((at_s, replicas > first))
         first = replicas
-    pairs = zip(changes, changes[1:], strict=False)
+    pairs = pairwise(changes)
     return sum(a[1] != b[1] and b[0] - a[0] <= within_s for a, b in pairs)
