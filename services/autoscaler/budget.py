@@ -60,7 +60,7 @@ class Pairs:
     max_gpus: int
 
     def num_decode(self, num_prefill: int) -> int:
-        """That fit beside so many prefill workers."""
+        """That fit into what `num_prefill` prefill workers leave."""
         left = (self.max_gpus - num_prefill * self.gpus[0]) // self.gpus[1]
         return max(self.least[1], min(self.wanted[1], left))
 

@@ -9,7 +9,7 @@ event is a sequence that joins or leaves.
               join leave   join
 
 Pure. The router spreads sequences evenly, so the n workers are replayed as one that is like each of
-them: beside itself, a sequence meets the n-th part of all others (batch, context and blocks).
+them: a sequence meets itself and the n-th part of all others (batch, context and blocks).
 """
 
 from collections import deque

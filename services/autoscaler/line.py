@@ -1,4 +1,4 @@
-"""Who waits now, whose fault it is, and how many workers clear the line: what no past tells.
+"""The line of now, whose fault it is, and how many workers clear it: what no past tells.
 
 Pure. A line is measured in seconds that one worker needs for it, so n workers clear it n times as
 fast, whatever the role.

@@ -27,7 +27,7 @@ class Replay(Protocol):
         `strictness`: of what is promised."""
 
     def latest(self, num_requests: int) -> "Replay":
-        """Of the last so many requests alone."""
+        """Of the last `num_requests` alone."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def smallest_need(replay: Replay, target: float, least: int, most: int, guess: i
 
 
 def is_safe(replay: Replay, num_workers: int, target: float) -> bool:
-    """Whether so many would have been enough with something in hand."""
+    """Whether `num_workers` would have been enough with something in hand."""
     return num_workers > 0 and replay.share(num_workers, target, SAFETY) >= target
 
 

@@ -1,4 +1,4 @@
-"""The workers of one role as the policy counts them: who serves, who comes, who goes.
+"""The workers of one role as the policy counts them: those that serve, come and go.
 
 Pure. A cell without a cluster has no pods: there what is ordered and not registered is coming.
 """
@@ -12,7 +12,7 @@ PATIENCE = 2.0
 """times the usual start: a pod that has had no place for so long is not about to get one"""
 NO_PLACE_S = 600.0
 """before more is ordered than the cluster had a place for: nodes are added, or others' work ends,
-within minutes, and a pod that waits in vain holds up who looks at it"""
+within minutes, and a pod that waits in vain raises alarms"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Pool:
     @property
     def is_starting(self) -> bool:
         """Whether a worker comes, so that it cannot be seen yet what it will change."""
-        return bool(self.coming_s) or any(map(self._is_unready, self.view.pods))
+        num_there = len(self.serving) + self._num_drained
+        return self.replicas > num_there or any(map(self._is_unready, self.view.pods))
 
     @property
     def coming_s(self) -> Sequence[float]:
@@ -92,7 +93,7 @@ class Pool:
         return not pods or any(pod.name == victim.name and not pod.is_ready for pod in pods)
 
     def choose_victim(self) -> WorkerView | None:
-        """Who is done first; of equal ones the youngest, whose cache is the coldest."""
+        """The worker that is done first; of equal ones the youngest, whose cache is the coldest."""
         return min(
             self.serving,
             key=lambda worker: (

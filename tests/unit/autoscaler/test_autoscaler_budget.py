@@ -40,7 +40,7 @@ def test_twelve_gpus_are_split_so_that_both_roles_serve() -> None:
 @pytest.mark.parametrize("wanted", [(9, 7), (12, 12), (6, 11)])
 def test_no_pair_of_the_budget_is_better(rate_s: float, wanted: tuple[int, int]) -> None:
     typical = TypicalWorker(COSTS, 2048, 4000, 16)
-    arrivals = poisson(rate_s, 100.0, num_output=200)
+    arrivals = poisson(rate_s, 70.0, num_output=200)
     prefill = PrefillReplay.of(arrivals, typical, 1.0)
     decode = DecodeReplay.of(arrivals, [0.2] * len(arrivals), typical, OBJECTIVES)
     pairs = Pairs(wanted, (1, 1), (1, 1), 12)
