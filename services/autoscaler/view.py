@@ -148,12 +148,26 @@ class RoleMemory:
 
     idle_since_s: float | None = None
     """since when fewer workers would do"""
+    idle_peak: int = 0
+    """the most that were needed since then"""
     victim: str = ""
     """the incarnation that drains, so that its pod can go"""
+    is_going: bool = False
+    """replicas are lowered already: the victim's pod is about to go, and takes nothing new till
+    then"""
+    need: int = 0
+    """what the last replay asked for; the next begins its search there. 0: none was"""
+    placeable: int = 0
+    """workers that the cluster had a place for when it had none for more"""
+    no_place_s: float | None = None
+    """when it was last seen to have no place"""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the policy remembers. A new process starts with an empty one, and loses only time."""
+    """What the policy remembers. A new process starts with an empty one, and loses only time.
+
+    It belongs to its decision: where that was not carried out, the memory from before it is kept.
+    """
 
     roles: Mapping[Role, RoleMemory] = field(default_factory=dict)

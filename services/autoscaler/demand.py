@@ -1,0 +1,128 @@
+"""How many workers a role should have: what the past needed, or more where a line stands.
+
+Pure. Where nobody knows what a worker can do, or nobody came although somebody is served, nothing
+is demanded: what is there stays.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from services.autoscaler.decode_replay import DecodeReplay
+from services.autoscaler.line import (
+    Line,
+    decode_line,
+    is_full_of_sealed,
+    prefill_line,
+    workers_to_clear,
+)
+from services.autoscaler.need import Replay, sentence, smallest_need
+from services.autoscaler.pool import Pool
+from services.autoscaler.prefill_replay import PrefillReplay
+from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.view import Role, View
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one role should have."""
+
+    num_workers: int
+    """between the least and the cap"""
+    cap: int
+    """no more may be had"""
+    reason: str
+    replay: Replay | None = None
+    """None: nothing is known, so nothing is taken away"""
+    replayed: int = 0
+    """what the past alone needed"""
+    least: int = 0
+    """that somebody has to serve"""
+
+
+def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
+    """Of each role there is."""
+    workers = {role: TypicalWorker.of(pool.view.workers) for role, pool in pools.items()}
+    prefill, decode = workers.get("prefill"), workers.get("decode")
+    found: dict[Role, Demand] = {}
+    computing_s = [0.0] * len(view.arrivals)
+    if computes := prefill or decode:
+        prompts = PrefillReplay.of(view.arrivals, computes, view.objectives.ttft_s)
+        computing_s = [takes_s for _, takes_s in prompts.prompts]
+    if "prefill" in pools:
+        pool = pools["prefill"]
+        found["prefill"] = (
+            _demand(view, pool, prompts, prefill_line(view, prompts, prefill))
+            if prefill
+            else _unknown(view, pool)
+        )
+    if "decode" in pools:
+        pool = pools["decode"]
+        if decode and decode.num_blocks > 0:
+            replay = DecodeReplay.of(view.arrivals, computing_s, decode, view.objectives)
+            found["decode"] = _demand(view, pool, replay, decode_line(view, decode))
+        else:
+            found["decode"] = _unknown(view, pool)
+    return found
+
+
+def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
+    least, cap = _least(view, pool), pool.cap
+    if view.arrivals:
+        target = view.objectives.target
+        guess = pool.memory.need or pool.replicas
+        need = smallest_need(replay, target, max(1, least), cap, guess)
+        num_needed, reason = (
+            need.num_workers,
+            sentence(need, pool.role, target, _promise(view, pool)),
+        )
+    elif _is_busy(view, pool):
+        num_needed = min(max(least, pool.replicas), cap)
+        reason = "nobody is known to have come, and yet somebody is served"
+    else:
+        num_needed, reason = least, f"nobody came in the last {_minutes(view)}"
+    num_clearing = min(cap, ceil(min(cap, _clearing(view, pool, line))))
+    if num_clearing > num_needed:
+        reason = f"{line.work_s:.1f} s of one {pool.role} worker's work wait now; {reason}"
+    num_workers = max(num_needed, num_clearing)
+    return Demand(num_workers, cap, reason, replay, num_needed, least)
+
+
+def _clearing(view: View, pool: Pool, line: Line) -> float:
+    """Workers that the line of now asks for; 0: it needs none. A worker that drains comes back
+    before another is ordered."""
+    num_ready = sum(not is_full_of_sealed(worker) for worker in pool.serving)
+    limit_s = view.objectives.ttft_s
+    needed = workers_to_clear(line, num_ready, pool.coming_s, view.start_s, limit_s)
+    if needed and pool.victim and not pool.memory.is_going:
+        more = workers_to_clear(line, num_ready + 1, pool.coming_s, view.start_s, limit_s)
+        return max(pool.replicas, more)
+    return needed
+
+
+def _unknown(view: View, pool: Pool) -> Demand:
+    least = _least(view, pool)
+    num_workers = min(max(least, pool.replicas), pool.cap)
+    return Demand(num_workers, pool.cap, f"no {pool.role} worker knows its costs", least=least)
+
+
+def _least(view: View, pool: Pool) -> int:
+    """Whoever comes has to be served by somebody."""
+    somebody = bool(view.arrivals) or view.waiting.num_requests > 0
+    return min(pool.cap, max(pool.view.least, int(somebody)))
+
+
+def _is_busy(view: View, pool: Pool) -> bool:
+    return view.waiting.num_requests > 0 or any(item.num_attempts for item in pool.view.workers)
+
+
+def _minutes(view: View) -> str:
+    return f"{view.look_s / 60:g} minutes"
+
+
+def _promise(view: View, pool: Pool) -> str:
+    """What a request in time was given."""
+    past = f"of the last {_minutes(view)}' {len(view.arrivals)}"
+    if pool.role == "prefill":
+        return f"{past} prompts would have waited at most {view.objectives.ttft_s:g} s"
+    return f"{past} answers would have taken at most {1000 * view.objectives.gap_s:g} ms a token"

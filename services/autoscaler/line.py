@@ -1,0 +1,122 @@
+"""The line of now, whose fault it is, and how many workers clear it: what no past tells.
+
+Pure. A line is measured in seconds that one worker needs for it, so n workers clear it n times as
+fast, whatever the role.
+
+    prompts wait at prefill -- its pool is full of sealed KV --> decode's debt: it does not pull
+                            -- as many tokens' KV waits for
+                               blocks of decode ---------------> decode's debt: computed sooner,
+                                                                 they would wait there
+                            -- else ---------------------------> prefill's line
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from services.autoscaler.prefill_replay import PrefillReplay
+from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.view import Arrival, RoleView, View, WorkerView
+
+FULL_OF_SEALED = 0.5
+"""of a pool: sealed KV that takes more of it than anything else can, and leaves no place for one
+more step, is why nothing is computed"""
+RECENT_S = 30.0
+"""what came in this time is what comes next; shorter is one burst, longer hides the rise"""
+LEAST_LIMIT_S = 0.01
+"""no line clears sooner than a step; keeps a promise of 0 s from asking for endless workers"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What waits for one role."""
+
+    work_s: float = 0.0
+    """of one worker, until all of it is served"""
+    comes: float = 0.0
+    """seconds of such work that arrive each second"""
+
+
+@dataclass(frozen=True)
+class WaitingTokens:
+    """Prompt tokens that wait, by the role that keeps them."""
+
+    prefill: float
+    decode: float
+
+    @classmethod
+    def of(cls, view: View) -> "WaitingTokens":
+        prefill = _serving(view.roles.get("prefill"))
+        unreserved = sum(item.num_unreserved_tokens for item in _serving(view.roles.get("decode")))
+        stuck = [worker for worker in prefill if is_full_of_sealed(worker)]
+        blamed = view.waiting.num_tokens * len(stuck) / max(1, len(prefill))
+        blamed += sum(worker.num_queued_tokens for worker in stuck)
+        queued = sum(worker.num_queued_tokens for worker in prefill)
+        own = view.waiting.num_tokens + queued - blamed - unreserved
+        return cls(max(0.0, own), blamed + unreserved)
+
+
+def is_full_of_sealed(worker: WorkerView) -> bool:
+    """Whether KV that decode does not pull leaves this prefill worker no place for a step."""
+    return (
+        worker.num_held_blocks > FULL_OF_SEALED * worker.num_blocks
+        and worker.num_free_blocks * worker.block_size < worker.step_tokens
+    )
+
+
+def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Line:
+    num_uncached = sum(
+        max(1, item.num_prompt_tokens - item.num_cached_tokens) for item in view.arrivals
+    )
+    if num_uncached:
+        token_s = sum(takes_s for _, takes_s in replay.prompts) / num_uncached
+    else:
+        one_step = PrefillReplay.of([Arrival(0.0, max(1, worker.step_tokens))], worker, 0.0)
+        token_s = one_step.prompts[0][1] / max(1, worker.step_tokens)
+    recent_s = sum(
+        takes_s for _, takes_s in replay.prompts[len(replay.prompts) - _num_recent(view) :]
+    )
+    return Line(WaitingTokens.of(view).prefill * token_s, recent_s / RECENT_S)
+
+
+def decode_line(view: View, worker: TypicalWorker) -> Line:
+    """An answer takes its worker for the time it runs in a full batch, divided by that batch."""
+    num_requests = len(view.arrivals)
+    if not num_requests:
+        return Line()
+    num_prompt = max(1.0, sum(item.num_prompt_tokens for item in view.arrivals) / num_requests)
+    num_output = max(1.0, sum(item.num_output_tokens for item in view.arrivals) / num_requests)
+    num_rows = max(1.0, worker.num_blocks * worker.block_size / (num_prompt + num_output))
+    costs, context = worker.costs, num_prompt + num_output / 2
+    step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)
+    answer_s = num_output * step_s / num_rows
+    waiting = WaitingTokens.of(view).decode / num_prompt
+    return Line(waiting * answer_s, _num_recent(view) * answer_s / RECENT_S)
+
+
+def workers_to_clear(
+    line: Line, num_ready: int, coming_s: Sequence[float], start_s: float, limit_s: float
+) -> float:
+    """Workers that clear the line within `limit_s`, once a worker ordered now has started; 0 if
+    those that are ready, or coming, do.
+
+    `coming_s`: how long each that is ordered already will still take to start.
+    """
+    limit_s = max(LEAST_LIMIT_S, limit_s)
+    if line.work_s <= limit_s * num_ready:
+        return 0
+    done_s = num_ready * start_s + sum(max(0.0, start_s - left_s) for left_s in coming_s)
+    left_s = line.work_s + line.comes * start_s - done_s
+    if left_s <= limit_s * (num_ready + len(coming_s)):
+        return 0
+    return left_s / limit_s + line.comes
+
+
+def _num_recent(view: View) -> int:
+    """Of the arrivals, which are in order."""
+    since_s = view.now_s - RECENT_S
+    return sum(1 for _ in takewhile(lambda item: item.at_s > since_s, reversed(view.arrivals)))
+
+
+def _serving(role: RoleView | None) -> list[WorkerView]:
+    return [worker for worker in role.workers if not worker.is_draining] if role else []

@@ -1,0 +1,42 @@
+"""A decision fits into a tick: at 25,000 requests in the window it takes a fraction of a second.
+
+Guarded against: a replay of every number of workers, or one that goes token by token.
+"""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from services.autoscaler.policy import decide
+from services.autoscaler.view import Memory, Objectives, View
+from tests.support.cell_views import cell, poisson, pool, workers
+from tests.support.measured import Measured
+
+LIMIT_S = 0.15
+ARRIVALS = poisson(25_000 / 900, num_output=200)
+
+
+def _seconds(view: View, memory: Memory) -> tuple[float, Memory]:
+    """CPU time of the fastest of three: others use this core's caches too."""
+    taken_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        _, after = decide(view, memory)
+        taken_s.append(time.process_time() - began_s)
+    return min(taken_s), after
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("max_gpus", [None, 8], ids=["free", "budget"])
+@pytest.mark.parametrize("gap_s", [0.05, 0.007], ids=["easy", "tight"])
+def test_a_decision_takes_a_fraction_of_a_second(
+    gap_s: float, max_gpus: int | None, measured: Measured
+) -> None:
+    prefill, decode = pool(workers("p", 7)), pool(workers("d", 5))
+    objectives = Objectives(gap_s=gap_s)
+    view = cell(prefill, decode, ARRIVALS, objectives=objectives, max_gpus=max_gpus)
+    first_s, memory = _seconds(view, Memory())
+    measured.note(f"the first of a process, {len(ARRIVALS)} requests: {1000 * first_s:.0f} ms")
+    next_s, memory = _seconds(replace(view, now_s=view.now_s + 1), memory)
+    measured.at_most(f"each other, {len(ARRIVALS)} requests", next_s, LIMIT_S, "s of CPU")
