@@ -1,4 +1,4 @@
-"""One turn: look at the cell and the cluster, decide, act, and keep what was decided for who asks.
+"""One turn: look at the cell and the cluster, decide, act, and keep what was decided for the page.
 
     Redis, API ->  View  -> decide -> drains (renewed each turn of their own loop) -> orders
 
@@ -21,7 +21,7 @@ from services.autoscaler.kube.cluster import (
     Scale,
     ScaleConflictError,
 )
-from services.autoscaler.policy import decide
+from services.autoscaler.planning.policy import decide
 from services.autoscaler.start_times import StartTimes
 from services.autoscaler.view import Decision, Memory, Role, RoleView, View
 from shared.clock import Clock
@@ -100,7 +100,7 @@ class Autoscaler:
             arrivals=cell.arrivals,
             waiting=cell.waiting,
             start_s=self._note_starts(roles, cell),
-            trouble=self._disagreement.see(roles, now_s),
+            trouble=self._disagreement.see(roles, now_s, leads=self._leads()),
         )
 
     async def _with_pods(self, roles: Mapping[Role, RoleView]) -> dict[Role, RoleView]:

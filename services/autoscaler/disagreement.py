@@ -31,17 +31,20 @@ class Disagreement:
         """By us."""
         self._ordered[role] = replicas
 
-    def see(self, roles: Mapping[Role, RoleView], now_s: float) -> str:
-        """One sentence, empty if all fits."""
+    def see(self, roles: Mapping[Role, RoleView], now_s: float, *, leads: bool) -> str:
+        """One sentence, empty if all fits. `leads`: this process orders; while it does not, others
+        are to."""
         sentences = [sentence for role, view in roles.items() for sentence in _misfits(role, view)]
         self._since_s = {text: self._since_s.get(text, now_s) for text in sentences}
         for text, since_s in self._since_s.items():
             if now_s - since_s > PATIENCE_S:
                 return text
         for role, view in roles.items():
-            if self._ordered.get(role, view.replicas) != view.replicas:
+            if leads and self._ordered.get(role, view.replicas) != view.replicas:
                 self._strangers_s[role] = now_s
             self._ordered[role] = view.replicas
+        if not leads:
+            self._strangers_s.clear()
         for role, since_s in self._strangers_s.items():
             if now_s - since_s < STRANGERS_HOLD_S:
                 return f"somebody else ordered {roles[role].replicas} {role} workers"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from services.autoscaler.policy import decide
-from services.autoscaler.prefill_replay import computing_s
+from services.autoscaler.planning.policy import decide
+from services.autoscaler.planning.prefill_replay import computing_s
 from services.autoscaler.view import (
     Arrival,
     Decision,

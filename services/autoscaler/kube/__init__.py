@@ -1,1 +1,1 @@
-"""The Kubernetes side: what is read and ordered there, and who may order."""
+"""The Kubernetes side: what is read and ordered there, and the right to order."""

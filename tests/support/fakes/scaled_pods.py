@@ -37,8 +37,9 @@ class Pod:
         return self.age_s >= START_S
 
     @property
-    def num_attempts(self) -> int:
-        return int(self.drained_s is None or self.drained_s < WORK_S)
+    def has_work_left(self) -> bool:
+        """What it did when its drain began takes a moment to end."""
+        return self.drained_s is not None and self.drained_s < WORK_S
 
 
 @dataclass
@@ -51,6 +52,8 @@ class ScaledPods:
     pods: list[Pod] = field(default_factory=list)
     gone: list[Pod] = field(default_factory=list)
     """deleted, as they were then"""
+    works: bool = False
+    """whoever serves is at work"""
     freezes: bool = False
     """nobody registers"""
     _number: int = 0
@@ -95,7 +98,7 @@ class ScaledPods:
             max_model_len=8192,
             block_size=16,
             load=replace(LOAD, state="draining") if draining else LOAD,
-            num_attempts=pod.num_attempts,
+            num_attempts=int(pod.has_work_left or (self.works and not draining)),
             step_tokens=2048,
         )
         if not await self.registry.register(entry):

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from services.autoscaler.budget import Pairs
-from services.autoscaler.decode_replay import DecodeReplay
-from services.autoscaler.policy import HOLD_S, decide
-from services.autoscaler.prefill_replay import PrefillReplay
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.budget import Pairs
+from services.autoscaler.planning.decode_replay import DecodeReplay
+from services.autoscaler.planning.policy import HOLD_S, decide
+from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Memory, Objectives, RoleMemory, View
 from tests.support.cell_views import COSTS, NOW_S, cell, poisson, pool, workers
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.autoscaler.policy import HOLD_S, decide
-from services.autoscaler.pool import NO_PLACE_S
+from services.autoscaler.planning.policy import HOLD_S, decide
+from services.autoscaler.planning.pool import NO_PLACE_S
 from services.autoscaler.view import (
     Decision,
     Memory,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from services.autoscaler.policy import decide
+from services.autoscaler.planning.policy import decide
 from services.autoscaler.view import (
     ROLES,
     Arrival,

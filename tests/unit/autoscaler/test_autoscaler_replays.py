@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.autoscaler.decode_replay import DecodeReplay, DecodeSequence
-from services.autoscaler.need import LOOK_BELOW, smallest_need
-from services.autoscaler.prefill_replay import PrefillReplay, computing_s
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.decode_replay import DecodeReplay, DecodeSequence
+from services.autoscaler.planning.need import LOOK_BELOW, smallest_need
+from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Objectives
 from shared.protocol import StepCosts
 from tests.support.cell_views import COSTS, poisson, worker

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from services.autoscaler.pool import NO_PLACE_S
-from services.autoscaler.prefill_replay import computing_s
+from services.autoscaler.planning.pool import NO_PLACE_S
+from services.autoscaler.planning.prefill_replay import computing_s
 from services.autoscaler.view import Arrival
 from tests.support.cell_views import COSTS, poisson
 from tests.support.simulated_cell import SimulatedCell, quick_reversals

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.autoscaler.policy import decide
+from services.autoscaler.planning.policy import decide
 from services.autoscaler.view import Memory, Objectives, View
 from tests.support.cell_views import cell, poisson, pool, workers
 from tests.support.measured import Measured

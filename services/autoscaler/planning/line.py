@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from services.autoscaler.prefill_replay import PrefillReplay
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, RoleView, View, WorkerView
 
 FULL_OF_SEALED = 0.5

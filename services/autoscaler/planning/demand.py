@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from services.autoscaler.decode_replay import DecodeReplay
-from services.autoscaler.line import (
+from services.autoscaler.planning.decode_replay import DecodeReplay
+from services.autoscaler.planning.line import (
     Line,
     decode_line,
     is_full_of_sealed,
     prefill_line,
     workers_to_clear,
 )
-from services.autoscaler.need import Replay, sentence, smallest_need
-from services.autoscaler.pool import Pool
-from services.autoscaler.prefill_replay import PrefillReplay
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.need import Replay, sentence, smallest_need
+from services.autoscaler.planning.pool import Pool
+from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Role, View
 
 
@@ -113,7 +113,8 @@ def _least(view: View, pool: Pool) -> int:
 
 
 def _is_busy(view: View, pool: Pool) -> bool:
-    return view.waiting.num_requests > 0 or any(item.num_attempts for item in pool.view.workers)
+    """What a worker that drains still does is no reason to keep it."""
+    return view.waiting.num_requests > 0 or any(item.num_attempts for item in pool.serving)
 
 
 def _minutes(view: View) -> str:

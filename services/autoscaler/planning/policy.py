@@ -11,10 +11,10 @@ Pure: no I/O, no clock, no log. The same view and memory give the same decision.
 
 from dataclasses import dataclass, replace
 
-from services.autoscaler.budget import within_budget
-from services.autoscaler.demand import Demand, demands
-from services.autoscaler.need import is_safe
-from services.autoscaler.pool import Pool
+from services.autoscaler.planning.budget import within_budget
+from services.autoscaler.planning.demand import Demand, demands
+from services.autoscaler.planning.need import is_safe
+from services.autoscaler.planning.pool import Pool
 from services.autoscaler.view import (
     ROLES,
     Decision,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from services.autoscaler.demand import Demand
-from services.autoscaler.need import Replay
-from services.autoscaler.pool import Pool
+from services.autoscaler.planning.demand import Demand
+from services.autoscaler.planning.need import Replay
+from services.autoscaler.planning.pool import Pool
 from services.autoscaler.view import Role, View
 
 PAIR_REQUESTS = 3000

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, sqrt
 
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Objectives
 from shared.protocol import StepCosts
 

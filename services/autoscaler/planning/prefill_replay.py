@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from heapq import heapreplace
 from math import ceil, inf
 
-from services.autoscaler.typical_worker import TypicalWorker
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival
 from shared.protocol import StepCosts
 

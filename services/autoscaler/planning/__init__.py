@@ -1,0 +1,1 @@
+"""How many workers to have: pure, no I/O, no clock."""
