@@ -5,6 +5,12 @@ hold the other rules."""
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tests.chart.autoscaler_rules import (
+    AUTOSCALER,
+    autoscaler_has_its_rights_alone,
+    autoscaler_looks_at_this_release,
+    scaled_by_baton,
+)
 from tests.chart.release import Object, Release, component
 
 Rule = Callable[[Release], Iterator[str]]
@@ -108,6 +114,9 @@ def _port_names(pod: Object) -> set[str]:
 def autoscaled_have_no_replicas(release: Release) -> Iterator[str]:
     scalers = release.of_kind("HorizontalPodAutoscaler", "ScaledObject")
     targets = [item["spec"]["scaleTargetRef"]["name"] for item in scalers]
+    targets += sorted(scaled_by_baton(release))
+    if len(targets) != len(set(targets)):
+        yield f"of {targets} one is scaled by two"
     deployments = {o["metadata"]["name"]: o for o in release.of_kind("Deployment")}
     for target in targets:
         if target not in deployments:
@@ -176,14 +185,14 @@ def _container_problems(role: str, container: Object) -> Iterator[str]:
 
 
 def no_pod_has_a_token(release: Release) -> Iterator[str]:
-    """But the hook's."""
+    """But the hook's and the autoscaler's."""
     accounts = {o["metadata"]["name"]: o for o in release.of_kind("ServiceAccount")}
     for account in accounts.values():
         if account.get("automountServiceAccountToken") is not False:
             yield f"{_name(account)} hands out its token"
     for role, pod in release.pods():
-        if pod["spec"].get("automountServiceAccountToken") is not (role == HOOK):
-            yield f"{role} gets a token, or the hook none"
+        if pod["spec"].get("automountServiceAccountToken") is not (role in (HOOK, AUTOSCALER)):
+            yield f"{role} gets a token, or should have one"
         if pod["spec"].get("serviceAccountName") not in accounts:
             yield f"{role} has no ServiceAccount of ours"
         if pod["spec"].get("enableServiceLinks") is not False:
@@ -193,17 +202,19 @@ def no_pod_has_a_token(release: Release) -> Iterator[str]:
 def the_hook_alone_has_rights_and_only_while_it_runs(release: Release) -> Iterator[str]:
     for item in release.of_kind("ClusterRole", "ClusterRoleBinding"):
         yield f"{_name(item)} grants what nothing here needs"
-    for item in release.of_kind("Role"):
+    roles = [o for o in release.of_kind("Role") if component(o) != AUTOSCALER]
+    bindings = [o for o in release.of_kind("RoleBinding") if component(o) != AUTOSCALER]
+    for item in roles:
         if item["rules"] != [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}]:
             yield f"{_name(item)} grants more than to create Secrets"
     pods = dict(release.pods())
-    for item in release.of_kind("RoleBinding"):
+    for item in bindings:
         names = [subject["name"] for subject in item["subjects"]]
         if names != [pods[HOOK]["spec"]["serviceAccountName"]]:
             yield f"{_name(item)} grants it to {names}"
     weights: dict[str, int] = {}
     for item in release.objects:
-        if component(item) == HOOK or item["kind"] in ("Role", "RoleBinding"):
+        if component(item) == HOOK or item in roles or item in bindings:
             found = item["metadata"].get("annotations", {})
             weights[item["kind"]] = int(found.get("helm.sh/hook-weight", 0))
             if (found.get("helm.sh/hook"), found.get("helm.sh/hook-delete-policy")) != HOOK_LIFE:
@@ -236,4 +247,6 @@ RULES: tuple[Rule, ...] = (
     no_pod_has_a_token,
     the_hook_alone_has_rights_and_only_while_it_runs,
     secrets_are_files,
+    autoscaler_looks_at_this_release,
+    autoscaler_has_its_rights_alone,
 )

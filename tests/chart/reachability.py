@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.chart.autoscaler_rules import AUTOSCALER, plan_in
 from tests.chart.invariants import matches
 from tests.chart.process_rules import processes, settings_of
 from tests.chart.release import Object, Release
@@ -25,6 +26,8 @@ def needed(release: Release) -> set[Edge]:
         if role == "redis":
             port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
             edges |= {(client, "redis", port) for client in settings}
+            if plan_in(release) is not None:
+                edges.add((AUTOSCALER, "redis", port))
     return edges
 
 

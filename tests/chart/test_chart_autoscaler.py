@@ -1,0 +1,88 @@
+"""The autoscaler that the chart runs, where the values say so; each rule finds what it is for."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from tests.chart.autoscaler_rules import plan_in
+from tests.chart.invariants import RULES, component
+from tests.chart.reachability import traffic_is_what_baton_needs
+from tests.chart.release import Object, Release, render
+from tests.chart.value_sets import VALUE_SETS
+
+BY_NAME = {rule.__name__: rule for rule in (*RULES, traffic_is_what_baton_needs)}
+Change = Callable[[Release], object]
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Release:
+    return render(VALUE_SETS["builtin"])
+
+
+def container_of(release: Release) -> Object:
+    (container,) = (item for role, item in release.containers() if role == "autoscaler")
+    return container
+
+
+def role_of(release: Release) -> Object:
+    (role,) = (o for o in release.of_kind("Role") if component(o) == "autoscaler")
+    return role
+
+
+def replace_arg(release: Release, old: str, new: str) -> None:
+    args = container_of(release)["args"]
+    assert any(old in arg for arg in args)
+    args[:] = [arg.replace(old, new) for arg in args]
+
+
+def test_it_is_there_only_where_it_is_asked_for(builtin: Release) -> None:
+    plan = plan_in(builtin)
+    assert plan is not None and plan.mode == "builtin"
+    prefill, decode = plan.view.roles["prefill"], plan.view.roles["decode"]
+    assert (prefill.least, prefill.most, prefill.num_gpus) == (1, 8, 1)
+    assert (decode.least, decode.most, decode.num_gpus) == (2, 4, 1)
+    assert plan.view.max_gpus == 12 and plan.view.objectives.ttft_s == 0.5
+    assert plan_in(render(VALUE_SETS["keda"])) is None
+    advised = plan_in(render(VALUE_SETS["advised"]))
+    assert advised is not None and advised.mode == "advise"
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("autoscaler_looks_at_this_release", lambda r: replace_arg(r, "=rel-baton-", "=baton-")),
+        (
+            "autoscaler_looks_at_this_release",
+            lambda r: replace_arg(r, "--prefill=rel-baton-prefill", "--prefill=rel-baton-decode"),
+        ),
+        (
+            "autoscaler_looks_at_this_release",
+            lambda r: replace_arg(r, "--release=rel", "--release=r"),
+        ),
+        ("autoscaler_has_its_rights_alone", lambda r: role_of(r)["rules"].pop()),
+        (
+            "autoscaler_has_its_rights_alone",
+            lambda r: role_of(r)["rules"][0]["verbs"].append("patch"),
+        ),
+        ("autoscaler_has_its_rights_alone", lambda r: role_of(r)["rules"][0].pop("resourceNames")),
+        ("autoscaled_have_no_replicas", lambda r: r.workload("decode")["spec"].update(replicas=3)),
+        (
+            "no_pod_has_a_token",
+            lambda r: r.workload("autoscaler")["spec"]["template"]["spec"].update(
+                automountServiceAccountToken=False
+            ),
+        ),
+        (
+            "traffic_is_what_baton_needs",
+            lambda r: r.named("NetworkPolicy", "rel-baton-redis")["spec"]["ingress"][0][
+                "from"
+            ].pop(),
+        ),
+    ],
+)
+def test_what_would_be_wrong_is_found(builtin: Release, rule: str, change: Change) -> None:
+    broken = deepcopy(builtin)
+    assert not list(BY_NAME[rule](broken))
+    change(broken)
+    assert list(BY_NAME[rule](broken))
