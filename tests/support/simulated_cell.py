@@ -23,7 +23,7 @@ from services.autoscaler.view import (
 )
 from tests.support.cell_views import COSTS
 
-TICK_S = 5.0
+TICK_S = 10.0
 
 
 @dataclass

@@ -26,7 +26,7 @@ def _reversals(orders: list[tuple[float, int]], first: int) -> int:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("load", [0.5, 0.6, 0.7])
+@pytest.mark.parametrize("load", [0.4, 0.55, 0.7])
 def test_no_worker_goes_and_comes_back_at_a_constant_load(load: float, num_workers: int) -> None:
     arrivals = poisson(load / PROMPT_S, LENGTH_S, until_s=LENGTH_S, swing=0.1)
     cell = SimulatedCell(arrivals, num_workers)
