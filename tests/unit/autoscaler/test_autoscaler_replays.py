@@ -34,7 +34,8 @@ def test_a_prompt_costs_its_steps_its_tokens_and_all_pairs_of_its_chunks() -> No
         chunk = range(start, min(10, start + 4))
         pairs += sum(position + 1 for position in chunk)
         steps, start = steps + 1, start + 4
-    assert computing_s(arrival, costs, 4) == pytest.approx(steps + 0.7 + 0.01 * pairs)
+    typical = TypicalWorker(costs, 4, 4000, 16)
+    assert computing_s([arrival], typical) == [pytest.approx(steps + 0.7 + 0.01 * pairs)]
 
 
 @given(prompts=PROMPTS, num_workers=st.integers(1, 6), wait_s=st.floats(0, 3))

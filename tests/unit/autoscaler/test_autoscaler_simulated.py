@@ -13,10 +13,10 @@ import pytest
 from services.autoscaler.pool import NO_PLACE_S
 from services.autoscaler.prefill_replay import computing_s
 from services.autoscaler.view import Arrival
-from tests.support.cell_views import COSTS, poisson
-from tests.support.simulated_cell import SimulatedCell, quick_reversals
+from tests.support.cell_views import poisson
+from tests.support.simulated_cell import TYPICAL, SimulatedCell, quick_reversals
 
-PROMPT_S = computing_s(Arrival(0.0, 2000), COSTS, 2048)
+PROMPT_S = computing_s([Arrival(0.0, 2000)], TYPICAL)[0]
 LENGTH_S = 4500.0
 """a quarter of an hour until the window is full, and an hour"""
 
