@@ -71,14 +71,16 @@ def is_safe(replay: Replay, num_workers: int, target: float) -> bool:
 
 def sentence(need: Need, role: Role, target: float, promise: str) -> str:
     """Why it is this number. `promise`: the end of the sentence, of what and how much."""
-    with_n = f"with {need.num_workers} {role} workers {_percent(need.share, target)}"
+    share = _percent(need.share, target)
     if need.share_before is None:
-        return f"{with_n} {promise}"
+        return f"with {_workers(need.num_workers, role)} {share} {promise}"
     before = _percent(need.share_before, target)
-    return (
-        f"with {need.num_workers - 1} {role} workers {before} {promise}, "
-        f"with {need.num_workers} {_percent(need.share, target)}"
-    )
+    fewer = _workers(need.num_workers - 1, role)
+    return f"with {fewer} {before} {promise}, with {need.num_workers} {share}"
+
+
+def _workers(number: int, role: Role) -> str:
+    return f"{number} {role} worker{'s' * (number != 1)}"
 
 
 def _percent(share: float, target: float) -> str:

@@ -220,7 +220,9 @@ def test_a_line_ends_a_drain_before_a_worker_is_ordered() -> None:
     assert not decision.roles["prefill"].drain
 
 
-@pytest.mark.parametrize("cause", ["too soon", "a pod starts", "the other role drains"])
+@pytest.mark.parametrize(
+    "cause", ["too soon", "a pod starts", "one is not registered", "the other role drains"]
+)
 def test_no_worker_drains(cause: str) -> None:
     three, memory, decode = workers("p", 3), IDLE, pool(workers("d", 1))
     prefill = pool(three, pods(three))
@@ -229,6 +231,8 @@ def test_no_worker_drains(cause: str) -> None:
         memory = Memory({"prefill": RoleMemory(NOW_S - HOLD_S + 1, 1, need=1)})
     elif cause == "a pod starts":
         prefill = replace(prefill, replicas=4, pods=(*prefill.pods, PodView("new", False, 1.0)))
+    elif cause == "one is not registered":
+        prefill = pool(three, replicas=4)
     else:
         decode = pool([worker("d-0"), worker("d-1", is_draining=True, num_attempts=1)])
         memory = Memory({**IDLE.roles, "decode": RoleMemory(0.0, 1, victim="d-1.0", need=1)})
