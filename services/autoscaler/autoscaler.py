@@ -74,11 +74,11 @@ class Autoscaler:
             view = await self._look()
         except (StateUnavailableError, ClusterUnavailableError) as error:
             view = self._blind(str(error))
-        decision, self._memory = await asyncio.to_thread(decide, view, self._memory)
+        decision, memory = await asyncio.to_thread(decide, view, self._memory)
         self.told = Told(view, decision, self._leads())
         self._count("decisions")
-        if self._leads():
-            await self._act(view, decision)
+        if not self._leads() or await self._act(view, decision):
+            self._memory = memory  # what was not done is decided again
 
     async def renew_drains(self) -> None:
         """Ask again those that are to drain."""
@@ -126,7 +126,8 @@ class Autoscaler:
         last = self._template if self.told is None else self.told.view
         return replace(last, now_s=self._clock.monotonic_s(), trouble=reason)
 
-    async def _act(self, view: View, decision: Decision) -> None:
+    async def _act(self, view: View, decision: Decision) -> bool:
+        """Whether all of it was done."""
         try:
             for incarnation in await self._drains.ask(
                 self._cell.pool,
@@ -137,27 +138,33 @@ class Autoscaler:
                 logger.info("%s drains: %s", incarnation, _reason(decision, incarnation))
         except StateUnavailableError as error:
             logger.warning("drains are not told: %s", error)
-            return
-        if self._cluster is not None:
-            for role, of_role in decision.roles.items():
-                if of_role.replicas != view.roles[role].replicas:
-                    logger.info("%s: %s", role, of_role.reason)
-                    await self._order(role, view.roles[role].replicas, of_role.replicas)
+            return False
+        done = True
+        for role, of_role in decision.roles.items():
+            if of_role.replicas != view.roles[role].replicas:
+                logger.info("%s: %s", role, of_role.reason)
+                done &= await self._order(role, view.roles[role].replicas, of_role.replicas)
+        return done
 
-    async def _order(self, role: Role, before: int, replicas: int) -> None:
-        assert self._cluster is not None
-        if not self._leads():
-            return
-        version = self._scales[role].version
+    async def _order(self, role: Role, before: int, replicas: int) -> bool:
         try:
-            await asyncio.to_thread(self._cluster.order, role, replicas, version)
+            if not await asyncio.to_thread(self._order_if_leading, role, replicas):
+                return False
         except (ScaleConflictError, ClusterUnavailableError) as error:
             self._count("refused_orders")
             logger.warning("%d %s workers were not ordered: %s", replicas, role, error)
-            return
+            return False
         self._disagreement.ordered(role, replicas)
         self._count(f"orders:{role}:{'up' if replicas > before else 'down'}")
         logger.info("ordered %d %s workers, %d before", replicas, role, before)
+        return True
+
+    def _order_if_leading(self, role: Role, replicas: int) -> bool:
+        """In a thread: a process that was stopped meanwhile finds that it leads no more."""
+        if self._cluster is None or not self._leads():
+            return False
+        self._cluster.order(role, replicas, self._scales[role].version)
+        return True
 
     def _count(self, name: str) -> None:
         self.counters[name] = self.counters.get(name, 0) + 1

@@ -26,10 +26,14 @@ def explanation(told: Told | None, mode: str) -> dict[str, Any]:
 
 
 def wanted(told: Told | None) -> dict[Role, int] | None:
-    """Replicas by role; None before the first decision."""
+    """Replicas by role; None before the first decision. Where another scaler acts on it, nobody
+    drains first: a worker that is to go is not wanted any more."""
     if told is None:
         return None
-    return {role: of_role.replicas for role, of_role in told.decision.roles.items()}
+    return {
+        role: of_role.replicas - (0 if told.acts else len(of_role.drain))
+        for role, of_role in told.decision.roles.items()
+    }
 
 
 def _role(view: RoleView, decision: RoleDecision) -> dict[str, Any]:

@@ -72,3 +72,7 @@ def _rules(right: Right, plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def _sorted(rules: list[Object] | list[Mapping[str, Any]]) -> list[str]:
     return sorted(str(sorted(rule.items())) for rule in rules)
+
+
+AUTOSCALER_RULES = (autoscaler_looks_at_this_release, autoscaler_has_its_rights_alone)
+"""each is broken on purpose in test_chart_autoscaler.py"""

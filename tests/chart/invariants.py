@@ -5,12 +5,7 @@ hold the other rules."""
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.chart.autoscaler_rules import (
-    AUTOSCALER,
-    autoscaler_has_its_rights_alone,
-    autoscaler_looks_at_this_release,
-    scaled_by_baton,
-)
+from tests.chart.autoscaler_rules import AUTOSCALER, AUTOSCALER_RULES, scaled_by_baton
 from tests.chart.release import Object, Release, component
 
 Rule = Callable[[Release], Iterator[str]]
@@ -247,6 +242,5 @@ RULES: tuple[Rule, ...] = (
     no_pod_has_a_token,
     the_hook_alone_has_rights_and_only_while_it_runs,
     secrets_are_files,
-    autoscaler_looks_at_this_release,
-    autoscaler_has_its_rights_alone,
+    *AUTOSCALER_RULES,
 )

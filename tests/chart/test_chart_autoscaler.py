@@ -6,9 +6,9 @@ from copy import deepcopy
 import pytest
 
 from tests.chart.autoscaler_rules import plan_in
-from tests.chart.invariants import RULES, component
+from tests.chart.invariants import RULES
 from tests.chart.reachability import traffic_is_what_baton_needs
-from tests.chart.release import Object, Release, render
+from tests.chart.release import Object, Release, component, render
 from tests.chart.value_sets import VALUE_SETS
 
 BY_NAME = {rule.__name__: rule for rule in (*RULES, traffic_is_what_baton_needs)}

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from services.autoscaler.planning.policy import decide
 from services.autoscaler.planning.prefill_replay import computing_s
+from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import (
     Arrival,
     Decision,
@@ -23,7 +24,8 @@ from services.autoscaler.view import (
 )
 from tests.support.cell_views import COSTS
 
-TICK_S = 5.0
+TICK_S = 10.0
+TYPICAL = TypicalWorker(COSTS, step_tokens=2048, num_blocks=4000, block_size=16)
 
 
 @dataclass
@@ -113,7 +115,7 @@ class SimulatedCell:
             begins_s = max(arrival.at_s, pod.free_s, pod.made_s + self.start_s)
             if begins_s > self.now_s:
                 break
-            pod.free_s = begins_s + computing_s(arrival, COSTS, 2048)
+            pod.free_s = begins_s + computing_s([arrival], TYPICAL)[0]
             self.waits_s.append((arrival.at_s, begins_s - arrival.at_s))
             self._begun += 1
 

@@ -14,7 +14,7 @@ from services.autoscaler.planning.need import Replay
 from services.autoscaler.planning.pool import Pool
 from services.autoscaler.view import Role, View
 
-PAIR_REQUESTS = 3000
+PAIR_REQUESTS = 2000
 """the latest, by which pairs are judged: several pairs are replayed, and which is better shows with
 fewer requests than how good one is"""
 

@@ -46,19 +46,19 @@ class DecodeReplay:
     def of(
         cls,
         arrivals: Iterable[Arrival],
-        computing_s: Iterable[float],
+        takes_s: Iterable[float],
         worker: TypicalWorker,
         objectives: Objectives,
     ) -> "DecodeReplay":
-        """`computing_s`: of each arrival's prompt. An answer that no worker has blocks for is left
-        out."""
+        """`takes_s`: the computing of each arrival's prompt. An answer that no worker has blocks
+        for is left out."""
         block_size, num_blocks = max(1, worker.block_size), worker.num_blocks
         sequences = []
-        for arrival, takes_s in zip(arrivals, computing_s, strict=True):
+        for arrival, prompt_s in zip(arrivals, takes_s, strict=True):
             num_prompt, num_output = arrival.num_prompt_tokens, max(1, arrival.num_output_tokens)
             needed = -(-(num_prompt + num_output) // block_size)
             if needed <= num_blocks:
-                sequences.append((arrival.at_s + takes_s, num_prompt, num_output, needed))
+                sequences.append((arrival.at_s + prompt_s, num_prompt, num_output, needed))
         sequences.sort()
         return cls(sequences, worker.costs, num_blocks, objectives)
 

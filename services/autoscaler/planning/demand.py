@@ -18,7 +18,7 @@ from services.autoscaler.planning.line import (
 )
 from services.autoscaler.planning.need import Replay, sentence, smallest_need
 from services.autoscaler.planning.pool import Pool
-from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Role, View
 
@@ -44,48 +44,38 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     """Of each role there is."""
     workers = {role: TypicalWorker.of(pool.view.workers) for role, pool in pools.items()}
     prefill, decode = workers.get("prefill"), workers.get("decode")
-    found: dict[Role, Demand] = {}
-    computing_s = [0.0] * len(view.arrivals)
-    if computes := prefill or decode:
-        prompts = PrefillReplay.of(view.arrivals, computes, view.objectives.ttft_s)
-        computing_s = [takes_s for _, takes_s in prompts.prompts]
-    if "prefill" in pools:
-        pool = pools["prefill"]
-        found["prefill"] = (
-            _demand(view, pool, prompts, prefill_line(view, prompts, prefill))
-            if prefill
-            else _unknown(view, pool)
-        )
-    if "decode" in pools:
-        pool = pools["decode"]
-        if decode and decode.num_blocks > 0:
-            replay = DecodeReplay.of(view.arrivals, computing_s, decode, view.objectives)
-            found["decode"] = _demand(view, pool, replay, decode_line(view, decode))
-        else:
-            found["decode"] = _unknown(view, pool)
+    found = {role: _unknown(view, pool) for role, pool in pools.items()}
+    computes = prefill or decode
+    takes_s = computing_s(view.arrivals, computes) if computes else []
+    if prefill:
+        prompts = PrefillReplay.of(view.arrivals, takes_s, view.objectives.ttft_s)
+        line = prefill_line(view, prompts, prefill)
+        found["prefill"] = _demand(view, pools["prefill"], prompts, line)
+    if decode and decode.num_blocks > 0:
+        answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.objectives)
+        found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
     return found
 
 
 def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
     least, cap = _least(view, pool), pool.cap
-    if view.arrivals:
-        target = view.objectives.target
-        guess = pool.memory.need or pool.replicas
-        need = smallest_need(replay, target, max(1, least), cap, guess)
-        num_needed, reason = (
-            need.num_workers,
-            sentence(need, pool.role, target, _promise(view, pool)),
-        )
-    elif _is_busy(view, pool):
-        num_needed = min(max(least, pool.replicas), cap)
-        reason = "nobody is known to have come, and yet somebody is served"
-    else:
-        num_needed, reason = least, f"nobody came in the last {_minutes(view)}"
-    num_clearing = min(cap, ceil(min(cap, _clearing(view, pool, line))))
-    if num_clearing > num_needed:
+    num_replayed, reason = _replayed(view, pool, replay, least)
+    num_clearing = ceil(min(cap, _clearing(view, pool, line)))
+    if num_clearing > num_replayed:
         reason = f"{line.work_s:.1f} s of one {pool.role} worker's work wait now; {reason}"
-    num_workers = max(num_needed, num_clearing)
-    return Demand(num_workers, cap, reason, replay, num_needed, least)
+    num_workers = min(cap, max(num_replayed, num_clearing))
+    return Demand(num_workers, cap, reason, replay, num_replayed, least)
+
+
+def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, str]:
+    """What the past needed, and why."""
+    if view.arrivals:
+        target, guess = view.objectives.target, pool.memory.need or pool.replicas
+        need = smallest_need(replay, target, max(1, least), pool.cap, guess)
+        return need.num_workers, sentence(need, pool.role, target, _promise(view, pool))
+    if _is_busy(view, pool):
+        return max(least, pool.replicas), "nobody is known to have come, yet somebody is served"
+    return least, f"nobody came in the last {_minutes(view)}"
 
 
 def _clearing(view: View, pool: Pool, line: Line) -> float:

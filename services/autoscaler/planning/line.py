@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, RoleView, View, WorkerView
 
@@ -71,8 +71,8 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
     if num_uncached:
         token_s = sum(takes_s for _, takes_s in replay.prompts) / num_uncached
     else:
-        one_step = PrefillReplay.of([Arrival(0.0, max(1, worker.step_tokens))], worker, 0.0)
-        token_s = one_step.prompts[0][1] / max(1, worker.step_tokens)
+        num_tokens = max(1, worker.step_tokens)
+        token_s = computing_s([Arrival(0.0, num_tokens)], worker)[0] / num_tokens
     recent_s = sum(
         takes_s for _, takes_s in replay.prompts[len(replay.prompts) - _num_recent(view) :]
     )

@@ -80,7 +80,7 @@ def sentence(need: Need, role: Role, target: float, promise: str) -> str:
 
 
 def _workers(number: int, role: Role) -> str:
-    return f"{number} {role} worker" + "s" * (number != 1)
+    return f"{number} {role} worker{'s' * (number != 1)}"
 
 
 def _percent(share: float, target: float) -> str:

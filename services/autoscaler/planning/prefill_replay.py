@@ -11,27 +11,29 @@ never makes any wait longer, so the share grows with the number of workers.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from math import ceil, inf
+from math import inf
 
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival
-from shared.protocol import StepCosts
 
 
-def computing_s(arrival: Arrival, costs: StepCosts, step_tokens: int) -> float:
-    """What a worker that does nothing else needs for the prompt.
+def computing_s(arrivals: Iterable[Arrival], worker: TypicalWorker) -> list[float]:
+    """What a worker that does nothing else needs for each prompt.
 
     Its uncached tokens come in chunks of `step_tokens`, and each attends to all before it and to
     itself, so the number of pairs does not depend on the chunks. A prompt that is cached as a whole
     still computes its last token.
     """
-    num_cached = arrival.num_cached_tokens
-    num_tokens = max(1, arrival.num_prompt_tokens - num_cached)
-    num_pairs = num_tokens * num_cached + num_tokens * (num_tokens + 1) / 2
-    num_steps = ceil(num_tokens / max(1, step_tokens))
-    return (
-        num_steps * costs.step_s + num_tokens * costs.chunk_token_s + num_pairs * costs.chunk_pair_s
-    )
+    step_s, _, _, token_s, pair_s = worker.costs
+    step_tokens = max(1, worker.step_tokens)
+    found = []
+    for arrival in arrivals:
+        num_cached = arrival.num_cached_tokens
+        num_tokens = max(1, arrival.num_prompt_tokens - num_cached)
+        num_steps = -(-num_tokens // step_tokens)
+        num_pairs = num_tokens * (num_cached + (num_tokens + 1) / 2)
+        found.append(num_steps * step_s + num_tokens * token_s + num_pairs * pair_s)
+    return found
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,11 @@ class PrefillReplay:
 
     @classmethod
     def of(
-        cls, arrivals: Iterable[Arrival], worker: TypicalWorker, wait_s: float
+        cls, arrivals: Iterable[Arrival], takes_s: Iterable[float], wait_s: float
     ) -> "PrefillReplay":
-        """`worker`: like which all are taken to be."""
-        costs, step_tokens = worker.costs, worker.step_tokens
-        prompts = [(item.at_s, computing_s(item, costs, step_tokens)) for item in arrivals]
-        return cls(prompts, wait_s)
+        """`takes_s`: the computing of each arrival's prompt."""
+        at_s = [arrival.at_s for arrival in arrivals]
+        return cls(list(zip(at_s, takes_s, strict=True)), wait_s)
 
     def latest(self, num_requests: int) -> "PrefillReplay":
         return replace(self, prompts=self.prompts[-num_requests:])

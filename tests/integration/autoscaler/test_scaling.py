@@ -20,7 +20,13 @@ from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
-from tests.support.fakes.kube_api import NAMESPACE, FakeKubeApi, serving, write_kubeconfig
+from tests.support.fakes.kube_api import (
+    NAMESPACE,
+    Asked,
+    FakeKubeApi,
+    serving,
+    write_kubeconfig,
+)
 from tests.support.fakes.scaled_pods import POOL, RELEASE, ScaledPods
 from tests.unit.autoscaler.test_plan import options
 
@@ -202,3 +208,40 @@ async def test_advice_touches_nothing(
     loading.cancel()
     assert api.replicas[PREFILL] == 1 and not api.asked
     assert all(pod.drained_s is None for pod in pods.pods)
+
+
+async def test_an_order_that_was_refused_is_made_again(
+    api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
+) -> None:
+    """A new status of the pods makes another version of the scale: the first orders conflict."""
+    conflicts = 2
+
+    def touch(asked: Asked) -> None:
+        nonlocal conflicts
+        if asked.verb == "update" and asked.resource == "deployments/scale" and conflicts:
+            conflicts -= 1
+            api.touch(asked.name)
+
+    api.before = touch
+    pods.works = True
+    loading = asyncio.create_task(_keep_loading(redis))
+    async with running(redis, plan):
+        await comes(lambda: api.replicas[PREFILL] >= 3, "it gives up")
+    loading.cancel()
+    assert not conflicts
+
+
+async def test_advice_wants_one_fewer_at_once_where_another_scaler_acts(
+    api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
+) -> None:
+    api.replicas[PREFILL] = 2
+    await comes(lambda: len(pods.names("prefill")) == 2, "no pods")
+
+    async def wants_fewer() -> bool:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{url}/wanted")
+        return answer.status_code == 200 and answer.json()["prefill"] == 1
+
+    async with running(redis, replace(plan, mode="advise")) as url:
+        await comes(wants_fewer, "it wants both")
+    assert api.replicas[PREFILL] == 2

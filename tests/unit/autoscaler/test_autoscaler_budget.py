@@ -10,7 +10,7 @@ import pytest
 from services.autoscaler.planning.budget import Pairs
 from services.autoscaler.planning.decode_replay import DecodeReplay
 from services.autoscaler.planning.policy import HOLD_S, decide
-from services.autoscaler.planning.prefill_replay import PrefillReplay
+from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Memory, Objectives, RoleMemory, View
 from tests.support.cell_views import COSTS, NOW_S, cell, poisson, pool, workers
@@ -40,9 +40,10 @@ def test_twelve_gpus_are_split_so_that_both_roles_serve() -> None:
 @pytest.mark.parametrize("wanted", [(9, 7), (12, 12), (6, 11)])
 def test_no_pair_of_the_budget_is_better(rate_s: float, wanted: tuple[int, int]) -> None:
     typical = TypicalWorker(COSTS, 2048, 4000, 16)
-    arrivals = poisson(rate_s, 70.0, num_output=200)
-    prefill = PrefillReplay.of(arrivals, typical, 1.0)
-    decode = DecodeReplay.of(arrivals, [0.2] * len(arrivals), typical, OBJECTIVES)
+    arrivals = poisson(rate_s, 45.0, num_output=200)
+    takes_s = computing_s(arrivals, typical)
+    prefill = PrefillReplay.of(arrivals, takes_s, 1.0)
+    decode = DecodeReplay.of(arrivals, takes_s, typical, OBJECTIVES)
     pairs = Pairs(wanted, (1, 1), (1, 1), 12)
     joint = [
         prefill.share(number) * decode.share(pairs.num_decode(number))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.autoscaler.planning.line import Line, workers_to_clear
 from services.autoscaler.planning.policy import HOLD_S, decide
 from services.autoscaler.planning.pool import NO_PLACE_S
 from services.autoscaler.view import (
@@ -54,12 +55,33 @@ def test_a_line_that_is_gone_before_a_worker_starts_orders_none() -> None:
 
 def test_workers_that_come_are_not_ordered_twice() -> None:
     waiting = Waiting(400, 2_000_000)
-    first = prefill_of(cell(arrivals=CALM, waiting=waiting)).replicas
+    one = pool(workers("p", 1), most=1000)
+    first = prefill_of(cell(one, arrivals=CALM, waiting=waiting)).replicas
+    assert 100 < first < 200
     for age_s in (0.0, 30.0, 59.0):
         coming = [PodView("p-0", True, 500.0)]
         coming += [PodView(f"p-{i}", False, age_s) for i in range(1, first)]
-        prefill = pool(workers("p", 1), coming, replicas=first)
+        prefill = pool(workers("p", 1), coming, replicas=first, most=1000)
         assert prefill_of(cell(prefill, arrivals=CALM, waiting=waiting)).replicas == first
+
+
+@pytest.mark.parametrize(
+    ("work_s", "comes", "num_ready", "coming_s", "expected"),
+    [
+        (2.0, 0.0, 2, [], 0),  # a wait of 1 s is promised
+        (61.0, 0.0, 1, [], 0),  # done when another would come
+        (100.0, 0.0, 1, [], 40),
+        (100.0, 0.5, 1, [], 70.5),
+        (100.0, 0.0, 1, [20.0], 0),  # the one that comes works 40 s by then
+        (100.0, 0.0, 1, [50.0], 30),
+        (5.0, 0.0, 0, [], 5),
+    ],
+)
+def test_a_line_asks_for_what_clears_it_after_a_start(
+    work_s: float, comes: float, num_ready: int, coming_s: list[float], expected: float
+) -> None:
+    line = Line(work_s, comes)
+    assert workers_to_clear(line, num_ready, coming_s, 60.0, 1.0) == pytest.approx(expected)
 
 
 def _decode_bound(**sealed: object) -> View:
@@ -198,7 +220,9 @@ def test_a_line_ends_a_drain_before_a_worker_is_ordered() -> None:
     assert not decision.roles["prefill"].drain
 
 
-@pytest.mark.parametrize("cause", ["too soon", "a pod starts", "the other role drains"])
+@pytest.mark.parametrize(
+    "cause", ["too soon", "a pod starts", "one is not registered", "the other role drains"]
+)
 def test_no_worker_drains(cause: str) -> None:
     three, memory, decode = workers("p", 3), IDLE, pool(workers("d", 1))
     prefill = pool(three, pods(three))
@@ -207,10 +231,22 @@ def test_no_worker_drains(cause: str) -> None:
         memory = Memory({"prefill": RoleMemory(NOW_S - HOLD_S + 1, 1, need=1)})
     elif cause == "a pod starts":
         prefill = replace(prefill, replicas=4, pods=(*prefill.pods, PodView("new", False, 1.0)))
+    elif cause == "one is not registered":
+        prefill = pool(three, replicas=4)
     else:
         decode = pool([worker("d-0"), worker("d-1", is_draining=True, num_attempts=1)])
         memory = Memory({**IDLE.roles, "decode": RoleMemory(0.0, 1, victim="d-1.0", need=1)})
     assert not prefill_of(cell(prefill, decode, CALM), memory).drain
+
+
+def test_of_two_idle_roles_one_drains_at_a_time() -> None:
+    idle = Memory({"prefill": IDLE.roles["prefill"], "decode": IDLE.roles["prefill"]})
+    view = cell(pool(workers("p", 3)), pool(workers("d", 3)), CALM)
+    decision, memory = decide(view, idle)
+    assert [len(item.drain) for item in decision.roles.values()] == [1, 0]
+    gone = {**view.roles, "prefill": pool([worker("p-9")])}
+    decision, _ = decide(replace(view, roles=gone), memory)
+    assert [len(item.drain) for item in decision.roles.values()] == [0, 1]
 
 
 def test_a_need_that_peaked_meanwhile_holds_the_next_worker_back() -> None:

@@ -68,7 +68,7 @@ def _pools(draw: st.DrawFn) -> RoleView:
     return RoleView(
         replicas=draw(st.integers(0, 12)),
         least=least,
-        most=draw(st.integers(max(1, least), 10)),
+        most=draw(st.integers(least, 10)),
         workers=draw(_some(WORKERS, 4)),  # type: ignore[arg-type]
         pods=draw(_some(PODS, 4)),  # type: ignore[arg-type]
         num_gpus=draw(SMALL),

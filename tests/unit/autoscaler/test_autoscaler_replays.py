@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.autoscaler.planning.decode_replay import DecodeReplay, DecodeSequence
-from services.autoscaler.planning.need import LOOK_BELOW, smallest_need
+from services.autoscaler.planning.need import Need, sentence, smallest_need
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Objectives
@@ -34,7 +34,8 @@ def test_a_prompt_costs_its_steps_its_tokens_and_all_pairs_of_its_chunks() -> No
         chunk = range(start, min(10, start + 4))
         pairs += sum(position + 1 for position in chunk)
         steps, start = steps + 1, start + 4
-    assert computing_s(arrival, costs, 4) == pytest.approx(steps + 0.7 + 0.01 * pairs)
+    typical = TypicalWorker(costs, 4, 4000, 16)
+    assert computing_s([arrival], typical) == [pytest.approx(steps + 0.7 + 0.01 * pairs)]
 
 
 @given(prompts=PROMPTS, num_workers=st.integers(1, 6), wait_s=st.floats(0, 3))
@@ -152,11 +153,23 @@ def test_the_smallest_number_is_found_wherever_the_search_begins(
 
 
 @pytest.mark.parametrize("guess", [40, 41])
-def test_a_need_that_hardly_changed_takes_two_replays(guess: int) -> None:
+def test_a_need_that_hardly_changed_takes_few_replays(guess: int) -> None:
     replay = Steps(40)
     smallest_need(replay, 0.99, 1, 300, guess)
     assert replay.num_asked <= 3
-    assert LOOK_BELOW < 0.5
+
+
+def test_a_need_explains_itself_with_both_shares() -> None:
+    promise = "of the last 15 minutes' 812 prompts would have waited at most 1 s"
+    assert sentence(Need(4, 0.994, 0.961), "prefill", 0.99, promise) == (
+        f"with 3 prefill workers 96.1 % {promise}, with 4 99.4 %"
+    )
+    assert sentence(Need(4, 0.994, 0.5), "prefill", 0.99, promise).startswith(
+        "with 3 prefill workers fewer than 94.0 %"
+    )
+    assert sentence(Need(1, 1.0, None), "prefill", 0.99, promise).startswith(
+        "with 1 prefill worker 100.0 %"
+    )
 
 
 def test_a_cold_workers_costs_do_not_count_beside_a_warm_ones() -> None:

@@ -13,10 +13,10 @@ import pytest
 from services.autoscaler.planning.pool import NO_PLACE_S
 from services.autoscaler.planning.prefill_replay import computing_s
 from services.autoscaler.view import Arrival
-from tests.support.cell_views import COSTS, poisson
-from tests.support.simulated_cell import SimulatedCell, quick_reversals
+from tests.support.cell_views import poisson
+from tests.support.simulated_cell import TYPICAL, SimulatedCell, quick_reversals
 
-PROMPT_S = computing_s(Arrival(0.0, 2000), COSTS, 2048)
+PROMPT_S = computing_s([Arrival(0.0, 2000)], TYPICAL)[0]
 LENGTH_S = 4500.0
 """a quarter of an hour until the window is full, and an hour"""
 
@@ -26,7 +26,7 @@ def _reversals(orders: list[tuple[float, int]], first: int) -> int:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("load", [0.5, 0.6, 0.7])
+@pytest.mark.parametrize("load", [0.4, 0.55, 0.7])
 def test_no_worker_goes_and_comes_back_at_a_constant_load(load: float, num_workers: int) -> None:
     arrivals = poisson(load / PROMPT_S, LENGTH_S, until_s=LENGTH_S, swing=0.1)
     cell = SimulatedCell(arrivals, num_workers)
