@@ -25,8 +25,8 @@ MODES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_run(actions.add_parser("run", help="run it until SIGTERM", allow_abbrev=False))
-    explain = actions.add_parser("explain", help="print the last decision", allow_abbrev=False)
+    _add_run(actions.add_parser("run", help="run it until SIGTERM"))
+    explain = actions.add_parser("explain", help="print the last decision")
     explain.add_argument("--url", default=DEFAULT_URL, metavar="U", help=f"default {DEFAULT_URL}")
     explain.add_argument("--json", action="store_true", help="print its answer as it is")
 

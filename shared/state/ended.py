@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shared.codec import Codec
 from shared.errors import ProtocolError
 from shared.state.keys import Keys
-from shared.state.records import AdmittedRequest, FinalState, Outcome, RequestState
+from shared.state.records import AdmittedRequest, FinalState, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient, Script
 from shared.state.reply import as_bytes, as_int, as_list, as_text
 
@@ -68,9 +68,10 @@ class EndedRequests:
         self._keys = keys
 
     async def after(self, pool: str, place: str = BEGINNING) -> tuple[EndedAt, ...]:
-        """Those behind `place`, at most MAX_READ of them, oldest first. What cannot be read is
-        left out. StateUnavailableError."""
-        answer = await self._client.run(READ, [self._keys.ended(pool)], [f"({place}", MAX_READ])
+        """Those of the pool of that name behind `place`, at most MAX_READ of them, oldest first.
+        What cannot be read is left out. StateUnavailableError."""
+        key = self._keys.ended(pool_id(pool))
+        answer = await self._client.run(READ, [key], [f"({place}", MAX_READ])
         now_ms, entries = as_list(answer)
         found = []
         for entry in entries if isinstance(entries, list) else []:

@@ -81,8 +81,8 @@ class Keys:
     def drains(self, pool: str) -> str:
         return self._key("workers-drains", pool)
 
-    def ended(self, pool: str) -> str:
-        return self._key("ended", pool)
+    def ended(self, pool_id: str) -> str:
+        return self._key("ended", pool_id)
 
     def kv(self, incarnation: str) -> tuple[str, str]:
         """Event stream and held set."""

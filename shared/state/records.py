@@ -13,10 +13,18 @@ request here, of one choice or of many: quotas count it once.
 ABANDONED is provisional: the owner may have been paused, not dead. The other three are final.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
+
+POOL_ID_BYTES = 6
+
+
+def pool_id(pool: str) -> str:
+    """Short name of a pool for records: a value over 64 bytes would quadruple their size."""
+    return hashlib.blake2b(pool.encode(), digest_size=POOL_ID_BYTES).hexdigest()
 
 
 class RequestState(StrEnum):
@@ -39,6 +47,7 @@ class AdmittedRequest:
     """incarnation of the gateway that owns it"""
     tenant: str
     pool: str
+    """its `pool_id`"""
     num_prompt_tokens: int
     """of all its prompts, each counted once"""
     received_ns: int

@@ -1,13 +1,10 @@
 """The identity of this gateway and what it serves, as `status` shows it."""
 
-import hashlib
 from dataclasses import dataclass
 
 from services.gateway.owner.links.served_pool import ServedPool
 from shared.kv.block_hash import BlockHashing
 from shared.settings.groups import Topology
-
-POOL_ID_BYTES = 6
 
 
 @dataclass(frozen=True)
@@ -31,11 +28,6 @@ class GatewayIdentity:
     """of the listener that only probes, scrapers and operators use"""
     vocab_size: int = 2**31
     """a worker's token ids are below this"""
-
-    @property
-    def pool_id(self) -> str:
-        """Short name of the pool for records: a value over 64 bytes would quadruple their size."""
-        return hashlib.blake2b(self.pool.encode(), digest_size=POOL_ID_BYTES).hexdigest()
 
     @property
     def pool(self) -> str:

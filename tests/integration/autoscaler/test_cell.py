@@ -15,7 +15,7 @@ from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
 from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
-from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -62,7 +62,7 @@ def cell_of(client: RedisClient, clock: ManualClock, pool: str = "") -> Cell:
 
 async def end(client: RedisClient, rid: str, age_s: float, num_prompt_tokens: int) -> None:
     received_ns = time.time_ns() - round(age_s * 1e9)
-    request = AdmittedRequest(rid, "g.1", "acme", "pool", num_prompt_tokens, received_ns)
+    request = AdmittedRequest(rid, "g.1", "acme", pool_id("pool"), num_prompt_tokens, received_ns)
     outcome = Outcome(RequestState.DONE, "stop", 7, 64)
     await RedisRequestRecords(client, Keys()).finish(request, outcome)
 

@@ -16,7 +16,7 @@ from services.autoscaler.plan import Plan, plan_of
 from services.autoscaler.planning import policy
 from shared.state.embedded import EmbeddedRedis
 from shared.state.keys import Keys
-from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -111,7 +111,7 @@ async def load(redis: RedisClient, num_requests: int) -> None:
     for number in range(num_requests):
         received_ns = time.time_ns() - round(1e9 * number / num_requests)
         rid = f"r{received_ns}-{number}"
-        request = AdmittedRequest(rid, "g.1", "acme", POOL, 1000, received_ns)
+        request = AdmittedRequest(rid, "g.1", "acme", pool_id(POOL), 1000, received_ns)
         await records.finish(request, Outcome(RequestState.DONE, "stop", 4, 0))
 
 

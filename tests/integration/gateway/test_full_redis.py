@@ -20,7 +20,7 @@ from shared.kv.block_hash import BlockHashing
 from shared.process import new_incarnation
 from shared.state.embedded import EmbeddedRedis, find_server
 from shared.state.keys import ENDED_TTL_S, Keys
-from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.reply import as_int, as_list, as_text
@@ -91,7 +91,7 @@ async def test_an_ended_request_leaves_little_and_not_for_long(redis_url: str) -
         fresh_id(),
         identity.gateway_incarnation,
         "default",
-        identity.pool_id,
+        pool_id(identity.pool),
         131_072,
         1_763_870_000_000_000_000,
     )

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from shared.state.ended import MAX_READ, Ended
-from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from tests.integration.redis_state.backends import RedisBackend
 
 pytestmark = pytest.mark.anyio
 
-REQUEST = AdmittedRequest("r1", "g.1", "acme", "pool", 100, 0)
+REQUEST = AdmittedRequest("r1", "g.1", "acme", pool_id("pool"), 100, 0)
 DONE = Outcome(RequestState.DONE, "stop", 7, 64, 2)
 
 
@@ -53,7 +53,7 @@ async def test_a_reader_goes_on_where_it_was(redis_backend: RedisBackend) -> Non
 
 
 async def test_what_cannot_be_read_is_left_out(redis_backend: RedisBackend) -> None:
-    client, key = redis_backend.client, redis_backend.keys.ended("pool")
+    client, key = redis_backend.client, redis_backend.keys.ended(pool_id("pool"))
     await client.command("XADD", key, "*", "e", b"\xc1")
     await redis_backend.records.finish(received("r1", 0), DONE)
     assert len(await redis_backend.ended.after("pool")) == 1

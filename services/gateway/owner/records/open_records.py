@@ -14,7 +14,7 @@ from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.records.record_writer import FINISH_WAIT_S, RecordWriter
-from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
+from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState, pool_id
 
 _WORST_FIRST = (RequestState.FAILED, RequestState.CANCELLED, RequestState.DONE)
 _NEVER_SUBMITTED = Outcome(RequestState.CANCELLED, "", 0, 0, 0)
@@ -161,7 +161,7 @@ class OpenRecords:
             rid=request.http_rid,
             gateway_incarnation=self._identity.gateway_incarnation,
             tenant=request.tenant,
-            pool=self._identity.pool_id,
+            pool=pool_id(self._identity.pool),
             num_prompt_tokens=group.num_prompt_tokens if group else len(request.prompt_ids),
             received_ns=request.received_ns,
         )
