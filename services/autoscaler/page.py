@@ -67,7 +67,9 @@ class PageServer:
     """Answers until it is closed; signals are somebody else's."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        config = uvicorn.Config(app, host, port, log_config=None, access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            app, log_config=None, log_level="warning", access_log=False, lifespan="off"
+        )
         self._server = _Quiet(config)
         self._address = host, port
         self._serving: asyncio.Task[None] | None = None

@@ -29,7 +29,7 @@ COMMANDS = {
     "autoscaler": "scale a cell's pools, or say why not",
     "demo": "start everything, ask one question, show its trace, stop",
 }
-RARE = frozenset({"demo"})
+RARE = frozenset({"autoscaler", "demo"})
 """commands that the overview lists under a heading of their own"""
 FOLDERS = {
     "bench": "services.cli.bench.command",

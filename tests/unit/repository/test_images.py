@@ -23,6 +23,8 @@ from shared.settings.load import load_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "docker"
+EXTRAS = ("gateway", "autoscaler")
+"""of the autoscaler's image"""
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CELL_SECRET = "/cell/secret"  # noqa: S105 a path
@@ -67,6 +69,24 @@ def make_secret(cell: Path) -> str:
     return (cell / "secret").read_text(encoding="utf-8")
 
 
+def extras_in(path: Path) -> list[str]:
+    """What an image is built with, unless it is told otherwise."""
+    text = path.read_text(encoding="utf-8")
+    (installed,) = re.findall(r"""['"]\.\[([\w,${}]+)\]['"]""", text)
+    named = re.fullmatch(r"\$\{(\w+)\}", installed)
+    if named:
+        (installed,) = re.findall(rf"^ARG {named[1]}=(\S+)$", text, re.MULTILINE)
+    return installed.split(",")
+
+
+def test_the_autoscaler_s_image_has_what_it_needs_and_the_control_image_has_no_client() -> None:
+    assert extras_in(DOCKER / "control.Dockerfile") == ["gateway"]
+    assert "EXTRAS=gateway,autoscaler" in (DOCKER / "README.md").read_text(encoding="utf-8")
+    gateway, autoscaler = (PROJECT["optional-dependencies"][name] for name in EXTRAS)
+    assert not any(name.startswith("kubernetes") for name in gateway)
+    assert any(name.startswith("kubernetes") for name in autoscaler)
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_a_dockerfile_copies_what_exists_and_installs_known_extras(path: Path) -> None:
     steps = instructions(path)
@@ -74,9 +94,7 @@ def test_a_dockerfile_copies_what_exists_and_installs_known_extras(path: Path) -
         if instruction == "COPY" and "--from" not in rest:
             *sources, _ = rest.split()
             assert all((ROOT / source).exists() for source in sources), rest
-    installed = re.findall(r"'\.\[([\w,]+)\]'", " ".join(rest for _, rest in steps))
-    assert len(installed) == 1
-    assert set(installed[0].split(",")) <= set(PROJECT["optional-dependencies"])
+    assert set(extras_in(path)) <= set(PROJECT["optional-dependencies"])
     copied = [rest.split()[0] for name, rest in steps if name == "COPY"]
     assert {"services", "shared", "kernels"} <= set(copied)
 
@@ -108,10 +126,8 @@ def test_a_change_of_a_source_installs_no_dependency_again(path: Path) -> None:
 
 
 def test_the_control_image_has_no_torch() -> None:
-    text = (DOCKER / "control.Dockerfile").read_text(encoding="utf-8")
-    extras = re.findall(r"'\.\[([\w,]+)\]'", text)[0].split(",")
     wanted = [*PROJECT["dependencies"]]
-    for extra in extras:
+    for extra in (*extras_in(DOCKER / "control.Dockerfile"), *EXTRAS):
         wanted += PROJECT["optional-dependencies"][extra]
     assert not [name for name in wanted if re.match(r"torch|triton|transformers", name)]
 

@@ -142,7 +142,7 @@ def test_hand_overs_take_what_was_measured() -> None:
         assert num_bytes / hand_over_s(num_bytes, way) == pytest.approx(rate * 1e9)
     assert "| 7.7 GB/s | 2.7 GB/s |" in text
     assert "| 34 GB/s | 3.1 GB/s |" in text
-    assert "1.07 GB verified 2.0 ms after token 1" in text
+    assert "1.07 GB is verified 0.5 ms after token 1" in text
 
 
 def test_no_hand_over_is_timed_where_none_was_measured() -> None:
