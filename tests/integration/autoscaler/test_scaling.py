@@ -28,7 +28,7 @@ from tests.support.fakes.kube_api import (
     write_kubeconfig,
 )
 from tests.support.fakes.scaled_pods import POOL, RELEASE, ScaledPods
-from tests.unit.autoscaler.test_plan import options
+from tests.unit.autoscaler.test_autoscaler_plan import options
 
 pytestmark = pytest.mark.anyio
 

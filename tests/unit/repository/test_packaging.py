@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from importlib.metadata import distribution, entry_points, packages_distributions
 from itertools import chain
 from typing import Any
@@ -69,3 +70,9 @@ def test_transformers_is_a_test_dependency_only() -> None:
     extras = project()["optional-dependencies"]
     users = [name for name, items in extras.items() if "transformers" in map(canonical, items)]
     assert users == ["test"]
+
+
+def test_each_test_module_has_a_name_of_its_own() -> None:
+    """pytest takes two of one name for the same module, and runs neither."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
