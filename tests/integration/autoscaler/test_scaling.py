@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 PREFILL, DECODE = "rel-baton-prefill", "rel-baton-decode"
 LOOK_S, HOLD_S, EVERY_S = 3.0, 0.5, 0.1
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ async def redis(server: EmbeddedRedis) -> AsyncIterator[RedisClient]:
 
 @pytest.fixture
 async def pods(api: FakeKubeApi, redis: RedisClient) -> AsyncIterator[ScaledPods]:
-    registry = RedisWorkerRegistry(redis, Keys(), ttl_s=0.5)
+    registry = RedisWorkerRegistry(redis, Keys(), ttl_s=2.0)
     pods = ScaledPods(api, registry, {"prefill": PREFILL, "decode": DECODE})
     running = asyncio.create_task(pods.run())
     yield pods

@@ -72,6 +72,7 @@ def make_secret(cell: Path) -> str:
 def extras_in(path: Path) -> list[str]:
     """What an image is built with, unless it is told otherwise."""
     text = path.read_text(encoding="utf-8")
+    installed: str
     (installed,) = re.findall(r"""['"]\.\[([\w,${}]+)\]['"]""", text)
     named = re.fullmatch(r"\$\{(\w+)\}", installed)
     if named:
