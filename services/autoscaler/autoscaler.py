@@ -39,6 +39,15 @@ class Told:
     acts: bool
     """whether this process may act; else another leads, or it only advises"""
 
+    @property
+    def wanted(self) -> dict[Role, int]:
+        """Replicas by role. Where another scaler acts on it, nobody drains first: a worker that is
+        to go is not wanted any more."""
+        return {
+            role: of_role.replicas - (0 if self.acts else len(of_role.drain))
+            for role, of_role in self.decision.roles.items()
+        }
+
 
 class Autoscaler:
     """`turn` and `renew_drains` are called again and again, by two loops."""

@@ -3,13 +3,15 @@
 from typing import Any
 
 from services.autoscaler.autoscaler import Told
-from services.autoscaler.view import Role, RoleDecision, RoleView
+from services.autoscaler.view import RoleDecision, RoleView
+
+UNDECIDED = "nothing is decided yet"
 
 
 def explanation(told: Told | None, mode: str) -> dict[str, Any]:
     """A JSON object; `roles` is empty until something was decided."""
     if told is None:
-        return {"mode": mode, "acts": False, "holds": "nothing is decided yet", "roles": {}}
+        return {"mode": mode, "acts": False, "holds": UNDECIDED, "roles": {}}
     view, decision = told.view, told.decision
     return {
         "mode": mode,
@@ -20,25 +22,15 @@ def explanation(told: Told | None, mode: str) -> dict[str, Any]:
         "waiting": {"requests": view.waiting.num_requests, "tokens": view.waiting.num_tokens},
         "arrivals": {"requests": len(view.arrivals), "seconds": view.look_s},
         "roles": {
-            role: _role(view.roles[role], of_role) for role, of_role in decision.roles.items()
+            role: _role(view.roles[role], of_role, told.wanted[role])
+            for role, of_role in decision.roles.items()
         },
     }
 
 
-def wanted(told: Told | None) -> dict[Role, int] | None:
-    """Replicas by role; None before the first decision. Where another scaler acts on it, nobody
-    drains first: a worker that is to go is not wanted any more."""
-    if told is None:
-        return None
+def _role(view: RoleView, decision: RoleDecision, wanted: int) -> dict[str, Any]:
     return {
-        role: of_role.replicas - (0 if told.acts else len(of_role.drain))
-        for role, of_role in told.decision.roles.items()
-    }
-
-
-def _role(view: RoleView, decision: RoleDecision) -> dict[str, Any]:
-    return {
-        "wanted": decision.replicas,
+        "wanted": wanted,
         "replicas": view.replicas,
         "least": view.least,
         "most": view.most,

@@ -31,7 +31,7 @@ def _of_decision(told: Told) -> Iterable[Metric]:
     ordered = GaugeMetricFamily("baton_autoscaler_replicas", "workers ordered", labels=["role"])
     draining = GaugeMetricFamily("baton_autoscaler_draining", "workers that drain", labels=["role"])
     for role, of_role in told.decision.roles.items():
-        wanted.add_metric([role], of_role.replicas)
+        wanted.add_metric([role], told.wanted[role])
         ordered.add_metric([role], told.view.roles[role].replicas)
         draining.add_metric([role], len(of_role.drain))
     yield from (wanted, ordered, draining)

@@ -18,11 +18,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.autoscaler.autoscaler import Autoscaler
-from services.autoscaler.explanation import explanation, wanted
+from services.autoscaler.explanation import UNDECIDED, explanation
 from services.autoscaler.metrics import AutoscalerCollector
 from shared.loops import Loops
-
-UNDECIDED = "nothing is decided yet"
 
 
 def make_page(autoscaler: Autoscaler, loops: Loops, mode: str) -> FastAPI:
@@ -47,10 +45,9 @@ def make_page(autoscaler: Autoscaler, loops: Loops, mode: str) -> FastAPI:
 
     @app.get("/wanted")
     def replicas() -> Response:
-        found = wanted(autoscaler.told)
-        if found is None:
+        if autoscaler.told is None:
             return JSONResponse({"error": UNDECIDED}, 503)
-        return JSONResponse(found)
+        return JSONResponse(autoscaler.told.wanted)
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -244,4 +244,9 @@ async def test_advice_wants_one_fewer_at_once_where_another_scaler_acts(
 
     async with running(redis, replace(plan, mode="advise")) as url:
         await comes(wants_fewer, "it wants both")
+        async with httpx.AsyncClient() as client:
+            told = (await client.get(f"{url}/explain")).json()
+            metrics = (await client.get(f"{url}/metrics")).text
+    assert told["roles"]["prefill"]["wanted"] == 1, "all of its words say the same"
+    assert 'baton_autoscaler_wanted{role="prefill"} 1.0' in metrics
     assert api.replicas[PREFILL] == 2
