@@ -1,17 +1,17 @@
 """What Redis says of one pool: its workers, what came, and what waits.
 
-One look is three round trips. Whatever cannot be read raises StateUnavailableError: half a picture
-would be taken for a whole one.
+One look is three round trips, and one more where the pool is not named. Whatever cannot be read
+raises StateUnavailableError: half a picture would be taken for a whole one.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from services.autoscaler.view import ROLES, Arrival, Role, Waiting, WorkerView
+from services.autoscaler.view import ROLES, Arrival, Role, WorkerView
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.protocol import Load
+from shared.queue.backlog import Waiting
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.ended import BEGINNING, MAX_READ, EndedRequests
 from shared.state.registry import WorkerEntry, WorkerRegistry
@@ -51,8 +51,7 @@ class Cell:
         self._look_s = look_s
         self._given_pool = self.pool = pool
         self._place = BEGINNING
-        self._arrivals: deque[Arrival] = deque()
-        """in the order of their ends"""
+        self._arrivals: list[Arrival] = []
         self._first_seen_s: dict[str, float] = {}
         """by incarnation"""
 
@@ -62,9 +61,10 @@ class Cell:
         self._backlog.serve(pool)
         entries = await self._registry.list(pool)
         await self._read_ended(pool)
-        waiting = Waiting(await self._backlog.length(), await self._backlog.num_tokens())
+        waiting = await self._backlog.waiting()
         now_s = self._clock.monotonic_s()
-        self._forget_arrivals(now_s)
+        recent = [item for item in self._arrivals if item.at_s >= now_s - self._look_s]
+        self._arrivals = sorted(recent, key=_moment)
         self._first_seen_s = {
             entry.incarnation: self._first_seen_s.get(entry.incarnation, now_s) for entry in entries
         }
@@ -72,7 +72,7 @@ class Cell:
             role: tuple(self._worker(entry, now_s) for entry in entries if entry.role == role)
             for role in ROLES
         }
-        return CellView(workers, tuple(sorted(self._arrivals, key=_moment)), waiting)
+        return CellView(workers, tuple(self._arrivals), waiting)
 
     async def _only_pool(self) -> str:
         pools = sorted(await self._registry.pools())
@@ -82,6 +82,7 @@ class Cell:
         return pools[0]
 
     async def _read_ended(self, pool: str) -> None:
+        """Those whose end was not read yet."""
         while found := await self._ended.after(pool, self._place):
             now_s = self._clock.monotonic_s()
             for place, ago_s, request in found:
@@ -94,13 +95,8 @@ class Cell:
                         num_output_tokens=request.num_output_tokens,
                     )
                 )
-            self._forget_arrivals(now_s)
             if len(found) < MAX_READ:
                 return
-
-    def _forget_arrivals(self, now_s: float) -> None:
-        oldest_s = now_s - self._look_s
-        self._arrivals = deque(item for item in self._arrivals if item.at_s >= oldest_s)
 
     def _worker(self, entry: WorkerEntry, now_s: float) -> WorkerView:
         load = entry.load or _UNKNOWN

@@ -65,11 +65,13 @@ class Process:
         backlog = RedisBacklog(redis, keys, plan.pool, max_length=1)
         self._plan = plan
         self._drains = Drains(registry)
-        self._seat = Seat(plan.place, clock) if plan.place.deployments else None
+        seat = Seat(plan.place, clock) if plan.place.deployments else None
+        self._leader = seat if plan.mode == "builtin" else None
+        """None: this process only advises"""
         self._autoscaler = Autoscaler(
             Cell(registry, ended, backlog, clock, plan.view.look_s, plan.pool),
             self._drains,
-            self._seat.cluster if self._seat else None,
+            seat.cluster if seat else None,
             plan.view,
             clock,
             self._leads,
@@ -82,9 +84,9 @@ class Process:
         """Returns the port that it answers on; OSError when that is taken."""
         port = self._server.start()
         self._loops.start("decide", self._autoscaler.turn, self._plan.every_s)
-        if self._seat is not None and self._plan.mode == "builtin":
+        if self._leader is not None:
             self._loops.start("drains", self._autoscaler.renew_drains, RENEW_S)
-            self._loops.start("lease", self._seat.look, RENEW_LEASE_S)
+            self._loops.start("lease", self._leader.look, RENEW_LEASE_S)
         return port
 
     async def close(self) -> None:
@@ -94,8 +96,8 @@ class Process:
         with contextlib.suppress(BatonError):  # then both end by themselves
             if self._leads():
                 await self._drains.end()
-            if self._seat is not None and self._plan.mode == "builtin":
-                await self._seat.release()
+            if self._leader is not None:
+                await self._leader.release()
 
     def _leads(self) -> bool:
-        return self._plan.mode == "builtin" and self._seat is not None and self._seat.leads()
+        return self._leader is not None and self._leader.leads()

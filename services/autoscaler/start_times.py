@@ -1,6 +1,7 @@
 """How long a worker takes from the order of its pod to its registration."""
 
 from collections import deque
+from collections.abc import Mapping, Set
 
 DEFAULT_S = 60.0
 """until a start was seen"""
@@ -14,21 +15,15 @@ class StartTimes:
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=NUM_KEPT)
-        self._starting: dict[str, float] = {}
-        """age of pods that have no worker yet, by name, as of the last look"""
+        self._starting: set[str] = set()
+        """pods that had no worker at the last look"""
 
-    def see(self, pod_ages_s: dict[str, float], worker_names: set[str]) -> None:
+    def see(self, pod_ages_s: Mapping[str, float], worker_names: Set[str]) -> None:
         """`pod_ages_s`: of all pods there are, by name. A pod that had its worker when it was first
-        seen tells nothing."""
-        for name in list(self._starting):
-            if name in worker_names:
-                self._seconds.append(pod_ages_s.get(name, self._starting[name]))
-                del self._starting[name]
-            elif name not in pod_ages_s:
-                del self._starting[name]
-        for name, age_s in pod_ages_s.items():
-            if name not in worker_names:
-                self._starting[name] = age_s
+        seen tells nothing, and so does one that is gone."""
+        started = self._starting & worker_names & pod_ages_s.keys()
+        self._seconds.extend(pod_ages_s[name] for name in sorted(started))
+        self._starting = pod_ages_s.keys() - worker_names
 
     @property
     def seconds(self) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.protocol import NO_COSTS, StepCosts
+from shared.queue.backlog import Waiting
 
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, Role] = ("prefill", "decode")
@@ -35,15 +36,6 @@ class Arrival:
     num_cached_tokens: int = 0
     """of its prompt, that nobody had to compute"""
     num_output_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Requests that no worker has taken yet."""
-
-    num_requests: int = 0
-    num_tokens: int = 0
-    """of their prompts"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class View:
     roles: Mapping[Role, RoleView]
     arrivals: tuple[Arrival, ...] = ()
     """of the last `look_s` seconds, oldest first"""
-    waiting: Waiting = Waiting()
+    waiting: Waiting = field(default_factory=Waiting)
     objectives: Objectives = Objectives()
     look_s: float = 900.0
     """how far back arrivals are known"""

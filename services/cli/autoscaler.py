@@ -4,11 +4,11 @@ import argparse
 import importlib
 import json
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from services.cli.amount import above_zero
 from services.cli.flags import add_settings, given_settings
 from services.cli.terminal import terminal_width, wrapped
 from shared.errors import NoGatewayError
@@ -37,8 +37,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, default="advise", help=f"{modes}; advise")
     parser.add_argument("--pool", default="", help="default: the only one that has workers")
     slo = parser.add_argument_group("what users are promised")
-    slo.add_argument("--slo-ttft-ms", type=_positive, default=1000.0, metavar="N")
-    slo.add_argument("--slo-gap-ms", type=_positive, default=50.0, metavar="N")
+    slo.add_argument("--slo-ttft-ms", type=above_zero, default=1000.0, metavar="N")
+    slo.add_argument("--slo-gap-ms", type=above_zero, default=50.0, metavar="N")
     slo.add_argument("--slo-target", type=_share, default=0.99, metavar="SHARE")
     limits = parser.add_argument_group("limits")
     for role in ("prefill", "decode"):
@@ -53,7 +53,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--release", default="", help="of the chart")
     cluster.add_argument("--namespace", default="", help="default: that of its own pod")
     cluster.add_argument("--kubeconfig", default="", metavar="FILE")
-    parser.add_argument("--every-s", type=_positive, default=15.0, metavar="S")
+    parser.add_argument("--every-s", type=above_zero, default=15.0, metavar="S")
     parser.add_argument("--host", default="127.0.0.1", help="its page listens there")
     parser.add_argument("--port", type=_whole, default=8080)
 
@@ -101,22 +101,14 @@ def rendered(answer: Mapping[str, Any], width: int | None = None) -> str:
     return "".join(wrapped(line, width) + "\n" for line in lines)
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError
-    return number
-
-
 def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise ValueError
-    return number
+    share = above_zero(text)
+    if share > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is above 1")
+    return share
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)

@@ -77,7 +77,7 @@ class MoverClient:
         """Read what follows the last block of a mapped pool. CorruptPieceError if it could not be
         done."""
         done = await self._ask(Probe(next(self._numbers), source))
-        (digest,) = _digests(done, GroupRange(0, 1))[0].tolist()
+        (digest,) = _digests(done, 1)[0].tolist()
         return Probed(digest, done.num_bytes, done.seconds)
 
     async def fetch(
@@ -94,7 +94,7 @@ class MoverClient:
         for some in _turns(len(blocks), groups):
             sources, ours = pack_ids(source_blocks[some]), pack_ids(blocks[some])
             fetch = Fetch(next(self._numbers), attempt, source, sources, ours, *groups)
-            found.append(_digests(await self._ask(fetch), groups))
+            found.append(_digests(await self._ask(fetch), len(blocks[some])))
         return np.concatenate(found)
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
@@ -103,7 +103,7 @@ class MoverClient:
         found = []
         for some in _turns(len(blocks), groups):
             digest = Digest(next(self._numbers), pack_ids(blocks[some]), *groups, step)
-            found.append(_rows(await self._ask(digest), len(blocks[some])))
+            found.append(_digests(await self._ask(digest), len(blocks[some])))
             # The others are to be of the same groups, and the step has written them.
             groups, step = GroupRange(groups.first, found[0].shape[1]), None
         return np.concatenate(found)
@@ -128,7 +128,7 @@ class MoverClient:
         for some in _turns(len(blocks), groups):
             offset, ids = room.start + some.start * block_bytes, pack_ids(blocks[some])
             fill = Fill(next(self._numbers), attempt, ids, *groups, offset)
-            found.append(_digests(await self._ask(fill), groups))
+            found.append(_digests(await self._ask(fill), len(blocks[some])))
         return np.concatenate(found)
 
     def close(self) -> None:
@@ -198,12 +198,8 @@ def _turns(num_blocks: int, groups: GroupRange) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _digests(done: Done, groups: GroupRange) -> Words:
-    return _rows(done, len(done.digests) // (8 * groups.num))
-
-
-def _rows(done: Done, num_blocks: int) -> Words:
-    """The digests [blocks, groups] of this number of blocks."""
+def _digests(done: Done, num_blocks: int) -> Words:
+    """[blocks, groups]."""
     if done.problem:
         raise CorruptPieceError(done.problem)
     return unpack_words(done.digests, num_blocks)

@@ -74,6 +74,15 @@ class Placement:
     """their prompt tokens; divided by the pool's rate this is the wait"""
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Requests that no worker has taken yet."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+    """of their prompts"""
+
+
 class Backlog(Protocol):
     """One pool's queue. Each call is one atomic step and one round trip. Raises
     StateUnavailableError within a bounded time."""
@@ -103,5 +112,5 @@ class Backlog(Protocol):
     async def length(self) -> int:
         """Number of waiting requests."""
 
-    async def num_tokens(self) -> int:
-        """Their prompt tokens."""
+    async def waiting(self) -> Waiting:
+        """How many requests wait, with their prompt tokens."""

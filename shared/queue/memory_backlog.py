@@ -4,7 +4,14 @@ from bisect import insort
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
-from shared.queue.backlog import MAX_PASSES, WINDOW, BacklogEntry, Placement, PutStatus
+from shared.queue.backlog import (
+    MAX_PASSES,
+    WINDOW,
+    BacklogEntry,
+    Placement,
+    PutStatus,
+    Waiting,
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -77,8 +84,8 @@ class MemoryBacklog:
     async def length(self) -> int:
         return len(self._order)
 
-    async def num_tokens(self) -> int:
-        return sum(item.entry.num_tokens for item in self._order)
+    async def waiting(self) -> Waiting:
+        return Waiting(len(self._order), sum(item.entry.num_tokens for item in self._order))
 
     def _start_tag(self, entry: BacklogEntry) -> int:
         priority = entry.priority

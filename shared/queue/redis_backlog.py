@@ -4,7 +4,14 @@ from collections.abc import Collection
 
 import msgpack
 
-from shared.queue.backlog import MAX_PASSES, WINDOW, BacklogEntry, Placement, PutStatus
+from shared.queue.backlog import (
+    MAX_PASSES,
+    WINDOW,
+    BacklogEntry,
+    Placement,
+    PutStatus,
+    Waiting,
+)
 from shared.state.keys import LIVE_TTL_S, Keys
 from shared.state.kv_events import join_hashes, split_hashes
 from shared.state.redis_client import Argument, RedisClient, Script
@@ -70,6 +77,7 @@ class RedisBacklog:
     async def length(self) -> int:
         return as_int(await self._client.command("ZCARD", self._keys[0]))
 
-    async def num_tokens(self) -> int:
+    async def waiting(self) -> Waiting:
         members = as_list(await self._client.command("ZRANGE", self._keys[0], 0, -1))
-        return sum(int(as_text(member).split(":", 2)[1]) for member in members)
+        num_tokens = sum(int(as_text(member).split(":", 2)[1]) for member in members)
+        return Waiting(len(members), num_tokens)

@@ -3,8 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from services.autoscaler.view import Arrival, PodView, RoleView, View, Waiting, WorkerView
+from services.autoscaler.view import Arrival, PodView, RoleView, View, WorkerView
 from shared.protocol import StepCosts
+from shared.queue.backlog import Waiting
 
 NOW_S = 10_000.0
 NOBODY = Waiting()

@@ -19,9 +19,9 @@ from services.autoscaler.view import (
     PodView,
     RoleView,
     View,
-    Waiting,
     WorkerView,
 )
+from shared.queue.backlog import Waiting
 from tests.support.cell_views import COSTS
 
 TICK_S = 10.0

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from services.cli.amount import above_zero
 from services.cli.bench.measure.result_files import check_files
 from services.cli.byte_size import parse, shown
 from services.cli.capacity.advice import advise
@@ -64,11 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", type=_positive, default=0, metavar="N", help="also show prompts of N tokens"
     )
     parser.add_argument(
-        "--price", type=_amount, default=0.0, metavar="USD", help="of one GPU for an hour"
+        "--price", type=above_zero, default=0.0, metavar="USD", help="of one GPU for an hour"
     )
     parser.add_argument(
         "--tokens-per-s",
-        type=_amount,
+        type=above_zero,
         default=0.0,
         metavar="R",
         help="of the worker, as `baton bench serve` or `bench engine` measures it; for --price",
@@ -143,13 +144,3 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens")
     return int(text)
-
-
-def _amount(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above zero")
-    return number

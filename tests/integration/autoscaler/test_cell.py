@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from services.autoscaler.cell import Cell
-from services.autoscaler.view import Waiting
 from shared.errors import StateUnavailableError
 from shared.protocol import Load, StepCosts
-from shared.queue.backlog import BacklogEntry
+from shared.queue.backlog import BacklogEntry, Waiting
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
 from shared.state.ended import EndedRequests
@@ -19,29 +18,14 @@ from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.state.registry import WorkerEntry
+from tests.integration.redis_state.test_registry_contract import ENTRY
 from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 
 COSTS = StepCosts(5e-3, 2e-5, 3e-8, 2.5e-5, 2e-9)
 LOAD = Load(5, 15, 3, 2, 80, 10, 20, 50, unreserved_tokens={"p": 7, "q": 4}, step_costs=COSTS)
-PREFILL = WorkerEntry(
-    worker_id="p-0",
-    incarnation="p-0.aa",
-    role="prefill",
-    host="127.0.0.1",
-    port=4000,
-    pool="pool",
-    pid=17,
-    version="2026.11.0",
-    model="demo",
-    max_model_len=2048,
-    block_size=32,
-    load=LOAD,
-    num_attempts=4,
-    step_tokens=512,
-)
+PREFILL = replace(ENTRY, pool="pool", block_size=32, load=LOAD, num_attempts=4, step_tokens=512)
 OLD = replace(PREFILL, worker_id="d-0", incarnation="d-0.bb", role="decode", load=None)
 LOOK_S = 900.0
 

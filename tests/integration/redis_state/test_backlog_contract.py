@@ -13,6 +13,7 @@ from shared.queue.backlog import (
     BacklogEntry,
     Placement,
     PutStatus,
+    Waiting,
     heads_of,
 )
 from shared.state.reply import as_bytes
@@ -235,9 +236,10 @@ def test_heads_stand_at_fixed_depths() -> None:
 
 async def test_the_tokens_of_all_that_waits_are_known(backend: Backend) -> None:
     backlog = backend.queue
-    assert await backlog.num_tokens() == 0
+    assert await backlog.waiting() == Waiting(0, 0)
     for number, rid in enumerate(("a", "b:c", "d"), start=1):
         await backlog.put(BacklogEntry(rid, "g.1", "acme", 10**number))
-    assert await backlog.num_tokens() == 1110
+    assert await backlog.waiting() == Waiting(3, 1110)
     await backlog.cancel("b:c")
-    assert (await backlog.length(), await backlog.num_tokens()) == (2, 1010)
+    assert await backlog.waiting() == Waiting(2, 1010)
+    assert await backlog.length() == 2

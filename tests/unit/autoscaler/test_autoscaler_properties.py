@@ -19,10 +19,10 @@ from services.autoscaler.view import (
     RoleMemory,
     RoleView,
     View,
-    Waiting,
     WorkerView,
 )
 from shared.protocol import NO_COSTS, StepCosts
+from shared.queue.backlog import Waiting
 from tests.support.cell_views import cell, pool, workers
 
 SECONDS = st.floats(0, 2000)
