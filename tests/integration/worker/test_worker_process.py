@@ -250,10 +250,12 @@ async def test_a_gateway_that_dials_again_keeps_only_what_it_names(
 ) -> None:
     entry = await serve().entry(redis_url)
     first = await WorkerLink.dial(entry, "gateway.1")
-    first.send(local_prompt(entry.incarnation, "r", max_tokens=400))
+    first.send(local_prompt(entry.incarnation, "r", max_tokens=900))
     await first.take(Start)
     live = (Attempt("r", 0),) if still_owned else ()
     second = await WorkerLink.dial(entry, "gateway.1", live)
+    second.send(Ping(1))  # answered once the worker knows the new link: `first` must not end before
+    await second.take_aside(Pong)
     if still_owned:
         await first.close()
         tokens = await second.take(Tokens)
