@@ -2,6 +2,8 @@
 
 import torch
 
+from kernels.digest.block_digest import WHOLE_ROW, Row
+
 GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -12,12 +14,15 @@ def block_digests(
     first_part: int,
     block_ids: torch.Tensor,
     output: torch.Tensor,
+    row: Row = WHOLE_ROW,
 ) -> None:
     """See kernels/digest/block_digest.py."""
     words = pool.view(torch.int64)[block_ids]
     for column in range(output.shape[1]):
         start, end = bounds[first_part + column :][:2].tolist()
-        keys = _mix(torch.arange(1, end - start + 1) * _signed(GOLDEN))
+        at = torch.arange(end - start)
+        place = at // row.own * row.whole + row.first + at % row.own
+        keys = _mix((place + 1) * _signed(GOLDEN))
         output[:, column] = _mix(words[:, start:end] ^ keys).sum(1)
 
 

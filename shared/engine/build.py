@@ -7,13 +7,14 @@ from typing import Literal
 from shared.engine.engine import Engine
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
+from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.loading.rank import build_rank
 from shared.engine.parallel.ranks import SingleRank
 from shared.engine.rank_processes.lead import lead
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.grammars import Grammars
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.errors import GrammarError, SettingsError
+from shared.errors import GrammarError
 from shared.grammar.matcher import GrammarVocabulary, grammars_available
 from shared.model.checkpoint import Checkpoint
 from shared.model.files import TOKENIZER
@@ -29,25 +30,19 @@ def build_engine(
     role: Literal["prefill", "decode"],
     checkpoint: Checkpoint,
     weights: type[WeightReader] = WeightReader,
-    shared_pool: bool = False,
+    access: PoolAccess | None = None,
 ) -> Engine:
-    """An engine ready to step. SettingsError, ModelError or MissingError say why not.
-
-    `shared_pool`: other workers of this host are to map its pool, if they can; not where several
-    GPUs share a model, which cannot hand KV over.
-    """
+    """An engine ready to step. SettingsError, ModelError or MissingError say why not. `access`: of
+    other processes to its pools; default: none."""
+    access = access or PoolAccess()
     device = resolve_device(compute.device)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         engine = replace(engine, eager=True)
     if compute.tp == 1:
-        parts = build_rank(compute, kv, engine, checkpoint, SingleRank(), weights, shared_pool)
-    elif role == "prefill":
-        raise SettingsError(
-            f"--tp {compute.tp}: several GPUs cannot hand KV over to another worker; "
-            "run a decode worker, which computes prompts too, or --tp 1"
-        )
+        ranks, shared = SingleRank(), access.is_shared
+        parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, shared)
     else:
-        parts = lead(compute, kv, engine, checkpoint, device, weights)
+        parts = lead(compute, kv, engine, checkpoint, weights, access)
     kv_pool = parts.pool
     memory = kv_pool.memory
     pool = BlockPool(

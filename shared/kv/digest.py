@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.kv.columns import Words
-from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
+from shared.kv.share import KVShare
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -44,12 +45,19 @@ def digest_of(flat: NDArray[np.uint8]) -> int:
 
 
 class BlockDigests:
-    """Digests of blocks of one pool. Safe to use from several threads."""
+    """Digests of blocks of one pool. Those of the shares of all ranks add up to those of whole
+    blocks, modulo 2**64. Safe to use from several threads."""
 
-    def __init__(self, memory: KVMemory) -> None:
-        self._rows = memory.rows()
-        self._groups = layer_groups(memory.layout)
-        self._keys = _position_keys(-(-memory.layout.block_bytes // 8))
+    def __init__(self, rows: NDArray[np.uint8], share: KVShare) -> None:
+        """`rows`: [num_blocks, bytes of the share]."""
+        self._rows = rows
+        self._groups = share.groups
+        self._keys = _share_keys(share)
+
+    @classmethod
+    def of_pool(cls, memory: KVMemory) -> "BlockDigests":
+        """Of whole blocks in host memory."""
+        return cls(memory.rows(), KVShare(memory.layout))
 
     def of(self, block_ids: Sequence[int], groups: GroupRange) -> Words:
         """[blocks, groups], in the order given."""
@@ -110,6 +118,18 @@ def _mix(x: Words, shifted: Words) -> Words:
         if factor is not None:
             np.multiply(x, factor, out=x)
     return x
+
+
+def _share_keys(share: KVShare) -> Words:
+    """Of a share's words, by their places in whole blocks. ValueError if a head is no whole number
+    of words."""
+    keys = _position_keys(-(-share.whole.block_bytes // 8))
+    if share.is_whole:
+        return keys
+    if share.head_bytes % 8:
+        raise ValueError(f"{share.head_bytes} bytes of a head are no whole words")
+    heads = keys.reshape(-1, share.whole.num_kv_heads, share.head_bytes // 8)
+    return heads[:, share.heads].reshape(-1)
 
 
 def _position_keys(num_words: int, first: int = 0) -> Words:

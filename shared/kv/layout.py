@@ -21,10 +21,10 @@ class KVLayout:
     planes: int
     """values kept per position and head: 2 for K and V"""
     num_kv_heads: int
+    """all of the model's, or those of a rank's share (shared.kv.share)"""
     head_dim: int
     block_size: int
     """token positions per block"""
-    tp_size: int = 1
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
@@ -41,12 +41,13 @@ class KVLayout:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block over all layers of this rank."""
+        """Bytes of one block over all layers."""
         return self.num_layers * self.layer_bytes
 
     def fingerprint(self) -> str:
         """Hex name of the layout; peers compare it before the first byte moves."""
-        text = repr(sorted(asdict(self).items()))
+        # The name is the same in every release: a whole block is what a single rank holds.
+        text = repr(sorted({**asdict(self), "tp_size": 1}.items()))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

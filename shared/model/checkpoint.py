@@ -119,12 +119,9 @@ def resolve_dtype(wanted: str, config: ModelConfig, device_type: str) -> str:
     return "float32" if device_type == "cpu" else config.dtype
 
 
-def kv_layout(
-    checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: int = 0, num_ranks: int = 1
-) -> KVLayout:
-    """What one KV block of this model's bytes means, to each of the ranks. `wanted_len` is
-    --max-model-len: with a dynamic rope it changes the keys themselves, so it becomes part of the
-    model's identity."""
+def kv_layout(checkpoint: Checkpoint, dtype: str, block_size: int, wanted_len: int = 0) -> KVLayout:
+    """What the bytes of a whole KV block of this model mean. `wanted_len` is --max-model-len: with
+    a dynamic rope it changes the keys themselves, so it becomes part of the model's identity."""
     config = checkpoint.config
     identity = checkpoint.identity
     if config.rope is not None and isinstance(config.rope.scaling, DynamicRope):
@@ -136,10 +133,9 @@ def kv_layout(
         dtype=dtype,
         num_layers=config.num_layers,
         planes=2,
-        num_kv_heads=max(1, config.num_kv_heads // num_ranks),  # or one, copied
+        num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=block_size,
-        tp_size=num_ranks,
     )
 
 

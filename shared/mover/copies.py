@@ -12,6 +12,9 @@ Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
 
 
+NOT_READ = "pools of ranks that share a model are neither mapped nor read by other workers"
+
+
 class CopyError(BatonError):
     """A pool cannot be mapped, or blocks cannot be copied from it; the worker goes on."""
 

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.digest.block_digest import WORD_BYTES, block_digests
+from kernels.digest.block_digest import WORD_BYTES, Row, block_digests
 from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
+from kernels.sharing.copy_rows import copy_rows
 from kernels.sharing.shared_memory import MappedMemory
 from shared.kv.columns import Words
 from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
-from shared.mover.copies import CopyError, Mark, Region, Regions
+from shared.kv.share import KVShare
+from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions
+from shared.mover.head_rows import staged_rows
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import joined
 
@@ -62,13 +65,19 @@ class DeviceCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a pool that is GPU memory.
 
     Copies go to the copy engines and digests to short programs: a step that runs at the same time
-    goes on."""
+    goes on. Of a pool that holds some heads, the digests of all ranks add up to those of whole
+    blocks, and no other worker reads it."""
 
-    def __init__(self, kv_pool: torch.Tensor, memory: KVMemory, has_probe: bool = True) -> None:
-        """`kv_pool`: [num_blocks, ...], contiguous. `memory`: what the host has of it.
-        `has_probe`: its probe follows the last block there too."""
+    def __init__(
+        self, kv_pool: torch.Tensor, memory: KVMemory, share: KVShare, has_probe: bool = True
+    ) -> None:
+        """`kv_pool`: [num_blocks, ...] of the share, contiguous. `memory`: what the host has of it,
+        with an arena for whole blocks. `has_probe`: its probe follows the last block there too.
+        ValueError if the share's heads are no whole words."""
         self._device = kv_pool.device
-        self._groups = layer_groups(memory.layout)
+        self._share = share
+        self._groups = share.groups
+        self._row = Row.of_bytes(*share.row)
         self._arena = _Arena(memory)
         self._rows = kv_pool.flatten(1).view(torch.uint8)
         self._block_bytes = self._rows.shape[1]
@@ -85,6 +94,7 @@ class DeviceCopies:
         self.digests([0], self._groups.all, None)
 
     def regions(self) -> Regions:
+        self._check_whole()
         num_bytes = self._rows.numel()
         if self._has_probe:
             num_bytes += probe_bytes(num_bytes)
@@ -110,6 +120,7 @@ class DeviceCopies:
         self.unmap(source)
         num_bytes = num_blocks * self._block_bytes
         try:
+            self._check_whole()
             with torch.cuda.device(self._device):
                 memory = MappedMemory(descriptors[0], num_bytes + probe_bytes(num_bytes))
         except DriverError as error:
@@ -126,6 +137,7 @@ class DeviceCopies:
                 found.memory.close()
 
     def probe(self, source: str) -> Probed:
+        self._check_whole()
         found = self._sources.get(source)
         if found is None:
             raise CopyError("the source's pool is not mapped")
@@ -148,6 +160,7 @@ class DeviceCopies:
         groups: GroupRange,
         after: Mark,
     ) -> Words:
+        self._check_whole()
         found = self._sources.get(source)
         if found is None:
             raise CopyError("the source's pool is not mapped")
@@ -161,18 +174,18 @@ class DeviceCopies:
             return self._digest(blocks, groups)
 
     def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
-        copies = [(far, near, size) for near, far, size in self._staged(blocks, groups, offset)]
+        arena = self._arena_address(blocks, groups, offset)
         with torch.cuda.stream(self._stream):
-            copy_batch(copies, self._stream.cuda_stream)
+            self._copy_staged(blocks, groups, arena, back=False)
             self._done.record()
             self._done.synchronize()
 
     def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
-        copies = self._staged(blocks, groups, offset)
+        arena = self._arena_address(blocks, groups, offset)
         with torch.cuda.stream(self._stream):
             if after is not None:
                 self._stream.wait_event(after)
-            copy_batch(copies, self._stream.cuda_stream)
+            self._copy_staged(blocks, groups, arena, back=True)
             return self._digest(blocks, groups)
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
@@ -187,18 +200,35 @@ class DeviceCopies:
         with torch.cuda.device(self._device):
             self._arena.close()
 
-    def _staged(
-        self, blocks: Sequence[int], groups: GroupRange, offset: int
-    ) -> list[tuple[int, int, int]]:
-        """(address in the pool, address in the arena, bytes) of each block."""
-        num_bytes = self._groups.num_bytes(groups)
+    def _check_whole(self) -> None:
+        if not self._share.is_whole:
+            raise CopyError(NOT_READ)
+
+    def _arena_address(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> int:
+        """Of whole layer groups of that many blocks."""
+        num_bytes = layer_groups(self._share.whole).num_bytes(groups)
         with torch.cuda.device(self._device):
-            arena = self._arena.address(offset, len(blocks) * num_bytes)
-        base = self._rows.data_ptr() + self._groups.span(groups).start
-        return [
-            (base + block * self._block_bytes, arena + index * num_bytes, num_bytes)
+            return self._arena.address(offset, len(blocks) * num_bytes)
+
+    def _copy_staged(
+        self, blocks: Sequence[int], groups: GroupRange, arena: int, *, back: bool
+    ) -> None:
+        """What our pool holds of the blocks to an address in the arena, or back."""
+        pool, stream = self._rows.data_ptr(), self._stream.cuda_stream
+        if not self._share.is_whole:
+            rows = staged_rows(self._share, blocks, groups, pool, arena)
+            copy_rows([copy.back for copy in rows] if back else rows, stream)
+            return
+        num_bytes = self._groups.num_bytes(groups)
+        pool += self._groups.span(groups).start
+        ends = [
+            (pool + block * self._block_bytes, arena + index * num_bytes)
             for index, block in enumerate(blocks)
         ]
+        copy_batch(
+            [(near, far, num_bytes) if back else (far, near, num_bytes) for near, far in ends],
+            stream,
+        )
 
     def _pieces(
         self,
@@ -226,7 +256,7 @@ class DeviceCopies:
         ids = self._ids[: len(blocks)]
         ids.numpy()[:] = blocks
         found = self._found[: len(blocks) * groups.num].view(len(blocks), groups.num)
-        block_digests(self._rows, self._bounds, groups.first, ids, found)
+        block_digests(self._rows, self._bounds, groups.first, ids, found, self._row)
         self._done.record()
         self._done.synchronize()
         words: Words = found.numpy().view(np.uint64).copy()

@@ -27,7 +27,7 @@ class HostCopies:
         self._layout = memory.layout
         self._groups = layer_groups(memory.layout)
         self._pool = memory.rows()
-        self._digests = BlockDigests(memory)
+        self._digests = BlockDigests.of_pool(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
         self._peers: dict[str, PeerBlocks] = {}
         self._probe_copy = np.ones(MAX_PROBE_BYTES, np.uint8)

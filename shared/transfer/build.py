@@ -4,6 +4,7 @@ from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.mover.agent import MISSING, is_installed
+from shared.mover.rank_movers import RankMovers
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
@@ -18,7 +19,12 @@ from shared.transfer.ways.tcp import tcp_transport
 
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
-    transport = settings.handover.transport
+    transport, tp = settings.handover.transport, settings.compute.tp
+    if tp > 1 and transport in ("mapped", "nixl"):
+        raise SettingsError(
+            f"--transport {transport} with --tp {tp}: what several GPUs share goes by tcp; take "
+            "--transport auto or tcp"
+        )
     if transport in ("auto", "mapped"):
         transfer_folder(settings.handover.transfer_dir)
     if transport == "nixl" and not is_installed():
@@ -41,17 +47,18 @@ def build_transport(
     incarnation: str,
     memory: KVMemory,
     pool: int | None,
-    mover: Mover,
+    mover: Mover | RankMovers,
     clock: Clock,
 ) -> KVTransport:
     """Ready to pull into `memory`, or into the GPU's pool whose descriptor is `pool`, and to serve
-    it once started. SettingsError as `check_transport`."""
+    it once started; by tcp where several ranks have the pool. SettingsError as
+    `check_transport`."""
     check_transport(settings)
     handover, network = settings.handover, settings.network
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
     terms = Terms(network.cell_secret, limits, clock)
     listen_at = network.host, settings.worker.transfer_port
-    if handover.transport == "tcp":
+    if handover.transport == "tcp" or isinstance(mover, RankMovers):
         return tcp_transport(
             memory,
             incarnation,

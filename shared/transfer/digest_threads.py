@@ -15,7 +15,7 @@ class DigestThreads:
 
     def __init__(self, memory: KVMemory) -> None:
         self.memory = memory
-        self._blocks = BlockDigests(memory)
+        self._blocks = BlockDigests.of_pool(memory)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="kv-digest")
 
     def digests(

@@ -6,14 +6,17 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shared.device_type import device_type
 from shared.errors import BatonError
+from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.share import KVShare
 from shared.link.connection import Connection
 from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.rank_movers import RankMovers
 from shared.settings.groups import Settings
 from shared.settings.load import to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
@@ -53,8 +56,10 @@ class EngineClient:
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._num_events = 0
         self.memory: KVMemory | None = None
-        self.mover: MoverClient | None = None
-        """copies and digests blocks in the engine process; runs from `start` to `stop`"""
+        self._movers: list[MoverClient] = []
+        """of each rank, from `start` to `stop`"""
+        self.mover: MoverClient | RankMovers | None = None
+        """copies and digests blocks in the engine's processes; all of them, once started"""
         self.pool: int | None = None
         """descriptor of the engine's pool, where other workers map a GPU's; closed by `stop`"""
 
@@ -62,10 +67,13 @@ class EngineClient:
         """Returns once the model is loaded. EngineExitError with the engine's own exit code."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        asks, answers = data_socket_pair()
-        with theirs, answers:
-            self._process = self._spawn(theirs, answers)
-        self.mover = MoverClient(asks)
+        pairs = [data_socket_pair() for _ in range(self._settings.compute.tp)]
+        try:
+            self._process = self._spawn(theirs, [answers for _, answers in pairs])
+        finally:
+            for sock in (theirs, *(answers for _, answers in pairs)):
+                sock.close()
+        self._movers = [MoverClient(asks) for asks, _ in pairs]
         try:
             fd, self.pool = await loop.run_in_executor(None, receive_memory, ours)
             ours.setblocking(False)
@@ -77,6 +85,7 @@ class EngineClient:
             ours.close()
             raise EngineExitError(str(error), await self.wait()) from None
         self.memory = KVMemory(ready.layout, ready.num_blocks, fd, ready.arena_bytes)
+        self.mover = _together(self._movers, ready.layout)
         return ready
 
     @property
@@ -123,8 +132,8 @@ class EngineClient:
 
     async def stop(self) -> None:
         """Close the channel and end the engine, whatever it does."""
-        if self.mover is not None:
-            self.mover.close()
+        for mover in self._movers:
+            mover.close()
         if self.pool is not None:
             os.close(self.pool)
             self.pool = None
@@ -139,7 +148,9 @@ class EngineClient:
                 self._process.kill()
                 await self.wait()
 
-    def _spawn(self, channel: socket.socket, answers: socket.socket) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, channel: socket.socket, answers: Sequence[socket.socket]
+    ) -> subprocess.Popen[bytes]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }
@@ -147,10 +158,11 @@ class EngineClient:
         threads = str(self._settings.engine.threads)
         environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
         command = [sys.executable, "-m", "shared.worker.engine_process"]
-        descriptors = [channel.fileno(), answers.fileno()]
+        data_fds = [sock.fileno() for sock in answers]
+        places = [str(channel.fileno()), ",".join(map(str, data_fds))]
         return subprocess.Popen(  # noqa: S603
-            [*command, *map(str, descriptors), self._role, str(os.getpid())],
-            pass_fds=descriptors,
+            [*command, *places, self._role, str(os.getpid())],
+            pass_fds=[channel.fileno(), *data_fds],
             env=environment,
             process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one
         )
@@ -176,3 +188,10 @@ class EngineClient:
     def _lose(self, _: Connection, __: Exception | None) -> None:
         if not self._ready.done():
             self._ready.set_exception(EngineExitError("the engine ended while starting", 1))
+
+
+def _together(movers: Sequence[MoverClient], layout: KVLayout) -> MoverClient | RankMovers:
+    """`layout`: of whole blocks."""
+    if len(movers) == 1:
+        return movers[0]
+    return RankMovers(movers, [KVShare(layout, rank, len(movers)) for rank in range(len(movers))])

@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
@@ -22,13 +21,11 @@ from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.pool_access import PoolAccess, start_mover
 from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
-from shared.mover.copies import Copies
-from shared.mover.host_copies import HostCopies
-from shared.mover.mover import Mover
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.process import die_with_parent, freeze_heap
 from shared.settings.groups import Settings
@@ -50,16 +47,15 @@ from shared.worker.channel import (
     Scheduled,
     StepReport,
 )
+from shared.worker.identity import WorkerRole
 
 
 class EngineLoop:
     """Applies commands between steps and reports each step."""
 
-    def __init__(self, engine: Engine | DelayedEngine, channel: CommandSource, tp: int = 1) -> None:
-        """`tp`: GPUs that share the model; several cannot take KV over."""
+    def __init__(self, engine: Engine | DelayedEngine, channel: CommandSource) -> None:
         self._engine = engine
         self._channel = channel
-        self._tp = tp
         self._began_ns = 0
         """when the step in flight began to run"""
         engine.on_scheduled = self._report_scheduled
@@ -100,8 +96,6 @@ class EngineLoop:
         match command:
             case Add(spec):
                 self._take(spec, lambda: self._engine.add(spec))
-            case Reserve(spec) if self._tp > 1:
-                self._channel.send(Refused(spec.work.attempt, f"--tp {self._tp} takes no KV over"))
             case Reserve(spec):
                 self._take(spec, lambda: self._engine.reserve(spec))
             case Adopt():
@@ -160,16 +154,19 @@ class EngineLoop:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`engine_process CHANNEL_FD DATA_FD ROLE PARENT_PID`: exit status."""
-    channel_fd, data_fd, role, parent_pid = arguments
-    assert role in ("prefill", "decode")
+    """`engine_process CHANNEL_FD DATA_FD[,DATA_FD...] ROLE PARENT_PID`: exit status. A data socket
+    for each rank."""
+    channel_fd, data_fds, name, parent_pid = arguments
+    assert name in ("prefill", "decode")
+    role: WorkerRole = "prefill" if name == "prefill" else "decode"
     die_with_parent(int(parent_pid))
     channel = EngineChannel(socket.socket(fileno=int(channel_fd)))
     try:
         settings = load_settings()
-        engine, vocab_size = _load(settings, "prefill" if role == "prefill" else "decode")
+        data_fd, *mover_fds = map(int, data_fds.split(","))
+        engine, vocab_size = _load(settings, role, mover_fds)
         token_s = engine.try_out()
-        copies, digests = _copies(engine.kv_pool), _copies(engine.kv_pool)
+        start_mover(socket.socket(fileno=data_fd), engine.kv_pool)
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code
@@ -177,8 +174,6 @@ def main(arguments: Sequence[str]) -> int:
         channel.pass_failure(f"the engine cannot start: {error}")
         return 1
     engine.grammars.on_ready = channel.wake
-    sock = socket.socket(fileno=int(data_fd))
-    Mover(sock, copies, digests, engine.kv_pool.marks).start()
     _pass_memory(engine.kv_pool, channel)
     channel.send(
         Ready(
@@ -195,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     freeze_heap()
     try:
-        EngineLoop(engine, channel, settings.compute.tp).run()
+        EngineLoop(engine, channel).run()
     except RankLostError as error:
         end_process(error)
     except (EOFError, ConnectionError):
@@ -206,30 +201,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _load(
-    settings: Settings, role: Literal["prefill", "decode"]
+    settings: Settings, role: WorkerRole, mover_fds: Sequence[int]
 ) -> tuple[Engine | DelayedEngine, int]:
     """The engine and the size of its vocabulary."""
     drawn = settings.model.random_weights
     checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
+    is_shared = role == "prefill" and settings.handover.transport != "tcp"
     engine = build_engine(
         *settings.of_engine,
         role,
         checkpoint,
         RandomWeights if drawn else WeightReader,
-        role == "prefill" and settings.handover.transport != "tcp",
+        PoolAccess(is_shared, tuple(mover_fds)),
     )
     planted = settings.telemetry.fault_delay
     return DelayedEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
-
-
-def _copies(kv_pool: KVPool) -> Copies:
-    """What copies blocks where this engine's pool lies."""
-    if kv_pool.memory.holds_blocks:
-        return HostCopies(kv_pool.memory)
-    # A CPU engine must not pay for triton's import.
-    from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
-
-    return DeviceCopies(kv_pool.tensor, kv_pool.memory, kv_pool.shared is not None)
 
 
 def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:

@@ -12,6 +12,7 @@ from shared.kv.memory import KVMemory
 from shared.link.server import LinkServer, Peer
 from shared.loops import Loops
 from shared.mover.client import MoverClient
+from shared.mover.rank_movers import RankMovers
 from shared.protocol import Assign, Hello, Message, Ping, Receive
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings.groups import Settings
@@ -56,7 +57,7 @@ class Parts:
     memory: KVMemory
     pool: int | None
     """descriptor of the engine's pool, where other workers map a GPU's"""
-    mover: MoverClient
+    mover: MoverClient | RankMovers
     clock: Clock
 
 

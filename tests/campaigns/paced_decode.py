@@ -17,6 +17,7 @@ from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
+from shared.mover.client import MoverClient
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import BlockMover
@@ -92,6 +93,7 @@ def build_service(pace: Pace, parts: Parts) -> DecodeService:
     limits = TransferLimits(
         lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_read_bytes=COPY_BYTES
     )
+    assert isinstance(parts.mover, MoverClient)
     transport = mapped_transport(
         ShownPool(parts.memory, parts.pool),
         parts.incarnation,

@@ -19,6 +19,7 @@ import triton  # noqa: E402
 from shared.engine.build import build_engine  # noqa: E402
 from shared.engine.layers.random_weights import RandomWeights  # noqa: E402
 from shared.engine.loading.kernel_compilation import KernelCompilation  # noqa: E402
+from shared.kv.share import KVShare  # noqa: E402
 from shared.model.checkpoint import Checkpoint, load_checkpoint, random_checkpoint  # noqa: E402
 from shared.mover.device_copies import DeviceCopies  # noqa: E402
 from tests.support.settings import settings_with  # noqa: E402
@@ -59,7 +60,8 @@ def main(model: str, dtype: str, role: Literal["prefill", "decode"], tp: int) ->
     setattr(KernelCompilation, "wait", noting)  # noqa: B010
     engine = build_engine(*settings.of_engine, role, checkpoint_of(model), RandomWeights)
     engine.try_out()
-    DeviceCopies(engine.kv_pool.tensor, engine.memory, engine.kv_pool.shared is not None)
+    share = KVShare(engine.memory.layout)
+    DeviceCopies(engine.kv_pool.tensor, engine.memory, share, engine.kv_pool.shared is not None)
     torch.cuda.synchronize()
     ready_s = time.monotonic() - START_S
     while engine.rehearse():

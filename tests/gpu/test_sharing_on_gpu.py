@@ -22,6 +22,7 @@ from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.share import KVShare
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.device_copies import DeviceCopies
 from shared.mover.mover import Mover, NoMarks
@@ -75,6 +76,10 @@ def pool(num_blocks: int) -> torch.Tensor:
     return torch.zeros(num_blocks, NUM_WORDS, dtype=torch.int64, device="cuda")
 
 
+def copies_of(ours: torch.Tensor) -> DeviceCopies:
+    return DeviceCopies(ours, MEMORY, KVShare(LAYOUT))
+
+
 def free_bytes() -> int:
     torch.cuda.synchronize()
     return torch.cuda.mem_get_info()[0]
@@ -119,7 +124,7 @@ def test_what_is_no_pool_or_too_small_is_refused() -> None:
 async def test_a_mover_copies_out_of_another_process() -> None:
     ours = pool(16)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, copies_of(ours), copies_of(ours))
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -152,7 +157,7 @@ async def test_blocks_go_to_the_arena_and_back() -> None:
     ours = pool(16)
     ours.random_()
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, copies_of(ours), copies_of(ours))
     mover.start()
     client = MoverClient(asks)
     size = GROUPS.num_bytes(GROUPS.all)
@@ -199,7 +204,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
             return 0
 
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY), Marks())
+    mover = Mover(answers, copies_of(ours), copies_of(ours), Marks())
     mover.start()
     client = MoverClient(asks)
     with owner() as (_, descriptor):
@@ -224,7 +229,7 @@ async def test_a_copy_waits_for_the_steps_that_were_started_before() -> None:
 async def test_a_reader_outlives_its_owners_and_gives_their_memory_back() -> None:
     ours = pool(NUM_BLOCKS)
     asks, answers = data_socket_pair()
-    mover = Mover(answers, DeviceCopies(ours, MEMORY), DeviceCopies(ours, MEMORY))
+    mover = Mover(answers, copies_of(ours), copies_of(ours))
     mover.start()
     client = MoverClient(asks)
     everything = tuple(range(NUM_BLOCKS))

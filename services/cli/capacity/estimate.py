@@ -14,6 +14,7 @@ from shared.engine.layers.shard import Shard
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile
 from shared.engine.scheduling.block_pool import MIN_BLOCKS
 from shared.kv.layout import DTYPE_BYTES, KVLayout, num_blocks_for
+from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.model.config import ModelConfig
 from shared.model.parameters import num_parameters
@@ -127,9 +128,8 @@ def estimate(question: Question) -> Capacity:
     config, compute = question.checkpoint.config, question.compute
     shard = Shard(config, 0, compute.tp)
     length = max_model_len(config, compute.max_model_len)
-    layout = kv_layout(
-        question.checkpoint, question.dtype, question.kv.block_size, length, compute.tp
-    )
+    whole = kv_layout(question.checkpoint, question.dtype, question.kv.block_size, length)
+    layout = KVShare(whole, size=compute.tp).layout
     bare = _memory(question, shard, layout, length)
     num_blocks = question.kv.blocks or _num_blocks(question, bare)
     wanted = max(MIN_BLOCKS, num_blocks_for(compute.max_model_len, layout.block_size))

@@ -7,6 +7,7 @@ from services.cli.doctor.finding import Finding, fail, failed, ok, warn
 from shared.engine.loading.pool_size import MemoryProfile, blocks_in_host_memory, blocks_on_gpu
 from shared.errors import SettingsError
 from shared.kv.layout import DTYPE_BYTES
+from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, resolve_dtype
 from shared.model.parameters import num_parameters
 from shared.settings.groups import KVSettings, Settings
@@ -37,8 +38,8 @@ def need_of(checkpoint: Checkpoint, settings: Settings, device_type: str) -> Mod
     compute = settings.compute
     dtype = resolve_dtype(compute.dtype, checkpoint.config, device_type)
     weights = num_parameters(checkpoint.config, compute.tp) * DTYPE_BYTES[dtype]
-    layout = kv_layout(checkpoint, dtype, settings.kv.block_size, num_ranks=compute.tp)
-    return ModelNeed(weights, layout.block_bytes)
+    layout = kv_layout(checkpoint, dtype, settings.kv.block_size)
+    return ModelNeed(weights, KVShare(layout, size=compute.tp).layout.block_bytes)
 
 
 def judge_memory(need: ModelNeed, memory: Memory, kv: KVSettings) -> Finding:

@@ -9,8 +9,8 @@ The step loop makes marks, others wait for them.
 from collections.abc import Callable, Sequence
 
 from shared.engine.scheduling.step_marks import Mark, StepMarks
-from shared.kv.layer_groups import GroupRange, layer_groups
-from shared.kv.layout import KVLayout
+from shared.kv.layer_groups import GroupRange
+from shared.kv.share import KVShare
 from shared.protocol import Attempt
 
 
@@ -18,8 +18,15 @@ class Marks:
     """`of_step`, `num_written` and `of_attempt` may be called from any thread, the others by the
     step loop."""
 
-    def __init__(self, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
-        """`record`: a mark of the work that was started so far."""
+    def __init__(
+        self, layer_ends: Sequence[int], record: Callable[[], Mark], num_ranks: int = 1
+    ) -> None:
+        """`record`: a mark of the work that was started so far. `num_ranks`: that share the model.
+
+        A layer's sum over the ranks needs all of them, so where rank 0 has begun the next layer,
+        or ended its step, all ranks have written the layer before: with several, a group's mark is
+        made one layer later, and those of rank 0 hold for every rank."""
+        self._num_later = 1 if num_ranks > 1 else 0
         self._layer_ends = layer_ends
         self._record = record
         self._num_steps = 0
@@ -30,7 +37,7 @@ class Marks:
     def begin_step(self) -> StepMarks:
         """To be made while the next step is started."""
         self._num_steps += 1
-        marks = StepMarks(self._num_steps, self._layer_ends, self._record)
+        marks = StepMarks(self._num_steps, self._layer_ends, self._record, self._num_later)
         self._steps[marks.number] = marks
         return marks
 
@@ -67,6 +74,6 @@ class Marks:
         self._attempts.pop(attempt, None)
 
 
-def host_marks(layout: KVLayout) -> Marks:
+def host_marks(share: KVShare) -> Marks:
     """Of a CPU, where work is done once it is started."""
-    return Marks(layer_groups(layout).layer_ends, lambda: None)
+    return Marks(share.groups.layer_ends, lambda: None, share.size)

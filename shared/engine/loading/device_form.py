@@ -18,6 +18,7 @@ from shared.engine.running.step_inputs import StepInputs
 from shared.engine.sampling.device_sampler import DeviceSampler
 from shared.engine.scheduling.batch import HostBatch
 from shared.kv.layout import KVLayout, num_blocks_for
+from shared.kv.share import KVShare
 from shared.model.config import ModelConfig
 
 
@@ -27,8 +28,8 @@ class DeviceForm:
 
     config: ModelConfig
     """the whole model's"""
-    layout: KVLayout
-    """of one rank; its tp_size is the number of ranks"""
+    share: KVShare
+    """of a rank that shares the model with others, or has it to itself"""
     length: int
     """tokens of the longest sequence"""
     max_tokens: int
@@ -36,6 +37,11 @@ class DeviceForm:
     max_seqs: int
     """sequences of a step"""
     traits: DeviceTraits
+
+    @property
+    def layout(self) -> KVLayout:
+        """Of a rank's own pool."""
+        return self.share.layout
 
     def largest_step(self) -> HostBatch:
         """A step of prompts that needs the most memory."""

@@ -13,7 +13,7 @@ from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile, count
 from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
-from shared.kv.layout import KVLayout
+from shared.kv.share import KVShare
 from shared.settings.groups import EngineSettings, KVSettings
 
 
@@ -22,7 +22,7 @@ def build_device_rank(
     engine: EngineSettings,
     length: int,
     reader: WeightReader,
-    layout: KVLayout,
+    share: KVShare,
     ranks: Ranks,
     *,
     shared_pool: bool,
@@ -33,10 +33,10 @@ def build_device_rank(
     torch.cuda.set_device(device)
     form = DeviceForm(
         config=reader.shard.model,
-        layout=layout,
+        share=share,
         length=length,
         max_tokens=engine.tokens_per_step(device.type),
-        max_seqs=engine.running_seqs(device.type, layout.block_size),
+        max_seqs=engine.running_seqs(device.type, share.whole.block_size),
         traits=traits_of(device),
     )
     with KernelCompilation(form) as compilation:
@@ -46,8 +46,9 @@ def build_device_rank(
     def profile() -> MemoryProfile:
         return _measure_largest_step(form, model, device, kv.gpu_memory_utilization)
 
+    layout = share.layout
     num_blocks = count_blocks(kv, layout, ranks.least, profile)
-    pool = create_pool(layout, num_blocks, device, shared=shared_pool)
+    pool = create_pool(share, num_blocks, device, shared=shared_pool)
     runner = model.runner(pool.tensor, eager=engine.eager)
     sampler = form.sampler(device)
     warm_up(runner, sampler, form.max_tokens, length, layout.block_size)

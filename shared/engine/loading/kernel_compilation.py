@@ -72,7 +72,8 @@ def stamp_of(form: DeviceForm) -> Path:
     """The file in Triton's cache that says, by not being empty, that all kernels of this form are
     in there. Another name for whatever may change what is launched or what is compiled of it."""
     digest = hashlib.sha256()
-    form = replace(form, layout=replace(form.layout, model=""))
+    nameless = replace(form.share.whole, model="")
+    form = replace(form, share=replace(form.share, whole=nameless, rank=0))
     digest.update(FORMS.encode(form))
     digest.update(f"{triton.__version__} {torch.__version__} {sys.version}".encode())
     for name in sorted(os.environ):

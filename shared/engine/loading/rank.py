@@ -16,7 +16,7 @@ from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
 from shared.engine.sampling.sampler import Sampler
-from shared.kv.layout import KVLayout
+from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
 
@@ -41,25 +41,27 @@ def build_rank(
     set_threads(engine.threads, device)
     dtype = resolve_dtype(compute.dtype, checkpoint.config, device.type)
     shard = Shard(checkpoint.config, ranks.rank, ranks.size)
-    layout = kv_layout(checkpoint, dtype, kv.block_size, compute.max_model_len, ranks.size)
+    layout = kv_layout(checkpoint, dtype, kv.block_size, compute.max_model_len)
+    share = KVShare(layout, ranks.rank, ranks.size)
     length = max_model_len(checkpoint.config, compute.max_model_len)
     with weights(checkpoint, TORCH_DTYPES[dtype], device, shard) as reader:
         if device.type == "cpu":
-            return _build_cpu_rank(kv, length, reader, layout, ranks)
+            return _build_cpu_rank(kv, length, reader, share, ranks)
         # A CPU engine must not pay for triton's import.
         from shared.engine.loading.device_rank import build_device_rank  # noqa: PLC0415
 
-        return build_device_rank(kv, engine, length, reader, layout, ranks, shared_pool=shared_pool)
+        return build_device_rank(kv, engine, length, reader, share, ranks, shared_pool=shared_pool)
 
 
 def _build_cpu_rank(
-    kv: KVSettings, length: int, reader: WeightReader, layout: KVLayout, ranks: Ranks
+    kv: KVSettings, length: int, reader: WeightReader, share: KVShare, ranks: Ranks
 ) -> RunnerParts:
     """`length`: tokens of the longest sequence."""
     model = load_model(reader.shard.config, reader, length, TorchOperations(), ranks)
     check_arithmetic(model)
+    layout = share.layout
     num_blocks = count_blocks(kv, layout, ranks.least)
-    pool = create_pool(layout, num_blocks, reader.device)
+    pool = create_pool(share, num_blocks, reader.device)
     runner = ModelRunner(model, pool.tensor, TiledAttention())
     return RunnerParts(runner, Sampler(), pool, longest(length, layout, num_blocks))
 

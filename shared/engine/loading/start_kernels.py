@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.digest.block_digest import block_digests
+from kernels.digest.block_digest import Row, block_digests
 from kernels.launching.listing import listing
 from kernels.peer.inbox import PeerInbox
 from kernels.peer.reduce import SIZES
@@ -17,7 +17,7 @@ from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.peer import MAX_BYTES, PeerRanks
 from shared.engine.parallel.ranks import Ranks, SingleRank
-from shared.kv.layout import KVLayout
+from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint
 
 META = torch.device("meta")
@@ -75,12 +75,12 @@ def start_kernels(form: DeviceForm) -> dict[str, Callable[[], Any]]:
     # Torch works out the form of this product in Python, which takes as long as all the rest.
     forms = torch.library.Library("aten", "IMPL", "Meta")
     forms.impl("addmm_", lambda rows, first, second, **_: rows, allow_override=True)
-    size = form.layout.tp_size
+    size = form.share.size
     with listing(form.traits.capability) as kernels:
         for rank in range(min(2, size)):  # the first adds biases, all others are alike
             ranks = AbsentRanks(rank, size, overlap=form.traits.overlaps)
             _launch(form, ranks if size > 1 else SingleRank())
-        _launch_digests(form.layout)
+        _launch_digests(form.share)
     return kernels
 
 
@@ -94,8 +94,8 @@ def _launch(form: DeviceForm, ranks: Ranks) -> None:
     warm_up(runner, form.sampler(META), form.max_tokens, form.length, block_size)
 
 
-def _launch_digests(layout: KVLayout) -> None:
+def _launch_digests(share: KVShare) -> None:
     """Of the mover."""
-    pool = device_pool(layout, NUM_BLOCKS, META).flatten(1).view(torch.uint8)
+    pool = device_pool(share.layout, NUM_BLOCKS, META).flatten(1).view(torch.uint8)
     bounds = torch.empty(2, dtype=torch.int64, device=META)
-    block_digests(pool, bounds, 0, bounds[:1], bounds[:1].view(1, 1))
+    block_digests(pool, bounds, 0, bounds[:1], bounds[:1].view(1, 1), Row.of_bytes(*share.row))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.parallel.distributed import PRIVATE
 from shared.engine.rank_processes.plan_channel import send_plan
 from shared.engine.scheduling.batch import HostBatch
@@ -32,6 +33,8 @@ GRACE_S = 3.0
 STOP_S = 5.0
 """how long followers have, together, to end by themselves"""
 MAX_WORDS = 2**12
+NO_MOVER = -1
+HERE_IS_MEMORY = b"M"
 COMMAND = (sys.executable, "-m", "shared.engine.rank_processes.follower")
 
 
@@ -49,10 +52,17 @@ def end_process(error: RankLostError) -> None:
 class Followers:
     """Started at once; each ends with this process, whatever ends it."""
 
-    def __init__(self, size: int, settings: Mapping[str, str], model: list[str]) -> None:
+    def __init__(
+        self,
+        size: int,
+        settings: Mapping[str, str],
+        model: list[str],
+        access: PoolAccess | None = None,
+    ) -> None:
         """`size`: how many ranks there are, with rank 0. `settings`: variables the others load
         theirs from. `model`: what shared.engine.rank_processes.follower takes after its place
-        among the ranks."""
+        among the ranks. `access`: its sockets are theirs from now on."""
+        access = access or PoolAccess()
         self.on_lost: Callable[[RankLostError], None] = end_process
         """called by a thread, GRACE_S after a loss that `explained` did not report"""
         self._meeting = os.memfd_create("baton-ranks")
@@ -68,10 +78,12 @@ class Followers:
         for rank in range(1, size):
             ours, theirs = socket.socketpair()
             with theirs:
-                place = [theirs.fileno(), rank, size, os.getpid(), self.meeting]
+                mover_fds = access.mover_fds[rank - 1 : rank]
+                mover_fd = mover_fds[0] if mover_fds else NO_MOVER
+                place = [theirs.fileno(), mover_fd, rank, size, os.getpid(), self.meeting]
                 process = subprocess.Popen(  # noqa: S603
                     [*COMMAND, *map(str, place), *model],
-                    pass_fds=[theirs.fileno(), self._meeting],
+                    pass_fds=[theirs.fileno(), self._meeting, *mover_fds],
                     process_group=0,  # Ctrl-C is rank 0's, which ends the others
                     env=_environment(settings),
                 )
@@ -80,6 +92,7 @@ class Followers:
             threading.Thread(
                 target=self._watch, args=(rank, process, ours), daemon=True, name=f"rank {rank}"
             ).start()
+        access.close()
 
     @property
     def meeting(self) -> Path:
@@ -95,6 +108,11 @@ class Followers:
     def send(self, batch: HostBatch) -> None:
         """Have every follower run this batch."""
         send_plan(self._sockets, batch)
+
+    def pass_memory(self, fd: int) -> None:
+        """The host-visible memory that every follower's mover uses; once, before any batch."""
+        for sock in self._sockets:
+            socket.send_fds(sock, [HERE_IS_MEMORY], [fd])
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import torch
-
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
+from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.loading.rank import build_rank
 from shared.engine.loading.runner_parts import RunnerParts
 from shared.engine.parallel.join import join
@@ -22,10 +21,11 @@ def lead(
     kv: KVSettings,
     engine: EngineSettings,
     checkpoint: Checkpoint,
-    device: torch.device,
-    weights: type[WeightReader] = WeightReader,
+    weights: type[WeightReader],
+    access: PoolAccess,
 ) -> RunnerParts:
-    """The parts of rank 0 of compute.tp, its runner that of all.
+    """The parts of rank 0 of compute.tp, its runner that of all. Every rank has a mover where
+    `access` names a socket for it; all of them use the host-visible memory of rank 0.
 
     ModelError if the model cannot be split so, MissingError if there are too few GPUs,
     RankLostError if another rank ends meanwhile.
@@ -35,11 +35,15 @@ def lead(
     resolve_device(compute.device, size - 1)
     stored = "stored" if weights is WeightReader else "random"
     environment = to_environment(compute, kv, engine)
-    followers = Followers(size, environment, [str(checkpoint.path), checkpoint.name, stored])
+    device = resolve_device(compute.device)
+    model = [str(checkpoint.path), checkpoint.name, stored]
+    followers = Followers(size, environment, model, access)
     try:
         with followers.explained():
             ranks = join(0, size, device, followers.meeting)
             parts = build_rank(compute, kv, engine, checkpoint, ranks, weights)
+            if access.mover_fds:
+                followers.pass_memory(parts.pool.memory.fd)
     except BaseException:
         followers.close()
         raise

@@ -31,13 +31,12 @@ class LeadingRunner:
         previous: torch.Tensor | None = None,
         on_stored: OnStored | None = None,
     ) -> torch.Tensor:
-        assert on_stored is None, "several ranks hand no KV over"
         with self._followers.explained():
             self._followers.send(batch)
             if batch.awaits_tokens:
                 assert previous is not None
                 previous = self._ranks.broadcast(previous)
-            return self._own[0].run(batch, previous)
+            return self._own[0].run(batch, previous, on_stored)
 
     def rehearsal(self) -> HostBatch | None:
         return self._own[0].rehearsal()

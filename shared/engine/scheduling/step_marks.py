@@ -12,9 +12,17 @@ Mark = Any
 class StepMarks:
     """Of one step, a mark for each layer group."""
 
-    def __init__(self, number: int, layer_ends: Sequence[int], record: Callable[[], Mark]) -> None:
+    def __init__(
+        self,
+        number: int,
+        layer_ends: Sequence[int],
+        record: Callable[[], Mark],
+        num_later: int = 0,
+    ) -> None:
+        """`num_later`: layers after a group that are begun before its mark is made."""
         self.number = number
         """of the step"""
+        self._num_later = num_later
         self._layer_ends = layer_ends
         self._record = record
         self._marks: list[Mark] = []
@@ -22,7 +30,7 @@ class StepMarks:
 
     def on_stored(self, layer: int) -> None:
         """The work that writes K and V of this layer has been started; called layer by layer."""
-        if layer + 1 == self._layer_ends[len(self._marks)]:
+        if layer + 1 - self._num_later == self._layer_ends[len(self._marks)]:
             self._add()
 
     def finish(self) -> None:

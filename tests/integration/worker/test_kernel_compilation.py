@@ -20,6 +20,7 @@ from shared.engine.loading import kernel_compilation, kernel_compiler
 from shared.engine.loading.device_form import FORMS, DeviceForm
 from shared.engine.loading.kernel_compilation import KernelCompilation, stamp_of
 from shared.engine.loading.kernel_compiler import do_all
+from shared.kv.share import KVShare
 from shared.model.checkpoint import kv_layout, random_checkpoint
 from tests.rules.sources import ROOT
 from tests.support.models.tiny_model import TINY
@@ -46,7 +47,7 @@ def tiny_form(**changes: Any) -> DeviceForm:
     checkpoint = random_checkpoint(Path("tiny"), "tiny", {**TINY, **changes})
     return DeviceForm(
         config=checkpoint.config,
-        layout=kv_layout(checkpoint, "float16", 16),
+        share=KVShare(kv_layout(checkpoint, "float16", 16)),
         length=16,
         max_tokens=2,
         max_seqs=1,

@@ -74,7 +74,7 @@ class MemoryTransport:
         self._clock = clock or SystemClock()
         self.traffic = Traffic(self._clock)
         self._threads = DigestThreads(memory)
-        self.digests = BlockDigests(memory)
+        self.digests = BlockDigests.of_pool(memory)
         digester = digester or self._threads
         self.table = OfferTable(memory, self.limits.lease_s, self._clock, digester)
         self._slots = Slots(self.limits.max_pulls)

@@ -10,6 +10,7 @@ import torch
 
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.loading.rank import build_rank
 from shared.engine.loading.runner_parts import RunnerParts
 from shared.engine.rank_processes.follower import follow
@@ -139,10 +140,12 @@ def lead_threads(
     kv: KVSettings,
     engine: EngineSettings,
     checkpoint: Checkpoint,
-    device: torch.device,
-    weights: type[WeightReader] = WeightReader,
+    weights: type[WeightReader],
+    access: PoolAccess,
 ) -> RunnerParts:
-    """Instead of shared.engine.rank_processes.lead.lead."""
+    """Instead of shared.engine.rank_processes.lead.lead, for engines whose pools nobody else
+    reaches."""
+    assert not access.mover_fds
     Shard(checkpoint.config, 0, compute.tp)
     shelf = Shelf(compute.tp)
     followers = ThreadFollowers((compute, kv, engine), checkpoint, shelf, weights)

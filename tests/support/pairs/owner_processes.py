@@ -85,7 +85,7 @@ class _Digests:
     """The part of a mover that an owner needs."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self._blocks = BlockDigests(memory)
+        self._blocks = BlockDigests.of_pool(memory)
 
     async def digests(self, blocks: list[int], groups: GroupRange, step: int | None) -> Words:
         assert step is None

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 NUM_VARIANTS = {
     "compile_decode": 105,
-    "compile_digest": 3,
+    "compile_digest": 6,
     "compile_elementwise": 147,
     "compile_linear": 47,
     "compile_peer_reduce": 33,

@@ -82,7 +82,7 @@ async def test_blocks_arrive_and_are_digested_where_they_lie() -> None:
         digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4, 0), (1, 2, 3, 6), ALL)
         for theirs, here in zip((8, 3, 4, 0), (1, 2, 3, 6), strict=True):
             assert ours.block(here) == source.block(theirs)
-        assert np.array_equal(digests, BlockDigests(source).of((8, 3, 4, 0), ALL))
+        assert np.array_equal(digests, BlockDigests.of_pool(source).of((8, 3, 4, 0), ALL))
         assert np.array_equal(await client.digests((6, 1), ALL, None), digests[[3, 0]])
         assert bytes(ours.block(0)) == bytes(LAYOUT.block_bytes)
 
@@ -93,7 +93,7 @@ async def test_a_group_arrives_and_the_rest_of_the_block_stays() -> None:
     async with moving(ours) as client:
         await map_pool(client, "p.1", source)
         digests = await client.fetch(ATTEMPT, "p.1", (8, 3, 4), (1, 2, 3), LAST)
-        assert np.array_equal(digests, BlockDigests(source).of((8, 3, 4), LAST))
+        assert np.array_equal(digests, BlockDigests.of_pool(source).of((8, 3, 4), LAST))
         assert np.array_equal(await client.digests((2,), LAST, None), digests[1:2])
         before[1:4, GROUPS.span(LAST)] = source.rows()[[8, 3, 4], GROUPS.span(LAST)]
         assert np.array_equal(ours.rows(), before)
@@ -233,10 +233,10 @@ async def test_a_digest_of_a_step_waits_for_its_first_group() -> None:
         assert digests.marks == []
         ours.block(3)[:] = b"x" * LAYOUT.block_bytes
         marks.begun.set()
-        assert np.array_equal(await asking, BlockDigests(ours).of((1, 3), FIRST))
+        assert np.array_equal(await asking, BlockDigests.of_pool(ours).of((1, 3), FIRST))
         second = GroupRange(1, 1)
         assert np.array_equal(
-            await client.digests((1,), second, 8), BlockDigests(ours).of((1,), second)
+            await client.digests((1,), second, 8), BlockDigests.of_pool(ours).of((1,), second)
         )
         await client.digests((1,), ALL, None)
     assert digests.marks == [(7, 0), (8, 1), None]
@@ -249,7 +249,9 @@ async def test_all_that_a_step_has_written_is_digested_at_once() -> None:
         for number in range(1, ALL.num + 1):
             marks.num_groups_written = number
             found = await client.digests((1, 3), ALL, 7)
-            assert np.array_equal(found, BlockDigests(ours).of((1, 3), GroupRange(0, number)))
+            assert np.array_equal(
+                found, BlockDigests.of_pool(ours).of((1, 3), GroupRange(0, number))
+            )
     assert digests.marks == [None] * ALL.num, "nothing is left to wait for"
 
 
@@ -269,7 +271,7 @@ async def test_blocks_of_several_messages_have_the_groups_of_the_first(
 
     async with moving(ours, digests=Later(ours), marks=marks) as client:
         found = await client.digests((0, 1, 2), ALL, 7)
-        assert np.array_equal(found, BlockDigests(ours).of((0, 1, 2), FIRST))
+        assert np.array_equal(found, BlockDigests.of_pool(ours).of((0, 1, 2), FIRST))
 
 
 async def test_copies_do_not_wait_for_the_step_of_a_digest() -> None:

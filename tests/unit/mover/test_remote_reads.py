@@ -151,7 +151,7 @@ def test_each_answer_comes_with_the_end_of_its_reads(remote: Remote) -> None:
     (done,) = remote.reads.ended()
     assert done.number == 2
     found = unpack_words(done.digests, 2)
-    assert np.array_equal(found, BlockDigests(remote.memory).of((1, 2), GROUPS.all))
+    assert np.array_equal(found, BlockDigests.of_pool(remote.memory).of((1, 2), GROUPS.all))
     remote.agent.handle(0).has_ended = True
     assert remote.ended() == [1]
 

@@ -8,8 +8,10 @@ import pytest
 from shared.errors import SettingsError
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.share import KVShare
 from shared.mover import agent
 from shared.mover.client import MoverClient, data_socket_pair
+from shared.mover.rank_movers import RankMovers
 from shared.settings.load import EVERY_SETTING
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.build import build_transport, check_transport
@@ -34,6 +36,27 @@ async def test_the_transport_goes_the_ways_it_is_chosen_by(name: str, tmp_path: 
     await transport.close()
     mover.close()
     theirs.close()
+
+
+async def test_what_several_ranks_share_goes_by_tcp(tmp_path: Path) -> None:
+    layout = KVLayout("m", "float32", 1, 2, 2, 4, 4)
+    memory = KVMemory.create(layout, 2, 2 * layout.block_bytes)
+    pairs = [data_socket_pair() for _ in range(2)]
+    clients = [MoverClient(ours) for ours, _ in pairs]
+    movers = RankMovers(clients, [KVShare(layout, rank, 2) for rank in range(2)])
+    settings = settings_with(tp=2, transport="auto", transfer_dir=str(tmp_path))
+    transport = build_transport(settings, "p.1", memory, None, movers, ManualClock())
+    assert tuple(transport.ways) == ("tcp",)
+    await transport.close()
+    movers.close()
+    for _, theirs in pairs:
+        theirs.close()
+
+
+@pytest.mark.parametrize("name", ["mapped", "nixl"])
+def test_what_several_ranks_share_goes_no_other_way(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"--transport {name} with --tp 2: .*auto or tcp"):
+        check_transport(settings_with(tp=2, transport=name))
 
 
 def test_nixl_by_name_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

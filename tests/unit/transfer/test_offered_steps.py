@@ -39,7 +39,7 @@ class HeldDigester:
     """Digests blocks of a step's groups when told that the step has written them."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self._digests = BlockDigests(memory)
+        self._digests = BlockDigests.of_pool(memory)
         self._written: dict[tuple[int, int], asyncio.Event] = {}
         self.asked: list[Question] = []
 
@@ -77,7 +77,7 @@ class Steps:
 
     def digests(self, block_ids: Sequence[int]) -> Words:
         """Of what lies there now."""
-        return BlockDigests(self.memory).of(block_ids, ALL)
+        return BlockDigests.of_pool(self.memory).of(block_ids, ALL)
 
     async def until(self, offer: LiveOffer, holds: Callable[[], bool]) -> None:
         changed = asyncio.Event()

@@ -73,7 +73,9 @@ async def test_publications_keep_their_order_and_seal_stays_behind_them(bench: B
     await bench.until(offer, OfferState.SEALED)
     assert [p.part for p in offer.publications] == [Part(first, 1, ALL) for first in range(6)]
     assert offer.manifest.tags.equal(Tags.of(range(6), [0] * 6)).all()
-    assert np.array_equal(offer.manifest.digests, BlockDigests(bench.memory).of(range(6), ALL))
+    assert np.array_equal(
+        offer.manifest.digests, BlockDigests.of_pool(bench.memory).of(range(6), ALL)
+    )
     assert offer.run == RUN
 
 
@@ -89,7 +91,7 @@ async def published(bench: Bench, attempt: Attempt, piece: Piece) -> tuple[LiveO
 
 
 def digests_now(bench: Bench, block_id: int) -> list[int]:
-    digests: list[int] = BlockDigests(bench.memory).of([block_id], ALL)[0].tolist()
+    digests: list[int] = BlockDigests.of_pool(bench.memory).of([block_id], ALL)[0].tolist()
     return digests
 
 

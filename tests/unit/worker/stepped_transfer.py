@@ -42,7 +42,7 @@ class InlineDigests(DigestThreads):
     """Digests at once, so that a run depends on its steps alone."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self.blocks = BlockDigests(memory)
+        self.blocks = BlockDigests.of_pool(memory)
 
     def digests(
         self, block_ids: Sequence[int], groups: GroupRange, step: int | None = None
@@ -83,7 +83,7 @@ class SteppedTransport(MemoryTransport):
 
     def blind(self) -> None:
         """From now on no damage is seen by its digest."""
-        self.digests = self._inline.blocks = NoDigests(self.memory)
+        self.digests = self._inline.blocks = NoDigests.of_pool(self.memory)
 
     async def reach(self, point: str) -> bool:
         await self._gates.reach(point)

@@ -145,6 +145,20 @@ def test_whoever_waits_goes_on_with_the_group_it_waits_for() -> None:
     assert found == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_where_ranks_share_a_model_a_group_is_written_once_the_next_layer_is_begun() -> None:
+    """Until then another rank may still be about to write it."""
+    numbers = iter(range(10))
+    marks = Marks((2, 3, 6), lambda: next(numbers), num_ranks=2)
+    step, every = marks.begin_step(), GroupRange(0, 3)
+    begun: list[int] = []
+    for layer in range(6):
+        step.on_stored(layer)
+        begun.append(len(step._marks))
+    assert begun == [0, 0, 1, 2, 2, 2], "by layer"
+    step.finish()
+    assert [marks.of_step(step.number, group) for group in range(every.num)] == [0, 1, 2]
+
+
 class Event:
     """Of work that a device has not done yet."""
 

@@ -11,7 +11,7 @@ import torch
 from shared.engine.engine import Engine
 from shared.engine.layers.weights import WeightReader
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.errors import ModelError, SettingsError
+from shared.errors import ModelError
 from shared.kv.block_hash import chain_hashes
 from shared.model.checkpoint import load_checkpoint
 from shared.protocol import Attempt, Sampling, Work
@@ -135,18 +135,12 @@ def test_a_model_that_cannot_be_split_is_refused(
         _engine(tmp_path, size)
 
 
-def test_a_prefill_worker_cannot_be_several_ranks(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, LLAMA)
-    with pytest.raises(SettingsError, match="--tp 2: several GPUs cannot hand KV over"):
-        built_engine(settings_with(model=str(tmp_path), device="cpu", tp=2), "prefill")
-
-
-def test_the_layout_is_of_one_rank(tmp_path: Path) -> None:
+def test_the_layout_is_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, MODELS["llama-2-kv-heads"])
-    layouts = {size: _engine(tmp_path, size).memory.layout for size in (1, 2, 4)}
-    assert [item.num_kv_heads for item in layouts.values()] == [2, 1, 1]
-    assert [item.tp_size for item in layouts.values()] == [1, 2, 4]
-    assert len({item.fingerprint() for item in layouts.values()}) == 3
+    engines = {size: _engine(tmp_path, size) for size in (1, 2, 4)}
+    assert len({engine.memory.layout.fingerprint() for engine in engines.values()}) == 1
+    pools = [engine.kv_pool.tensor for engine in engines.values()]
+    assert [pool.shape[3] for pool in pools] == [2, 1, 1]
 
 
 def test_a_rank_reads_only_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

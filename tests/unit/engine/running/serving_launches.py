@@ -51,6 +51,7 @@ from shared.engine.scheduling.sequence import SequenceSpec
 from shared.kv.layer_groups import layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, random_checkpoint
 from shared.model.shapes import SHAPES
 from shared.protocol import Attempt, Sampling, Work
@@ -88,7 +89,7 @@ class Case:
         """On a GPU of 132 multiprocessors."""
         return DeviceForm(
             config=self.checkpoint.config,
-            layout=kv_layout(self.checkpoint, self.dtype, self.block_size),
+            share=KVShare(kv_layout(self.checkpoint, self.dtype, self.block_size)),
             length=self.longest,
             max_tokens=self.max_tokens,
             max_seqs=self.max_seqs,

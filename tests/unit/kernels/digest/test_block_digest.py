@@ -67,7 +67,7 @@ def digests_by(
 def test_three_ways_one_digest(num_words: int) -> None:
     memory = filled(6, num_words, seed=num_words)
     blocks = [5, 0, 3, 3]
-    wanted = BlockDigests(memory).of(blocks, WHOLE).tolist()
+    wanted = BlockDigests.of_pool(memory).of(blocks, WHOLE).tolist()
     assert digests_by(reference.block_digests, memory, blocks) == wanted
     assert digests_by(block_digests, memory, blocks) == wanted
 
@@ -78,7 +78,7 @@ def test_each_part_of_a_block_has_a_digest_of_its_own(function: object, num_word
     memory = filled(5, num_words, seed=num_words, num_layers=6)
     blocks = [4, 0, 2, 2]
     number = len(layer_groups(memory.layout))
-    wanted = BlockDigests(memory).of(blocks, layer_groups(memory.layout).all)
+    wanted = BlockDigests.of_pool(memory).of(blocks, layer_groups(memory.layout).all)
     assert number > 1
     for first in range(number):
         for end in range(first + 1, number + 1):
@@ -92,7 +92,7 @@ def test_the_reference_is_what_io_processes_compute(
     num_words: int, seed: int, blocks: list[int]
 ) -> None:
     memory = filled(4, num_words, seed)
-    wanted = BlockDigests(memory).of(blocks, WHOLE).tolist()
+    wanted = BlockDigests.of_pool(memory).of(blocks, WHOLE).tolist()
     assert digests_by(reference.block_digests, memory, blocks) == wanted
 
 

@@ -1,0 +1,48 @@
+"""How others get at the KV pools of an engine's ranks."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+import torch
+
+from shared.engine.handover.kv_pool import KVPool
+from shared.mover.copies import Copies
+from shared.mover.host_copies import HostCopies
+from shared.mover.host_share_copies import HostShareCopies
+from shared.mover.mover import Mover
+
+
+@dataclass(frozen=True)
+class PoolAccess:
+    """By default nobody does."""
+
+    is_shared: bool = False
+    """other workers of this host map the pool, if they can; not where several ranks have it"""
+    mover_fds: tuple[int, ...] = ()
+    """of ranks 1 and up: the sockets that their movers answer at; inherited by their processes"""
+
+    def close(self) -> None:
+        """The ranks have their own."""
+        for fd in self.mover_fds:
+            os.close(fd)
+
+
+def start_mover(sock: socket.socket, kv_pool: KVPool) -> None:
+    """What answers the io process at this socket, in threads of this process. Only rank 0 has
+    marks: its mover is asked first, and the others wait for no step."""
+    marks = kv_pool.marks if kv_pool.share.rank == 0 else None
+    Mover(sock, copies_of(kv_pool), copies_of(kv_pool), marks).start()
+
+
+def copies_of(kv_pool: KVPool) -> Copies:
+    """What copies blocks where this pool lies."""
+    tensor, memory, share = kv_pool.tensor, kv_pool.memory, kv_pool.share
+    if memory.holds_blocks:
+        return HostCopies(memory)
+    if tensor.device.type == "cpu":
+        return HostShareCopies(tensor.flatten(1).view(torch.uint8).numpy(), memory, share)
+    # A CPU engine must not pay for triton's import.
+    from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
+
+    return DeviceCopies(tensor, memory, share, kv_pool.shared is not None)

@@ -1,0 +1,82 @@
+"""The movers of all ranks of a model, asked as one.
+
+A rank's mover has the rank's heads of each block: bytes that are staged come together in the arena,
+bytes that are filled are taken apart there, and the digests of the ranks add up to those of whole
+blocks (`shared.kv.share`). Ranks that hold copies of the same heads must agree.
+
+Rank 0 goes first wherever steps have to be waited for, and the others wait for none: rank 0 has its
+own marks only once every rank has written what they stand for (`shared.engine.handover.marks`).
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shared.errors import CorruptPieceError
+from shared.kv.columns import Words
+from shared.kv.layer_groups import GroupRange
+from shared.kv.share import KVShare
+from shared.mover.client import MoverClient
+from shared.protocol import Attempt
+from shared.tasks import settled
+
+Result = TypeVar("Result")
+
+
+class RankMovers:
+    """Stages, fills and digests as `MoverClient` does, and as it may be cancelled."""
+
+    def __init__(self, movers: Sequence[MoverClient], shares: Sequence[KVShare]) -> None:
+        """One for each rank, in order."""
+        self._movers = movers
+        self._copies = [share.copy for share in shares]
+        firsts = [mover for mover, share in zip(movers, shares, strict=True) if not share.copy]
+        self._lead, *self._others = firsts
+        """that hold all heads between them, each once"""
+
+    async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
+        """Pool to arena. CorruptPieceError if it could not be done."""
+        await _all(mover.stage(blocks, groups, room) for mover in (self._lead, *self._others))
+
+    async def fill(
+        self, attempt: Attempt, blocks: Sequence[int], groups: GroupRange, room: slice
+    ) -> Words:
+        """Arena to reserved blocks; the digests [blocks, groups] of what lies there now.
+        CorruptPieceError if it could not be done, or copies of the same heads differ."""
+        lead, *others = self._movers
+        found = [await lead.fill(attempt, blocks, groups, room)]
+        found += await _all(mover.fill(attempt, blocks, groups, room) for mover in others)
+        first, *later = [self._sum(found, copy) for copy in sorted(set(self._copies))]
+        if not all(np.array_equal(first, other) for other in later):
+            raise CorruptPieceError("ranks that hold copies of the same heads do not agree")
+        return first
+
+    async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
+        """[blocks, groups], of our own pool, now; of a step, of the first groups only, one at
+        least, once it has written them."""
+        found = await self._lead.digests(blocks, groups, step)
+        written = GroupRange(groups.first, found.shape[1])
+        others = await _all(mover.digests(blocks, written, None) for mover in self._others)
+        return sum(others, found)
+
+    def close(self) -> None:
+        """Safe to call twice. The movers end."""
+        for mover in self._movers:
+            mover.close()
+
+    def _sum(self, found: Sequence[Words], copy: int) -> Words:
+        """Of the ranks that hold this copy of the heads; modulo 2**64."""
+        held = [words for words, own in zip(found, self._copies, strict=True) if own == copy]
+        total: Words = np.sum(held, axis=0, dtype=np.uint64)
+        return total
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Their results; returns, raises or is cancelled only once none is under way any more."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await settled(tasks)
