@@ -1,7 +1,7 @@
 {{/* From values to the command line. */}}
 
 {{/* YAML of one role's settings: the common ones, its own over them, then what the chart knows
-better: the role's ports, its device, its pod's address. Takes {root, role}. */}}
+better: the role's ports, its device and ranks, its pod's address. Takes {root, role}. */}}
 {{- define "baton.settings" -}}
 {{- $values := .root.Values -}}
 {{- $settings := dict -}}
@@ -14,6 +14,7 @@ better: the role's ports, its device, its pod's address. Takes {root, role}. */}
 {{- $block = $values.decode -}}
 {{- if not $settings.topology }}{{ $_ := set $settings "topology" (ternary "pd" "agg" $values.prefill.enabled) }}{{ end -}}
 {{- else -}}
+{{- if and (not $settings.tp) (gt (int $block.gpu.count) 1) }}{{ $_ := set $settings "tp" (int $block.gpu.count) }}{{ end -}}
 {{- if not $settings.workerId }}{{ $_ := set $settings "workerId" "$(POD_NAME)" }}{{ end -}}
 {{- if not $settings.workerAdvertise }}{{ $_ := set $settings "workerAdvertise" (printf "$(POD_IP):%v" $settings.workerPort) }}{{ end -}}
 {{- with include "baton.transferDir" . }}{{ $_ := set $settings "transferDir" . }}{{ end -}}

@@ -14,7 +14,7 @@ from services.cli.cluster.local_cell import (
     this_machine,
 )
 from services.cli.cluster.output import Output
-from services.cli.cluster.plan import Plan, make_plan
+from services.cli.cluster.plan import Machine, Plan, WorkerRole, make_plan
 from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.errors import BatonError
 
@@ -42,9 +42,9 @@ SETTINGS = (
 )
 """the settings `up` has flags for: what the model and the machine ask for. Every other one is read
 from the environment, so that the help stays short. `--threads` defaults to
-max(1, cores // workers) here: torch's own default makes workers fight for cores"""
+max(1, cores // ranks) here: torch's own default makes workers fight for cores"""
 
-DEFAULTS = {"threads": "max(1, cores // workers)"}
+DEFAULTS = {"threads": "max(1, cores // ranks of all workers)"}
 
 EPILOG = "every other setting is read from its variable; `baton serve --help-all` lists them"
 
@@ -61,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode", type=int, metavar="M", help="decode workers; default: one per GPU with agg, 1"
     )
+    for role in ("prefill", "decode"):
+        parser.add_argument(
+            f"--{role}-tp", type=int, metavar="N", help=f"--tp of {role} workers; default: --tp"
+        )
     restart = parser.add_argument(
         "--restart",
         choices=("always", "never"),
@@ -75,14 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    plan = make_plan(
-        given_settings(arguments),
-        os.environ,
-        this_machine(),
-        topology=arguments.topology,
-        num_prefill=arguments.prefill,
-        num_decode=arguments.decode,
-    )
+    plan = plan_for(arguments, this_machine())
     check_model(plan.settings.model, plan.settings.compute.max_model_len)
     if arguments.detach:
         return start_detached(arguments.command_line, arguments.log_dir)
@@ -93,6 +90,22 @@ def run(arguments: argparse.Namespace) -> int:
         output.failed(error.exit_code, str(error))
         raise
     return 0
+
+
+def plan_for(arguments: argparse.Namespace, machine: Machine) -> Plan:
+    role_tp: dict[WorkerRole, int | None] = {
+        "prefill": arguments.prefill_tp,
+        "decode": arguments.decode_tp,
+    }
+    return make_plan(
+        given_settings(arguments),
+        os.environ,
+        machine,
+        topology=arguments.topology,
+        num_prefill=arguments.prefill,
+        num_decode=arguments.decode,
+        role_tp={role: tp for role, tp in role_tp.items() if tp is not None},
+    )
 
 
 async def _serve(plan: Plan, output: Output, *, restart: bool) -> None:

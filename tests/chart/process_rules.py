@@ -89,6 +89,23 @@ def one_pool(release: Release) -> Iterator[str]:
         yield f"processes of different pools: {pools}"
 
 
+def every_rank_has_a_gpu(release: Release) -> Iterator[str]:
+    """A worker has as many GPUs as ranks; on a CPU it has none. /dev/shm is where ranks meet."""
+    for role, pod, container in processes(release):
+        if role == "gateway":
+            continue
+        compute = settings_of(container).compute
+        limits = container["resources"].get("limits", {})
+        gpus = sum(int(num) for name, num in limits.items() if name.endswith("/gpu"))
+        wanted = compute.tp if device_type(compute.device) == "cuda" else 0
+        if gpus != wanted:
+            yield f"{role}: {compute.tp} ranks on {compute.device} have {gpus} GPUs"
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        memory = [v["name"] for v in pod["spec"]["volumes"] if v.get("emptyDir", {}).get("medium")]
+        if mounts.get("/dev/shm") not in memory:  # noqa: S108 of the pod
+            yield f"{role}: its ranks have the little /dev/shm of a container"
+
+
 def one_cell(release: Release) -> Iterator[str]:
     """All processes read the same secret of the cell, from a file."""
     sources = {role: _cell_secret(pod, container) for role, pod, container in processes(release)}
@@ -133,7 +150,7 @@ def _cell_secret(pod: Object, container: Object) -> tuple[str, str] | None:
 def _pool(settings: Settings) -> tuple[Any, ...]:
     model, compute = settings.model, settings.compute
     named = (model.name, model.served_name)
-    return (*named, device_type(compute.device), compute.dtype, compute.tp, settings.kv.block_size)
+    return (*named, device_type(compute.device), compute.dtype, settings.kv.block_size)
 
 
 def pods_have_time_to_stop(release: Release) -> Iterator[str]:
@@ -164,6 +181,7 @@ def probes_ask_what_is_answered(release: Release) -> Iterator[str]:
 RULES = (
     processes_start,
     one_pool,
+    every_rank_has_a_gpu,
     one_cell,
     workers_meet_in_one_folder,
     pods_have_time_to_stop,

@@ -71,16 +71,10 @@ def hook_of(release: Release) -> Object:
     return container
 
 
-def transfer_volume_of(release: Release, role: str) -> Object:
+def volume_of(release: Release, role: str, name: str) -> Object:
     volume: Object
-    (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == "transfer")
+    (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == name)
     return volume
-
-
-def cell_volume_of(release: Release, role: str) -> Object:
-    (volume,) = (v for v in pod_of(release, role)["volumes"] if v["name"] == "cell-secret")
-    source: Object = volume["secret"]
-    return source
 
 
 def drop_variable(release: Release, role: str, name: str) -> None:
@@ -88,7 +82,8 @@ def drop_variable(release: Release, role: str, name: str) -> None:
     variables[:] = [item for item in variables if item["name"] != name]
 
 
-MEET = "workers_meet_in_one_folder"
+CELL = "cell-secret"
+MEET, RANKS = "workers_meet_in_one_folder", "every_rank_has_a_gpu"
 RIGHTS = invariants.the_hook_alone_has_rights_and_only_while_it_runs.__name__
 MUTANTS: list[tuple[str, Change]] = [
     (
@@ -200,15 +195,18 @@ MUTANTS: list[tuple[str, Change]] = [
     ("processes_start", lambda r: container_of(r, "decode").update(env=[])),
     ("one_pool", lambda r: replace_arg(r, "gateway", "--device=cuda", "--device=cpu")),
     ("one_pool", lambda r: container_of(r, "decode")["args"].append("--block-size=32")),
+    (RANKS, lambda r: container_of(r, "decode")["args"].append("--tp=2")),
+    (RANKS, lambda r: container_of(r, "prefill")["resources"]["limits"].pop("nvidia.com/gpu")),
+    (RANKS, lambda r: volume_of(r, "decode", "shm").update(emptyDir={"sizeLimit": "1Gi"})),
     ("one_cell", lambda r: drop_variable(r, "decode", "BATON_CELL_SECRET_FILE")),
-    ("one_cell", lambda r: cell_volume_of(r, "prefill").update(secretName="another")),
-    ("one_cell", lambda r: cell_volume_of(r, "gateway")["items"][0].update(key="redis-password")),
-    (MEET, lambda r: transfer_volume_of(r, "prefill")["hostPath"].update(path="/elsewhere")),
+    ("one_cell", lambda r: volume_of(r, "prefill", CELL)["secret"].update(secretName="x")),
+    ("one_cell", lambda r: volume_of(r, "gateway", CELL)["secret"]["items"][0].update(key="x")),
+    (MEET, lambda r: volume_of(r, "prefill", "transfer")["hostPath"].update(path="/elsewhere")),
     (MEET, lambda r: replace_arg(r, "decode", "--transfer-dir=/run", "--transfer-dir=/tmp")),
-    (MEET, lambda r: pod_of(r, "decode")["volumes"].remove(transfer_volume_of(r, "decode"))),
+    (MEET, lambda r: pod_of(r, "decode")["volumes"].remove(volume_of(r, "decode", "transfer"))),
     (
         "every_container_is_restricted",
-        lambda r: transfer_volume_of(r, "decode")["hostPath"].update(type="DirectoryOrCreate"),
+        lambda r: volume_of(r, "decode", "transfer")["hostPath"].update(type="DirectoryOrCreate"),
     ),
     (
         "pods_have_time_to_stop",

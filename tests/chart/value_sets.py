@@ -42,6 +42,13 @@ PD_RDMA: Values = {
     },
 }
 
+RANKS: Values = {
+    "settings": {"model": "/models/llama", "dtype": "bfloat16"},
+    "modelVolume": {"existingClaim": "checkpoints"},
+    "prefill": {"replicas": 2, "gpu": {"count": 4}, "shmSize": "8Gi"},
+    "decode": {"replicas": 4, "gpu": {"count": 2}},
+}
+
 KEDA: Values = {
     "gateway": {
         "autoscaling": {
@@ -219,6 +226,7 @@ VALUE_SETS = {
     "default": DEFAULT,
     "cpu-minimal": CPU_MINIMAL,
     "pd-rdma": PD_RDMA,
+    "ranks": RANKS,
     "keda": KEDA,
     "hpa": HPA,
     "builtin": BUILTIN,

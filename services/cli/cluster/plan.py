@@ -1,18 +1,19 @@
 """What `baton up` will start, decided before anything is started. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from services.cli.flags import secrets_environment, to_flags
 from shared.engine.loading.pool_size import check_gpus_suffice
 from shared.errors import SettingsError
 from shared.settings.groups import LOOPBACK, Settings
-from shared.settings.load import changed, load_settings
+from shared.settings.load import EVERY_SETTING, changed, load_settings
 from shared.settings.setting import environment_name
 
 Topology = Literal["pd", "agg"]
-Role = Literal["gateway", "prefill", "decode"]
+WorkerRole = Literal["prefill", "decode"]
+Role = Literal["gateway"] | WorkerRole
 UP_DRAIN_S = 1.0
 """whoever stops `baton up` is waiting; a pod has the whole drain"""
 MAX_WORKERS = 64
@@ -49,6 +50,9 @@ class Plan:
     settings: Settings
     num_gpus: int
     """GPUs to spread the workers over; 0 leaves the choice to each"""
+    prefill_tp: int = 1
+    """ranks of a prefill worker, each on a GPU of its own"""
+    decode_tp: int = 1
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -56,11 +60,16 @@ class Plan:
         return prefill + tuple(f"decode-{i}" for i in range(self.num_decode))
 
     @property
+    def tps(self) -> tuple[int, ...]:
+        """Ranks of each worker."""
+        return (self.prefill_tp,) * self.num_prefill + (self.decode_tp,) * self.num_decode
+
+    @property
     def summary(self) -> str:
         """One sentence that says what starts, and why."""
-        workers = f"{self.num_decode} decode"
+        workers = f"{self.num_decode} decode{_shown(self.decode_tp)}"
         if self.topology == "pd":
-            workers = f"{self.num_prefill} prefill, {workers}"
+            workers = f"{self.num_prefill} prefill{_shown(self.prefill_tp)}, {workers}"
         topology = f"{self.topology} ({self.why})" if self.why else self.topology
         return f"{topology}: {workers}; {self._transport}{self._threads}"
 
@@ -83,14 +92,28 @@ class Plan:
         shared = changed(self.settings, redis=redis_url, drain_s=drain_s)
         gateway = changed(shared, port=port, topology=self.topology)
         specs = [_spec("gateway", "gateway", gateway)]
-        for index, name in enumerate(self.worker_names):
+        workers = zip(self.worker_names, self.tps, deal(self.tps, self.num_gpus), strict=True)
+        for index, (name, tp, first_gpu) in enumerate(workers):
             role: Role = "prefill" if index < self.num_prefill else "decode"
             device = shared.compute.device
             if self.num_gpus > 1 and device == "auto":
-                device = f"cuda:{index * shared.compute.tp % self.num_gpus}"
-            worker = changed(shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device)
+                device = f"cuda:{first_gpu}"
+            worker = changed(
+                shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device, tp=tp
+            )
             specs.append(_spec(name, role, worker))
         return tuple(specs)
+
+
+def deal(tps: Sequence[int], num_gpus: int) -> Iterator[int]:
+    """The first GPU of each worker: after those of the one before it, or GPU 0 where too few are
+    left there."""
+    first = 0
+    for tp in tps:
+        if first + tp > num_gpus:
+            first = 0
+        yield first
+        first += tp
 
 
 def make_plan(
@@ -101,43 +124,59 @@ def make_plan(
     topology: Topology | None = None,
     num_prefill: int | None = None,
     num_decode: int | None = None,
+    role_tp: Mapping[WorkerRole, int] | None = None,
 ) -> Plan:
     """The plan for settings given as flags and environment; SettingsError when impossible.
 
-    Workers that are not counted: one of each role with pd, one per GPU with agg.
+    Workers that are not counted: one of each role with pd, one per GPU with agg. `role_tp`: of a
+    role whose workers have another tp than the settings say.
     """
     settings = load_settings(flags, environ)
-    device, tp = settings.compute.device, settings.compute.tp
+    device = settings.compute.device
     num_gpus = 0 if device == "cpu" else machine.num_gpus
-    one_device = device.startswith("cuda") and tp == 1
+    one_device = device.startswith("cuda")
     num_places = min(num_gpus, 1) if one_device else num_gpus
-    topology, why = choose_topology(topology, num_places, tp)
-    if topology == "agg" and num_prefill is not None:
-        raise SettingsError(
-            f"--prefill has no meaning with topology agg ({why}); prefill workers take "
-            "--topology pd"
-        )
+    role_tp = role_tp or {}
+    prefill_tp, decode_tp = _tp("prefill", role_tp, settings), _tp("decode", role_tp, settings)
+    topology, why = choose_topology(topology, num_places, max(prefill_tp, decode_tp))
+    if topology == "agg":
+        _refuse_prefill(num_prefill, role_tp, why)
     if num_prefill is None:
         num_prefill = 0 if topology == "agg" else 1
     if num_decode is None:
-        num_decode = max(1, num_places // tp) if topology == "agg" else 1
+        num_decode = max(1, num_places // decode_tp) if topology == "agg" else 1
     if num_decode < 1 or (topology == "pd" and num_prefill < 1):
         raise SettingsError("--prefill and --decode must be at least 1")
     num_workers = num_prefill + num_decode
     if num_workers > MAX_WORKERS:
         raise SettingsError(f"{num_workers} workers; at most {MAX_WORKERS} work together")
-    if tp > 1 and 0 < num_gpus < num_workers * tp:
-        raise SettingsError(
-            f"{num_workers} workers with --tp {tp} take {num_workers * tp} GPUs, "
-            f"and there are {num_gpus}: fewer workers (--decode) or a smaller --tp"
-        )
-    check_gpus_suffice(
-        kv_blocks=settings.kv.blocks, tp=tp, num_workers=num_workers, num_gpus=num_places
-    )
-    if not _is_given("threads", flags, environ):
-        threads = max(1, machine.num_cores // (num_workers * tp))
-        settings = changed(settings, threads=threads)
-    return Plan(topology, why, num_prefill, num_decode, settings, num_gpus)
+    plan = Plan(topology, why, num_prefill, num_decode, settings, num_gpus, prefill_tp, decode_tp)
+    if one_device:
+        num_places = min(num_gpus, max(plan.tps))
+    check_gpus_suffice(plan.tps, kv_blocks=settings.kv.blocks, num_gpus=num_places)
+    if _is_given("threads", flags, environ):
+        return plan
+    threads = max(1, machine.num_cores // sum(plan.tps))
+    return replace(plan, settings=changed(settings, threads=threads))
+
+
+def _tp(role: WorkerRole, role_tp: Mapping[WorkerRole, int], settings: Settings) -> int:
+    """SettingsError if it is none that a worker takes."""
+    if role not in role_tp:
+        return settings.compute.tp
+    (setting,) = (item for item in EVERY_SETTING if item.name == "tp")
+    replace(setting, name=f"{role}_tp").check(role_tp[role])
+    return role_tp[role]
+
+
+def _refuse_prefill(num_prefill: int | None, role_tp: Mapping[WorkerRole, int], why: str) -> None:
+    given = {"--prefill": num_prefill, "--prefill-tp": role_tp.get("prefill")}
+    for flag, value in given.items():
+        if value is not None:
+            raise SettingsError(
+                f"{flag} has no meaning with topology agg ({why}); prefill workers take "
+                "--topology pd"
+            )
 
 
 def _is_given(name: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
@@ -145,16 +184,11 @@ def _is_given(name: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -
 
 
 def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> tuple[Topology, str]:
-    """The topology and the reason for it. `tp`: GPUs that share one worker's model."""
-    if tp > 1 and requested == "pd":
-        raise SettingsError(
-            f"--topology pd with --tp {tp}: several GPUs cannot hand KV over to another worker; "
-            "--topology agg, or --tp 1"
-        )
+    """The topology and the reason for it. `tp`: the most GPUs that share one worker's model."""
     if requested is not None:
         return requested, "as asked"
     if tp > 1:
-        return "agg", f"the default with --tp {tp}"
+        return "agg", f"the default with tp {tp}"
     if num_gpus == 0:
         return "pd", "the default on a CPU"
     if num_gpus == 1:
@@ -167,3 +201,7 @@ def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> t
 
 def _spec(name: str, role: Role, settings: Settings) -> ProcessSpec:
     return ProcessSpec(name, role, tuple(to_flags(settings)), secrets_environment(settings))
+
+
+def _shown(tp: int) -> str:
+    return f" (tp {tp})" if tp > 1 else ""

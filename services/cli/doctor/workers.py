@@ -130,7 +130,7 @@ def _difference(entry: WorkerEntry, served: Served) -> tuple[str, str]:
     if entry.block_size != served.block_size:
         seen = f"has blocks of {entry.block_size} tokens, the gateway's of {served.block_size}"
         return f"{seen}: {unused}", f"start it with --block-size {served.block_size}"
-    return f"has another KV type or --tp: {unused}", "the same --dtype, --device and --tp for all"
+    return f"has another KV type: {unused}", "the same --dtype and --device for all"
 
 
 def _judge_kv(facts: WorkerFacts) -> list[Finding]:

@@ -14,7 +14,7 @@ processes. Activations are measured: the largest step the settings allow is run 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shared.engine.scheduling.block_pool import MIN_BLOCKS
@@ -111,11 +111,22 @@ def blocks_on_gpu(profile: MemoryProfile, block_bytes: int) -> int:
     return num_blocks
 
 
-def check_gpus_suffice(*, kv_blocks: int, tp: int, num_workers: int, num_gpus: int) -> None:
-    """SettingsError if workers would share a GPU of which each takes all that fits. `num_gpus`: 0
-    where workers run on a CPU."""
-    if 0 < num_gpus < num_workers and tp == 1 and not kv_blocks:
+def check_gpus_suffice(tps: Sequence[int], *, kv_blocks: int, num_gpus: int) -> None:
+    """SettingsError if workers would share a GPU of which each takes all that fits, or one has
+    more ranks than there are GPUs.
+
+    `tps`: ranks of each worker. `num_gpus`: 0 where workers run on a CPU.
+    """
+    if num_gpus == 0:
+        return
+    if max(tps) > num_gpus:
         raise SettingsError(
-            f"{num_workers} workers on {num_gpus} GPUs, and each would take nearly all of one: "
-            "fewer workers, --topology agg, or --kv-blocks, which are the blocks of each"
+            f"a worker with tp {max(tps)} takes {max(tps)} GPUs, and there are {num_gpus}: a "
+            "smaller --tp"
+        )
+    if sum(tps) > num_gpus and not kv_blocks:
+        raise SettingsError(
+            f"{len(tps)} workers on {num_gpus} GPUs take {sum(tps)}, and nearly all of each: "
+            "fewer workers, a smaller --tp, --topology agg, or --kv-blocks, which are the blocks "
+            "of each worker"
         )

@@ -236,7 +236,8 @@ async def test_without_a_secret_the_ports_are_tried_and_nothing_fails(cell: Cell
     ("layout", "model", "level", "cure"),
     [
         (replace(LAYOUT, block_size=32), "demo", "FAIL", "--block-size 16"),
-        (replace(LAYOUT, dtype="float16"), "demo", "FAIL", "the same --dtype"),
+        (replace(LAYOUT, dtype="float16"), "demo", "FAIL", "KV type: the gateway uses"),
+        (replace(LAYOUT, dtype="float16"), "demo", "FAIL", "the same --dtype and --device for all"),
         (replace(LAYOUT, model="tuned"), "demo", "FAIL", "one checkpoint for all workers"),
         (LAYOUT, "other", "warn", "the same --model"),
     ],

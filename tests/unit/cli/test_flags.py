@@ -114,7 +114,7 @@ def test_up_shows_its_own_default_of_threads(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         parser.parse_args(["--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "[BATON_THREADS, default: max(1, cores // workers)]" in shown
+    assert "[BATON_THREADS, default: max(1, cores // ranks of all workers)]" in shown
 
 
 @given(

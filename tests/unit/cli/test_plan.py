@@ -1,14 +1,31 @@
 """What `baton up` decides to start."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from services.cli.cluster.plan import Machine, Topology, choose_topology, make_plan
+from services.cli import up
+from services.cli.__main__ import Parser
+from services.cli.cluster.plan import (
+    Machine,
+    Plan,
+    Topology,
+    WorkerRole,
+    choose_topology,
+    deal,
+    make_plan,
+)
 from services.cli.demo import demo_plan
 from shared.errors import SettingsError
 
 CPU = Machine(num_cores=8, num_gpus=0)
+
+
+def flag_of(plan: Plan, flag: str) -> list[str]:
+    """What each worker is told by this flag; empty where it is not told."""
+    flags = [spec.flags for spec in plan.processes("r", 1)[1:]]
+    return [each[each.index(flag) + 1] if flag in each else "" for each in flags]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +82,7 @@ def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
         "agg (the default with 4 GPUs until hand-overs between them are shown to keep up; "
         "--topology pd hands over all the same): 4 decode; 2 threads each"
     )
-    devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
-    assert devices == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert flag_of(plan, "--device") == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
     assert make_plan({}, {}, Machine(8, 4), num_decode=2).num_decode == 2
     assert make_plan({"tp": 2}, {}, Machine(8, 4)).num_decode == 2
     assert make_plan({"device": "cuda:1"}, {}, Machine(8, 4)).worker_names == ("decode-0",)
@@ -101,8 +117,11 @@ def test_agg_starts_decode_workers_only() -> None:
 
 @pytest.mark.parametrize("machine", [CPU, Machine(8, 1), Machine(8, 2)])
 def test_prefill_with_agg_is_refused(machine: Machine) -> None:
+    topology: Topology | None = None if machine.num_gpus else "agg"
     with pytest.raises(SettingsError, match=r"--prefill has no meaning.*take --topology pd"):
-        make_plan({}, {}, machine, topology=None if machine.num_gpus else "agg", num_prefill=1)
+        make_plan({}, {}, machine, topology=topology, num_prefill=1)
+    with pytest.raises(SettingsError, match=r"--prefill-tp has no meaning.*take --topology pd"):
+        make_plan({}, {}, machine, topology=topology, role_tp={"prefill": 1})
 
 
 @pytest.mark.parametrize(("num_prefill", "num_decode"), [(0, 1), (1, 0), (33, 32), (-1, 1)])
@@ -159,17 +178,17 @@ def test_secrets_are_in_the_environment_only() -> None:
 
 
 def test_workers_are_spread_over_gpus() -> None:
-    counts = {"num_prefill": 2, "num_decode": 1}
+    counts: dict[str, Any] = {"num_prefill": 2, "num_decode": 1}
     plan = make_plan({"kv_blocks": 100}, {}, Machine(8, 2), topology="pd", **counts)
-    devices = [spec.flags[spec.flags.index("--device") + 1] for spec in plan.processes("r", 1)[1:]]
-    assert devices == ["cuda:0", "cuda:1", "cuda:0"]
+    assert flag_of(plan, "--device") == ["cuda:0", "cuda:1", "cuda:0"]
 
 
 @pytest.mark.parametrize(("num_gpus", "topology"), [(2, "pd"), (1, "pd")])
 def test_workers_that_share_a_gpu_say_how_much_of_it(
     num_gpus: int, topology: Topology | None
 ) -> None:
-    machine, workers = Machine(8, num_gpus), {"num_prefill": num_gpus, "num_decode": 1}
+    machine = Machine(8, num_gpus)
+    workers: dict[str, Any] = {"num_prefill": num_gpus, "num_decode": 1}
     with pytest.raises(SettingsError, match=f"on {num_gpus} GPUs.* --kv-blocks"):
         make_plan({}, {}, machine, topology=topology, **workers)
     assert make_plan({"kv_blocks": 9}, {}, machine, topology=topology, **workers)
@@ -180,17 +199,81 @@ def test_workers_that_share_a_gpu_say_how_much_of_it(
 def test_ranks_of_a_worker_have_gpus_of_their_own() -> None:
     plan = make_plan({"tp": 2}, {}, Machine(num_cores=8, num_gpus=4), num_decode=2)
     assert plan.topology == "agg"
-    assert "agg (the default with --tp 2)" in plan.summary
-    specs = plan.processes("redis://localhost", 8000)[1:]
-    assert [spec.flags[spec.flags.index("--device") + 1] for spec in specs] == ["cuda:0", "cuda:2"]
+    assert plan.summary.startswith("agg (the default with tp 2): 2 decode (tp 2); ")
+    assert flag_of(plan, "--device") == ["cuda:0", "cuda:2"]
     assert make_plan({"tp": 2}, {}, CPU).topology == "agg"
 
 
-def test_too_few_gpus_for_all_ranks_are_refused() -> None:
-    with pytest.raises(SettingsError, match="2 workers with --tp 2 take 4 GPUs, and there are 3"):
-        make_plan({"tp": 2}, {}, Machine(num_cores=8, num_gpus=3), num_decode=2)
-    with pytest.raises(SettingsError, match="--topology agg, or --tp 1"):
-        make_plan({"tp": 2}, {}, CPU, topology="pd")
+def test_each_role_has_its_tp_and_begins_where_the_worker_before_it_ends() -> None:
+    plan = make_plan(
+        {}, {}, Machine(21, 8), topology="pd", num_prefill=2, num_decode=3, role_tp={"prefill": 2}
+    )
+    assert flag_of(plan, "--device") == ["cuda:0", "cuda:2", "cuda:4", "cuda:5", "cuda:6"]
+    assert flag_of(plan, "--tp") == ["2", "2", "", "", ""]
+    assert ": 2 prefill (tp 2), 3 decode; " in plan.summary
+    assert plan.settings.engine.threads == 3, "21 cores, 7 ranks"
+
+
+@pytest.mark.parametrize(
+    ("flags", "role_tp", "expected"),
+    [
+        ({"tp": 2}, {}, ["2", "2"]),
+        ({"tp": 2}, {"decode": 1}, ["2", ""]),
+        ({"tp": 4}, {"prefill": 2, "decode": 8}, ["2", "8"]),
+        ({}, {"decode": 2}, ["", "2"]),
+    ],
+)
+def test_tp_gives_both_roles_theirs_unless_one_has_its_own(
+    flags: dict[str, int], role_tp: dict[WorkerRole, int], expected: list[str]
+) -> None:
+    plan = make_plan(flags, {}, CPU, topology="pd", role_tp=role_tp)
+    assert flag_of(plan, "--tp") == expected
+
+
+def test_a_worker_s_gpus_follow_each_other() -> None:
+    assert list(deal((1, 1, 1), 2)) == [0, 1, 0]
+    assert list(deal((2, 1), 2)) == [0, 0]
+    assert list(deal((1, 2), 2)) == [0, 0], "cuda:1 and cuda:2 are not there"
+    assert list(deal((2, 1, 4, 1), 8)) == [0, 2, 3, 7]
+
+
+def test_workers_with_one_device_named_begin_there() -> None:
+    named: dict[str, Any] = {"device": "cuda:4", "kv_blocks": 64}
+    plan = make_plan(named, {}, Machine(8, 8), topology="pd", role_tp={"prefill": 2})
+    assert flag_of(plan, "--device") == ["cuda:4", "cuda:4"]
+    with pytest.raises(SettingsError, match="2 workers on 2 GPUs take 3"):
+        make_plan({"device": "cuda:4"}, {}, Machine(8, 8), topology="pd", role_tp={"prefill": 2})
+    alone = make_plan({"device": "cuda:4", "tp": 2}, {}, Machine(8, 8))
+    assert flag_of(alone, "--device") == ["cuda:4"]
+
+
+def test_gpus_are_counted_over_all_ranks_unless_kv_blocks_let_workers_share() -> None:
+    with pytest.raises(SettingsError, match="2 workers on 3 GPUs take 4"):
+        make_plan({"tp": 2}, {}, Machine(8, 3), num_decode=2)
+    two: dict[str, Any] = {"topology": "pd", "role_tp": {"prefill": 2}}
+    with pytest.raises(SettingsError, match=r"2 workers on 2 GPUs take 3.* --kv-blocks"):
+        make_plan({}, {}, Machine(8, 2), **two)
+    shared = make_plan({"kv_blocks": 64}, {}, Machine(8, 2), **two)
+    assert flag_of(shared, "--device") == ["cuda:0", "cuda:0"]
+    apart = make_plan({}, {}, Machine(8, 3), **two)
+    assert flag_of(apart, "--device") == ["cuda:0", "cuda:2"]
+    with pytest.raises(SettingsError, match="tp 4 takes 4 GPUs, and there are 2"):
+        make_plan({"tp": 4, "kv_blocks": 64}, {}, Machine(8, 2))
+
+
+@pytest.mark.parametrize(("role_tp", "says"), [(9, "9 is above 8"), (0, "0 is below 1")])
+def test_a_role_s_tp_has_the_limits_of_the_setting(role_tp: int, says: str) -> None:
+    with pytest.raises(SettingsError, match=f"--decode-tp: {says}"):
+        make_plan({}, {}, CPU, role_tp={"decode": role_tp})
+
+
+def test_up_reads_the_tp_of_each_role() -> None:
+    parser = Parser(prog="baton up")
+    up.add_arguments(parser)
+    asked = ["--topology", "pd", "--tp", "2", "--decode-tp", "1"]
+    assert up.plan_for(parser.parse_args(asked), CPU).tps == (2, 1)
+    asked = ["--topology", "pd", "--prefill-tp", "4", "--decode", "2"]
+    assert up.plan_for(parser.parse_args(asked), CPU).tps == (4, 1, 1)
 
 
 def test_device_cpu_ignores_gpus() -> None:

@@ -87,11 +87,19 @@ def test_ranks_take_the_least_of_theirs(kv: KVSettings, measured: object) -> Non
 
 
 def test_workers_do_not_share_a_gpu_that_each_would_fill() -> None:
-    check_gpus_suffice(kv_blocks=0, tp=1, num_workers=2, num_gpus=2)
-    check_gpus_suffice(kv_blocks=0, tp=1, num_workers=2, num_gpus=0)
-    check_gpus_suffice(kv_blocks=64, tp=1, num_workers=2, num_gpus=1)
-    with pytest.raises(SettingsError, match="--kv-blocks"):
-        check_gpus_suffice(kv_blocks=0, tp=1, num_workers=2, num_gpus=1)
+    check_gpus_suffice((1, 1), kv_blocks=0, num_gpus=2)
+    check_gpus_suffice((1, 1), kv_blocks=0, num_gpus=0)
+    check_gpus_suffice((1, 1), kv_blocks=64, num_gpus=1)
+    check_gpus_suffice((2, 1), kv_blocks=0, num_gpus=3)
+    check_gpus_suffice((2, 1), kv_blocks=64, num_gpus=2)
+    for tps, num_gpus in (((1, 1), 1), ((2, 1), 2), ((4, 2, 2), 7)):
+        with pytest.raises(SettingsError, match="--kv-blocks"):
+            check_gpus_suffice(tps, kv_blocks=0, num_gpus=num_gpus)
+
+
+def test_a_worker_s_ranks_share_no_gpu() -> None:
+    with pytest.raises(SettingsError, match="tp 4 takes 4 GPUs, and there are 3: a smaller --tp"):
+        check_gpus_suffice((1, 4), kv_blocks=64, num_gpus=3)
 
 
 def test_asking_imports_no_torch() -> None:
