@@ -191,6 +191,7 @@ class Engine:
         for step in done:
             self._book(step, output)
         output.stored, output.removed = self._pool.drain_events()
+        self._stirred |= self._pool.has_events
         return output
 
     def load(self) -> EngineLoad:

@@ -13,6 +13,7 @@ by leaf, and a prefix in the index never has a hole.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from shared.engine.scheduling.eviction import EvictionOrder
@@ -21,6 +22,8 @@ from shared.errors import OutOfBlocksError
 NO_PARENT = -1
 MIN_BLOCKS = 2
 """of a pool that an engine can run with"""
+MAX_STORED = 256
+"""told at a time: a report of all that a long prompt stores would hold the next token up"""
 
 
 class Generations(Protocol):
@@ -155,11 +158,19 @@ class BlockPool:
         self._note_stored(block_hash, self.depths[block])
         return block
 
+    @property
+    def has_events(self) -> bool:
+        """`drain_events` has more to tell."""
+        return bool(self._stored or self._removed)
+
     def drain_events(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
-        """(stored with depth, removed) since the last call: the net change, so disjoint."""
-        events = list(self._stored.items()), list(self._removed)
-        self._stored, self._removed = {}, {}
-        return events
+        """(stored with depth, removed): the net change, so disjoint. All that was removed since the
+        last call, and the earliest MAX_STORED of what was stored and not told yet."""
+        stored, removed = list(islice(self._stored.items(), MAX_STORED)), list(self._removed)
+        for block_hash, _ in stored:
+            del self._stored[block_hash]
+        self._removed = {}
+        return stored, removed
 
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
         """All hashes in the prefix cache with their depths: a snapshot for readers that missed

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shared.engine.engine import Engine
+from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
 from shared.errors import RequestError
@@ -271,6 +272,19 @@ def test_stored_and_removed_follow_the_cache() -> None:
                 known[block_hash] = depth
     assert known == dict(engine.cached_prefixes())
     assert min(known.values()) == 1
+
+
+def test_what_a_long_prompt_stores_is_told_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also once nothing else is to be done."""
+    monkeypatch.setattr(block_pool, "MAX_STORED", 2)
+    engine, _ = fake_engine(16, budget=64)
+    engine.add(make_spec("a", make_prompt(29), Sampling(max_tokens=1, temperature=0.0)))
+    stored = []
+    while engine.has_work:
+        told = engine.step().stored
+        assert len(told) <= 2
+        stored.append([depth for _, depth in told])
+    assert stored[-4:] == [[1, 2], [3, 4], [5, 6], [7]]
 
 
 def test_load_tells_sequences_and_blocks() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, MutableSequence
 
 import pytest
 
+from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.block_pool import NO_PARENT, BlockPool
 from shared.errors import OutOfBlocksError
 from shared.kv.block_hash import chain_hashes
@@ -134,6 +135,19 @@ def test_events_are_the_net_change() -> None:
     pool.free(again)
     pool.free(pool.allocate(1))
     assert pool.drain_events() == ([], [hashes[1]])
+
+
+def test_what_was_stored_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_pool, "MAX_STORED", 3)
+    pool = make_pool(6)
+    blocks, hashes = chain(pool, 5)
+    assert pool.drain_events() == ([(hashes[depth - 1], depth) for depth in (1, 2, 3)], [])
+    assert pool.has_events
+    pool.free(blocks)
+    pool.free(pool.allocate(3))  # one was free; the last two of the chain, untold yet, are lost
+    assert not pool.has_events
+    pool.free(pool.allocate(4))
+    assert pool.drain_events() == ([], [hashes[2]])
 
 
 def test_the_eviction_order_stays_small() -> None:
