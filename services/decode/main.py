@@ -17,7 +17,7 @@ def run(settings: Settings) -> int:
 def build_service(parts: Parts) -> DecodeService:
     settings = parts.settings
     transport = build_transport(
-        settings, parts.incarnation, parts.memory, parts.pool, parts.mover, parts.clock
+        settings, parts.incarnation, parts.memory, parts.pools, parts.mover, parts.clock
     )
     pulls = Pulls(transport, planted_delay_s(settings.telemetry.fault_delay, "transport"))
     return DecodeService(parts.state, parts.outbox, parts.engine, pulls, parts.clock)

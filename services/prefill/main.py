@@ -14,6 +14,6 @@ def run(settings: Settings) -> int:
 
 def build_service(parts: Parts) -> PrefillService:
     transport = build_transport(
-        parts.settings, parts.incarnation, parts.memory, parts.pool, parts.mover, parts.clock
+        parts.settings, parts.incarnation, parts.memory, parts.pools, parts.mover, parts.clock
     )
     return PrefillService(parts.state, parts.outbox, parts.engine, transport, parts.clock)

@@ -7,11 +7,18 @@ Heads are split evenly. Where there are more ranks than heads, several ranks hol
 head: the ranks with equal `copy` hold all heads between them.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from shared.kv.layer_groups import LayerGroups, layer_groups
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
 from shared.kv.layout import DTYPE_BYTES, KVLayout
+
+MAX_RANKS = 8
+"""that share a model"""
 
 
 class HeadRow(NamedTuple):
@@ -74,6 +81,31 @@ class KVShare:
         """Of its heads: the first, or a later one."""
         return self.rank % max(1, self.size // self.whole.num_kv_heads)
 
+    def layers(self, groups: GroupRange) -> slice:
+        """That these groups have."""
+        ends = (0, *self.groups.layer_ends)
+        return slice(ends[groups.first], ends[groups.end])
+
+    def own(self, heads: slice) -> slice:
+        """Of these heads of the whole, by their places among the rank's."""
+        return slice(heads.start - self.heads.start, heads.stop - self.heads.start)
+
+    def heads_of(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """[num_blocks, layers, planes, heads of the rank, bytes of a head]: `rows` [num_blocks,
+        bytes of the rank's pool], no copy."""
+        whole = self.whole
+        return rows.reshape(len(rows), whole.num_layers, whole.planes, -1, self.head_bytes)
+
     @property
     def is_whole(self) -> bool:
         return self.layout == self.whole
+
+
+def holders_of(share: KVShare, owners: Sequence[KVShare]) -> Iterator[tuple[KVShare, slice]]:
+    """Where the heads of a share lie among the shares of another worker's ranks: each of those that
+    has some, with the heads, numbered as in the whole. Of copies the first is taken."""
+    for owner in owners:
+        first = max(share.heads.start, owner.heads.start)
+        stop = min(share.heads.stop, owner.heads.stop)
+        if owner.copy == 0 and first < stop:
+            yield owner, slice(first, stop)

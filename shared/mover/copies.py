@@ -12,7 +12,7 @@ Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
 
 
-NOT_READ = "pools of ranks that share a model are neither mapped nor read by other workers"
+NOT_READ = "the pools of a model's ranks are not read over nixl"
 
 
 class CopyError(BatonError):
@@ -54,8 +54,8 @@ class Copies(Protocol):
         """Of what lies in the room for probes."""
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
-        """Map a source's pool, read-only. Takes the descriptors over and closes them. CopyError
-        if they are no pool of this layout and size."""
+        """Map the pool of each of a source's ranks, read-only. Takes the descriptors over and
+        closes them. CopyError if they are no pools of this layout and size."""
 
     def unmap(self, source: str) -> None:
         """Give the mapping back; nothing happens if there is none."""

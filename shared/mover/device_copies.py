@@ -15,21 +15,41 @@ from kernels.sharing.shared_memory import MappedMemory
 from shared.kv.columns import Words
 from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
-from shared.kv.share import KVShare
+from shared.kv.share import KVShare, holders_of
 from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions
-from shared.mover.head_rows import staged_rows
+from shared.mover.head_rows import fetched_rows, staged_rows
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import joined
 
 
 class _Source:
-    """A mapped pool."""
+    """The mapped pool of each rank of another worker; of one with one rank, that of whole
+    blocks."""
 
-    def __init__(self, memory: MappedMemory, num_blocks: int) -> None:
-        self.memory = memory
+    def __init__(self, whole: KVLayout, num_blocks: int, descriptors: Sequence[int]) -> None:
+        """For the current device. CopyError if they cannot be mapped."""
         self.num_blocks = num_blocks
+        self.shares = [KVShare(whole, rank, len(descriptors)) for rank in range(len(descriptors))]
+        self.memories: list[MappedMemory] = []
+        try:
+            for share, descriptor in zip(self.shares, descriptors, strict=True):
+                num_bytes = self.num_bytes(share)
+                memory = MappedMemory(descriptor, num_bytes + probe_bytes(num_bytes))
+                self.memories.append(memory)
+        except DriverError as error:
+            self.close()
+            raise CopyError(f"the source's pool cannot be mapped: {error}") from None
+
+    def num_bytes(self, share: KVShare) -> int:
+        """Of all blocks in the pool of this share's rank."""
+        return self.num_blocks * share.layout.block_bytes
+
+    def close(self) -> None:
+        for memory in self.memories:
+            memory.close()
 
 
 class _Arena:
@@ -66,7 +86,7 @@ class DeviceCopies:
 
     Copies go to the copy engines and digests to short programs: a step that runs at the same time
     goes on. Of a pool that holds some heads, the digests of all ranks add up to those of whole
-    blocks, and no other worker reads it."""
+    blocks."""
 
     def __init__(
         self, kv_pool: torch.Tensor, memory: KVMemory, share: KVShare, has_probe: bool = True
@@ -94,7 +114,8 @@ class DeviceCopies:
         self.digests([0], self._groups.all, None)
 
     def regions(self) -> Regions:
-        self._check_whole()
+        if not self._share.is_whole:
+            raise CopyError(NOT_READ)
         num_bytes = self._rows.numel()
         if self._has_probe:
             num_bytes += probe_bytes(num_bytes)
@@ -118,39 +139,38 @@ class DeviceCopies:
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)
-        num_bytes = num_blocks * self._block_bytes
         try:
-            self._check_whole()
             with torch.cuda.device(self._device):
-                memory = MappedMemory(descriptors[0], num_bytes + probe_bytes(num_bytes))
-        except DriverError as error:
-            raise CopyError(f"the source's pool cannot be mapped: {error}") from None
+                found = _Source(self._share.whole, num_blocks, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._sources[source] = _Source(memory, num_blocks)
+        self._sources[source] = found
 
     def unmap(self, source: str) -> None:
         found = self._sources.pop(source, None)
         if found is not None:
             with torch.cuda.device(self._device):
-                found.memory.close()
+                found.close()
 
     def probe(self, source: str) -> Probed:
-        self._check_whole()
-        found = self._sources.get(source)
-        if found is None:
-            raise CopyError("the source's pool is not mapped")
-        num_bytes = found.num_blocks * self._block_bytes
+        found = self._with_blocks(source, ())
+        digests, num_bytes, seconds = [], 0, 0.0
         with torch.cuda.stream(self._stream):
-            copy = torch.empty(probe_bytes(num_bytes), dtype=torch.uint8, device=self._device)
-            start_s = time.perf_counter()
-            piece = copy.data_ptr(), found.memory.address + num_bytes, len(copy)
-            copy_batch([piece], self._stream.cuda_stream)
-            self._done.record()
-            self._done.synchronize()
-            seconds = time.perf_counter() - start_s
-            return Probed(digest_of(copy.cpu().numpy()), len(copy), seconds)
+            for share, memory in zip(found.shares, found.memories, strict=True):
+                end = found.num_bytes(share)
+                copy = torch.empty(probe_bytes(end), dtype=torch.uint8, device=self._device)
+                start_s = time.perf_counter()
+                copy_batch(
+                    [(copy.data_ptr(), memory.address + end, len(copy))], self._stream.cuda_stream
+                )
+                self._done.record()
+                self._done.synchronize()
+                seconds += time.perf_counter() - start_s
+                num_bytes += len(copy)
+                digests.append(digest_of(copy.cpu().numpy()))
+        wrong = (digest for digest in digests if digest != digests[0])
+        return Probed(next(wrong, digests[0]), num_bytes, seconds)
 
     def fetch(
         self,
@@ -160,17 +180,16 @@ class DeviceCopies:
         groups: GroupRange,
         after: Mark,
     ) -> Words:
-        self._check_whole()
-        found = self._sources.get(source)
-        if found is None:
-            raise CopyError("the source's pool is not mapped")
-        if source_blocks and max(source_blocks) >= found.num_blocks:
-            raise CopyError("the source names a block that its pool does not have")
-        copies = self._pieces(found.memory.address, source_blocks, blocks, groups)
+        found = self._with_blocks(source, source_blocks)
         with torch.cuda.stream(self._stream):
             if after is not None:
                 self._stream.wait_event(after)
-            copy_batch(copies, self._stream.cuda_stream)
+            if self._share.is_whole and len(found.memories) == 1:
+                address = found.memories[0].address
+                copies = self._pieces(address, source_blocks, blocks, groups)
+                copy_batch(copies, self._stream.cuda_stream)
+            else:
+                self._copy_heads(found, source_blocks, blocks, groups)
             return self._digest(blocks, groups)
 
     def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
@@ -200,9 +219,32 @@ class DeviceCopies:
         with torch.cuda.device(self._device):
             self._arena.close()
 
-    def _check_whole(self) -> None:
-        if not self._share.is_whole:
-            raise CopyError(NOT_READ)
+    def _with_blocks(self, source: str, blocks: Sequence[int]) -> _Source:
+        """CopyError if it is not mapped, or has no such blocks."""
+        found = self._sources.get(source)
+        if found is None:
+            raise CopyError("the source's pool is not mapped")
+        if blocks and max(blocks) >= found.num_blocks:
+            raise CopyError("the source names a block that its pool does not have")
+        return found
+
+    def _copy_heads(
+        self,
+        source: _Source,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+    ) -> None:
+        """Our heads out of the pools of the source's ranks."""
+        base, size = self._rows.data_ptr(), self._block_bytes
+        for owner, heads in holders_of(self._share, source.shares):
+            theirs, far_size = source.memories[owner.rank].address, owner.layout.block_bytes
+            copies = [
+                (base + block * size, theirs + source_block * far_size)
+                for source_block, block in zip(source_blocks, blocks, strict=True)
+            ]
+            rows = fetched_rows(self._share, owner, heads, copies, groups)
+            copy_rows(rows, self._stream.cuda_stream)
 
     def _arena_address(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> int:
         """Of whole layer groups of that many blocks."""

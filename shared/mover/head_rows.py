@@ -1,4 +1,4 @@
-"""Where the heads of a rank lie: in its own pool, and in an arena of whole blocks.
+"""Where the heads of a rank lie: in its own pool, in an arena of whole blocks, in pools of others.
 
     pool     a block of some heads:   | own | own | own | ...
     arena    whole layer groups:      |  own  whole  |  own  whole  |  ...
@@ -6,7 +6,7 @@
 There is a row for each layer and plane.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kernels.sharing.copy_rows import RowCopy, Rows
 from shared.kv.layer_groups import GroupRange, layer_groups
@@ -30,4 +30,29 @@ def staged_rows(
             height,
         )
         for index, block in enumerate(blocks)
+    ]
+
+
+def fetched_rows(
+    share: KVShare,
+    owner: KVShare,
+    heads: slice,
+    copies: Iterable[tuple[int, int]],
+    groups: GroupRange,
+) -> list[RowCopy]:
+    """What copies heads, numbered as in the whole, from blocks of the pool of a rank of another
+    worker. `copies`: addresses of our block and of theirs."""
+    near, far, head = share.row, owner.row, share.head_bytes
+    ours, theirs = share.groups.span(groups), owner.groups.span(groups)
+    height = (ours.stop - ours.start) // near.own
+    to, out_of = ours.start - near.first, theirs.start - far.first
+    first, width = heads.start * head, (heads.stop - heads.start) * head
+    return [
+        RowCopy(
+            Rows(block + to + first, near.own),
+            Rows(source_block + out_of + first, far.own),
+            width,
+            height,
+        )
+        for block, source_block in copies
     ]

@@ -1,6 +1,5 @@
 """Copies between pools in host memory."""
 
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -10,9 +9,10 @@ from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
-from shared.kv.peer_memory import PeerBlocks
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
+from shared.kv.share import KVShare
 from shared.mover.copies import CopyError, Mark, Region, Regions
+from shared.mover.host_sources import HostSource, HostSources
 from shared.mover.runs import joined
 
 DIGEST_BYTES = 2 * 2**20
@@ -24,14 +24,13 @@ class HostCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a pool that is host memory."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self._layout = memory.layout
+        self._share = KVShare(memory.layout)
         self._groups = layer_groups(memory.layout)
         self._pool = memory.rows()
         self._digests = BlockDigests.of_pool(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
-        self._peers: dict[str, PeerBlocks] = {}
+        self._sources = HostSources(memory.layout)
         self._probe_copy = np.ones(MAX_PROBE_BYTES, np.uint8)
-        digest_of(self._probe_copy)  # the first of a process is slow: not while a pull waits
 
     def regions(self) -> Regions:
         num_bytes = self._pool.nbytes + probe_bytes(self._pool.nbytes)
@@ -46,27 +45,13 @@ class HostCopies:
         return digest_of(self._probe_copy[:num_bytes])
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
-        self.unmap(source)
-        try:
-            self._peers[source] = PeerBlocks(self._layout, num_blocks, descriptors[0])
-        except (OSError, ValueError) as error:
-            raise CopyError(f"the source's pool cannot be mapped: {error}") from None
+        self._sources.map(source, num_blocks, descriptors)
 
     def unmap(self, source: str) -> None:
-        peer = self._peers.pop(source, None)
-        if peer is not None:
-            peer.close()
+        self._sources.unmap(source)
 
     def probe(self, source: str) -> Probed:
-        peer = self._peers.get(source)
-        if peer is None:
-            raise CopyError("the source's pool is not mapped")
-        copy = self._probe_copy[: len(peer.probe)]
-        copy.fill(0)
-        start_s = time.perf_counter()
-        np.copyto(copy, peer.probe)
-        seconds = time.perf_counter() - start_s
-        return Probed(digest_of(copy), len(copy), seconds)
+        return self._sources.probe(source)
 
     def fetch(
         self,
@@ -77,19 +62,12 @@ class HostCopies:
         after: Mark,
     ) -> Words:
         del after  # see `wait`
-        peer = self._peers.get(source)
-        if peer is None:
-            raise CopyError("the source's pool is not mapped")
-        if source_blocks and max(source_blocks) >= peer.num_blocks:
-            raise CopyError("the source names a block that its pool does not have")
-        span = self._groups.span(groups)
+        found = self._sources.with_blocks(source, source_blocks)
         digesting: list[Future[Words]] = []
         for some in self._turns(len(blocks), groups):
-            for run in joined(source_blocks[some], blocks[some]):
-                rows = peer.rows[run.source_block : run.source_block + run.num_blocks, span]
-                np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
+            self._copy(found, source_blocks[some], blocks[some], groups)
             digesting.append(self._threads.submit(self._digests.of, blocks[some], groups))
-        peer.forget_pages()
+        found.forget_pages()
         return _joined(digesting, groups)
 
     def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
@@ -108,8 +86,18 @@ class HostCopies:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for source in list(self._peers):
-            self.unmap(source)
+        self._sources.close()
+
+    def _copy(
+        self, source: HostSource, theirs: Sequence[int], ours: Sequence[int], groups: GroupRange
+    ) -> None:
+        if source.rows is None:
+            source.copy(theirs, ours, groups, self._pool, self._share)
+            return
+        span = self._groups.span(groups)
+        for run in joined(theirs, ours):
+            rows = source.rows[run.source_block : run.source_block + run.num_blocks, span]
+            np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
 
     def _turns(self, num_blocks: int, groups: GroupRange) -> Iterator[slice]:
         step = max(1, DIGEST_BYTES // self._groups.num_bytes(groups))

@@ -1,4 +1,4 @@
-"""Copies between the arena and a rank's share of a pool, both in host memory."""
+"""Copies into and out of a rank's share of a pool in host memory."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
-from shared.kv.layer_groups import GroupRange
+from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
 from shared.kv.share import KVShare
 from shared.mover.copies import NOT_READ, CopyError, Mark, Regions
+from shared.mover.host_sources import HostSources
 
 
 class HostShareCopies:
@@ -22,7 +23,9 @@ class HostShareCopies:
     def __init__(self, rows: NDArray[np.uint8], memory: KVMemory, share: KVShare) -> None:
         """`rows`: [num_blocks, bytes of the share], the rank's pool. `memory`: has the arena."""
         self._share = share
-        self._pool = rows.reshape(len(rows), *_shape(share, share.layout.num_kv_heads))
+        self._rows = rows
+        self._pool = share.heads_of(rows)
+        self._sources = HostSources(share.whole)
         self._arena: NDArray[np.uint8] = np.frombuffer(memory.arena, np.uint8)
         self._digests = BlockDigests(rows, share)
 
@@ -36,13 +39,13 @@ class HostShareCopies:
         raise CopyError(NOT_READ)
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
-        raise CopyError(NOT_READ)
+        self._sources.map(source, num_blocks, descriptors)
 
     def unmap(self, source: str) -> None:
-        """None is mapped."""
+        self._sources.unmap(source)
 
     def probe(self, source: str) -> Probed:
-        raise CopyError(NOT_READ)
+        return self._sources.probe(source)
 
     def fetch(
         self,
@@ -52,17 +55,21 @@ class HostShareCopies:
         groups: GroupRange,
         after: Mark,
     ) -> Words:
-        raise CopyError(NOT_READ)
+        del after  # see `wait`
+        found = self._sources.with_blocks(source, source_blocks)
+        found.copy(source_blocks, blocks, groups, self._rows, self._share)
+        found.forget_pages()
+        return self._digests.of(blocks, groups)
 
     def stage(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> None:
-        ids, layers = np.asarray(blocks, np.int64), self._layers(groups)
+        ids, layers = np.asarray(blocks, np.int64), self._share.layers(groups)
         self._room(len(blocks), groups, offset)[:, :, :, self._share.heads] = self._pool[
             ids, layers
         ]
 
     def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
         del after  # see `wait`
-        ids, layers = np.asarray(blocks, np.int64), self._layers(groups)
+        ids, layers = np.asarray(blocks, np.int64), self._share.layers(groups)
         self._pool[ids, layers] = self._room(len(blocks), groups, offset)[
             :, :, :, self._share.heads
         ]
@@ -73,25 +80,14 @@ class HostShareCopies:
         return self._digests.of(blocks, groups)
 
     def close(self) -> None:
-        """Nothing is mapped."""
-
-    def _layers(self, groups: GroupRange) -> slice:
-        ends = (0, *self._share.groups.layer_ends)
-        return slice(ends[groups.first], ends[groups.end])
+        self._sources.close()
 
     def _room(self, num_blocks: int, groups: GroupRange, offset: int) -> NDArray[np.uint8]:
         """[blocks, layers, planes, all heads, bytes of a head], writable. CopyError if the arena
         ends before."""
-        layers, whole = self._layers(groups), self._share.whole
-        _, *shape = _shape(self._share, whole.num_kv_heads)
-        num_bytes = num_blocks * (layers.stop - layers.start) * whole.layer_bytes
-        if offset < 0 or offset + num_bytes > len(self._arena):
+        share, whole = self._share, self._share.whole
+        size = layer_groups(whole).num_bytes(groups)
+        if offset < 0 or offset + num_blocks * size > len(self._arena):
             raise CopyError("the arena is smaller than what is to be staged")
-        room = self._arena[offset : offset + num_bytes]
-        return room.reshape(num_blocks, layers.stop - layers.start, *shape)
-
-
-def _shape(share: KVShare, num_heads: int) -> tuple[int, int, int, int]:
-    """[layers, planes, heads, bytes of a head] of a block of `num_heads`."""
-    whole = share.whole
-    return whole.num_layers, whole.planes, num_heads, share.head_bytes
+        room = self._arena[offset : offset + num_blocks * size]
+        return room.reshape(num_blocks, -1, whole.planes, whole.num_kv_heads, share.head_bytes)

@@ -10,12 +10,14 @@ Block ids and digests travel as `shared.kv.columns` packs them.
 from dataclasses import dataclass
 
 from shared.codec import Codec
+from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt
 
 MAX_DIGESTS = 4096
 """that one message asks for, so that a packet always fits into a socket's buffer"""
 MAX_PACKET_BYTES = 64 * 2**10
-MAX_DESCRIPTORS = 4
+MAX_DESCRIPTORS = MAX_RANKS
+"""of a source's pools"""
 
 
 @dataclass(frozen=True)

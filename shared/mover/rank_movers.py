@@ -9,16 +9,18 @@ own marks only once every rank has written what they stand for (`shared.engine.h
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from shared.errors import CorruptPieceError
+from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
+from shared.kv.probe import Probed
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient
+from shared.mover.copies import NOT_READ
 from shared.protocol import Attempt
 from shared.tasks import settled
 
@@ -26,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class RankMovers:
-    """Stages, fills and digests as `MoverClient` does, and as it may be cancelled."""
+    """Does what `MoverClient` does, but for reads over nixl, and may be cancelled as it."""
 
     def __init__(self, movers: Sequence[MoverClient], shares: Sequence[KVShare]) -> None:
         """One for each rank, in order."""
@@ -35,6 +37,41 @@ class RankMovers:
         firsts = [mover for mover, share in zip(movers, shares, strict=True) if not share.copy]
         self._lead, *self._others = firsts
         """that hold all heads between them, each once"""
+
+    async def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
+        """Every rank maps another worker's pool. The descriptors stay the caller's. PeerLostError
+        if it cannot be mapped."""
+        await _all(mover.map(source, num_blocks, descriptors) for mover in self._movers)
+
+    async def unmap(self, source: str) -> None:
+        """Returns once nothing of that pool is mapped."""
+        await _all(mover.unmap(source) for mover in self._movers)
+
+    async def probe(self, source: str) -> Probed:
+        """What a rank reads that reads otherwise than rank 0, or what rank 0 reads."""
+        first, *others = await _all(mover.probe(source) for mover in self._movers)
+        return next((other for other in others if other.digest != first.digest), first)
+
+    async def fetch(
+        self,
+        attempt: Attempt,
+        source: str,
+        source_blocks: Sequence[int],
+        blocks: Sequence[int],
+        groups: GroupRange,
+    ) -> Words:
+        """Every rank copies its heads of layer groups of a mapped pool into `blocks`; the digests
+        [blocks, groups] of what lies there now. CorruptPieceError if it could not be done, or
+        copies of the same heads differ."""
+        return await self._filled(
+            lambda mover: mover.fetch(attempt, source, source_blocks, blocks, groups)
+        )
+
+    async def show(self, name: str) -> bytes:
+        raise PeerLostError(NOT_READ)
+
+    async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
+        raise PeerLostError(NOT_READ)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
         """Pool to arena. CorruptPieceError if it could not be done."""
@@ -45,13 +82,7 @@ class RankMovers:
     ) -> Words:
         """Arena to reserved blocks; the digests [blocks, groups] of what lies there now.
         CorruptPieceError if it could not be done, or copies of the same heads differ."""
-        lead, *others = self._movers
-        found = [await lead.fill(attempt, blocks, groups, room)]
-        found += await _all(mover.fill(attempt, blocks, groups, room) for mover in others)
-        first, *later = [self._sum(found, copy) for copy in sorted(set(self._copies))]
-        if not all(np.array_equal(first, other) for other in later):
-            raise CorruptPieceError("ranks that hold copies of the same heads do not agree")
-        return first
+        return await self._filled(lambda mover: mover.fill(attempt, blocks, groups, room))
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
         """[blocks, groups], of our own pool, now; of a step, of the first groups only, one at
@@ -65,6 +96,16 @@ class RankMovers:
         """Safe to call twice. The movers end."""
         for mover in self._movers:
             mover.close()
+
+    async def _filled(self, ask: Callable[[MoverClient], Coroutine[Any, Any, Words]]) -> Words:
+        """The digests of what all ranks fill, rank 0 before the others."""
+        lead, *others = self._movers
+        found = [await ask(lead)]
+        found += await _all(ask(mover) for mover in others)
+        first, *later = [self._sum(found, copy) for copy in sorted(set(self._copies))]
+        if not all(np.array_equal(first, other) for other in later):
+            raise CorruptPieceError("ranks that hold copies of the same heads do not agree")
+        return first
 
     def _sum(self, found: Sequence[Words], copy: int) -> Words:
         """Of the ranks that hold this copy of the heads; modulo 2**64."""

@@ -1,10 +1,12 @@
 """The transport a worker's settings name."""
 
+from collections.abc import Sequence
+
 from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.mover.agent import MISSING, is_installed
-from shared.mover.rank_movers import RankMovers
+from shared.mover.copies import NOT_READ
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
@@ -20,10 +22,9 @@ from shared.transfer.ways.tcp import tcp_transport
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
     transport, tp = settings.handover.transport, settings.compute.tp
-    if tp > 1 and transport in ("mapped", "nixl"):
+    if tp > 1 and transport == "nixl":
         raise SettingsError(
-            f"--transport {transport} with --tp {tp}: what several GPUs share goes by tcp; take "
-            "--transport auto or tcp"
+            f"--transport nixl with --tp {tp}: {NOT_READ}; take --transport auto, mapped or tcp"
         )
     if transport in ("auto", "mapped"):
         transfer_folder(settings.handover.transfer_dir)
@@ -46,19 +47,18 @@ def build_transport(
     settings: Settings,
     incarnation: str,
     memory: KVMemory,
-    pool: int | None,
-    mover: Mover | RankMovers,
+    pools: Sequence[int],
+    mover: Mover,
     clock: Clock,
 ) -> KVTransport:
-    """Ready to pull into `memory`, or into the GPU's pool whose descriptor is `pool`, and to serve
-    it once started; by tcp where several ranks have the pool. SettingsError as
-    `check_transport`."""
+    """Ready to pull into `memory`, or into the ranks' pools whose descriptors are `pools`, and to
+    serve it once started. SettingsError as `check_transport`."""
     check_transport(settings)
     handover, network = settings.handover, settings.network
     limits = TransferLimits(lease_s=handover.lease_s, max_pulls=handover.max_pulls)
     terms = Terms(network.cell_secret, limits, clock)
     listen_at = network.host, settings.worker.transfer_port
-    if handover.transport == "tcp" or isinstance(mover, RankMovers):
+    if handover.transport == "tcp":
         return tcp_transport(
             memory,
             incarnation,
@@ -69,7 +69,7 @@ def build_transport(
         )
     if handover.transport == "nixl":
         return nixl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
-    folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pool)
+    folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pools)
     if handover.transport == "mapped":
         return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)
     return auto_transport(

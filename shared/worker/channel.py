@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,6 +21,7 @@ from shared.errors import BatonError
 from shared.frames import LENGTH, framed, next_body
 from shared.kv.layout import KVLayout
 from shared.kv.memory import Piece
+from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt, TokenRun
 
 
@@ -173,10 +175,10 @@ class EngineChannel:
         """Let a `receive` that waits, or the next one, return with nothing. From any thread."""
         os.eventfd_write(self._woken, 1)
 
-    def pass_memory(self, fd: int, pool: int | None = None) -> None:
-        """Give the io process the file descriptors of the host-visible KV memory and of the GPU's
-        pool that other workers map. They stay the caller's."""
-        socket.send_fds(self._socket, [_HERE_IS_MEMORY], [fd] if pool is None else [fd, pool])
+    def pass_memory(self, fd: int, pools: Sequence[int] = ()) -> None:
+        """Give the io process the file descriptors of the host-visible KV memory, and of each
+        rank's pool that other workers map, if that is not there. They stay the caller's."""
+        socket.send_fds(self._socket, [_HERE_IS_MEMORY], [fd, *pools])
 
     def pass_failure(self, text: str) -> None:
         """Instead of the memory: why there is none."""
@@ -216,15 +218,15 @@ class EngineChannel:
         return commands
 
 
-def receive_memory(sock: socket.socket) -> tuple[int, int | None]:
-    """io's end of `pass_memory`: (memory, pool); blocks until the engine has loaded its model.
+def receive_memory(sock: socket.socket) -> tuple[int, list[int]]:
+    """io's end of `pass_memory`: (memory, pools); blocks until the engine has loaded its model.
 
     BatonError with the engine's own words when it failed instead.
     """
-    flag, fds, _, _ = socket.recv_fds(sock, 1, 2)
+    flag, fds, _, _ = socket.recv_fds(sock, 1, 1 + MAX_RANKS)
     if flag == _FAILED:
         with sock.makefile("rb") as words:
             raise BatonError(words.read().decode())
     if flag != _HERE_IS_MEMORY or not fds:
         raise BatonError("the engine process ended before it was ready; its log says why")
-    return fds[0], fds[1] if len(fds) > 1 else None
+    return fds[0], fds[1:]

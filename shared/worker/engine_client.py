@@ -60,8 +60,9 @@ class EngineClient:
         """of each rank, from `start` to `stop`"""
         self.mover: MoverClient | RankMovers | None = None
         """copies and digests blocks in the engine's processes; all of them, once started"""
-        self.pool: int | None = None
-        """descriptor of the engine's pool, where other workers map a GPU's; closed by `stop`"""
+        self.pools: list[int] = []
+        """descriptors of each rank's pool that other workers map, where that is not `memory`;
+        closed by `stop`"""
 
     async def start(self) -> Ready:
         """Returns once the model is loaded. EngineExitError with the engine's own exit code."""
@@ -75,7 +76,7 @@ class EngineClient:
                 sock.close()
         self._movers = [MoverClient(asks) for asks, _ in pairs]
         try:
-            fd, self.pool = await loop.run_in_executor(None, receive_memory, ours)
+            fd, self.pools = await loop.run_in_executor(None, receive_memory, ours)
             ours.setblocking(False)
             _, self._connection = await loop.create_unix_connection(
                 lambda: Connection(self._receive, self._lose, codec=CHANNEL_CODEC), sock=ours
@@ -134,9 +135,8 @@ class EngineClient:
         """Close the channel and end the engine, whatever it does."""
         for mover in self._movers:
             mover.close()
-        if self.pool is not None:
-            os.close(self.pool)
-            self.pool = None
+        while self.pools:
+            os.close(self.pools.pop())
         if self._connection is not None:
             self._connection.abort()
         if self._process is not None:

@@ -21,7 +21,7 @@ from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
-from shared.engine.loading.pool_access import PoolAccess, start_mover
+from shared.engine.loading.pool_access import PoolAccess, descriptors_of, start_mover
 from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
@@ -219,14 +219,12 @@ def _load(
 
 
 def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:
-    if kv_pool.shared is None:
-        channel.pass_memory(kv_pool.memory.fd)
-        return
-    descriptor = kv_pool.shared.descriptor()
+    descriptors = descriptors_of(kv_pool)
     try:
-        channel.pass_memory(kv_pool.memory.fd, descriptor)
+        channel.pass_memory(kv_pool.memory.fd, descriptors)
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 if __name__ == "__main__":

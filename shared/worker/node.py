@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shared.clock import Clock, SystemClock
@@ -55,8 +55,8 @@ class Parts:
     outbox: Outbox
     engine: EngineSender
     memory: KVMemory
-    pool: int | None
-    """descriptor of the engine's pool, where other workers map a GPU's"""
+    pools: Sequence[int]
+    """descriptors of each rank's pool, where other workers map those and not `memory`"""
     mover: MoverClient | RankMovers
     clock: Clock
 
@@ -113,7 +113,7 @@ class Node:
                 self._outbox,
                 engine,
                 engine.memory,
-                engine.pool,
+                engine.pools,
                 engine.mover,
                 clock,
             )

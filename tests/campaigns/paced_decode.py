@@ -95,7 +95,7 @@ def build_service(pace: Pace, parts: Parts) -> DecodeService:
     )
     assert isinstance(parts.mover, MoverClient)
     transport = mapped_transport(
-        ShownPool(parts.memory, parts.pool),
+        ShownPool(parts.memory, parts.pools),
         parts.incarnation,
         PacedMover(parts.mover, layer_groups(parts.memory.layout), pace),
         folder=transfer_folder(handover.transfer_dir),

@@ -105,7 +105,7 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
         ({"settings": {"tp": 2}, "prefill": {"gpu": {"count": 1}}}, "is 1 and settings.tp 2"),
         (
             {"settings": {"transport": "nixl"}, "prefill": {"settings": {"tp": 2}}},
-            "prefill: transport nixl: workers with tp 2 hand over by tcp",
+            "prefill: transport nixl: workers with tp 2 hand over mapped or by tcp",
         ),
         (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),
         (put("decode.autoscaling.mode", "builtin"), "both must be builtin"),

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from shared.kv.columns import Words
-from shared.kv.digest import BlockDigests
+from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import DTYPE_BYTES, KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.probe import MAX_PROBE_BYTES, probe_bytes
 from shared.kv.share import KVShare
 from shared.mover.device_copies import DeviceCopies
 
@@ -105,3 +106,38 @@ def _fill(
     taken[list(OTHERS), layers] = own[list(BLOCKS), layers]
     assert np.array_equal(pool.cpu().numpy(), taken)
     return digests
+
+
+def check_fetching(
+    layout: KVLayout,
+    device: str,
+    groups: GroupRange,
+    shown: Callable[[Sequence[NDArray[np.uint8]]], list[int]],
+    sizes: tuple[int, int],
+) -> None:
+    """What the ranks of a worker of the first size hold, those of one of the second size copy, each
+    its heads; digests of all ranks add up, and a probe reads right.
+
+    `shown`: descriptors of pools with these bytes, which are those of the blocks and the probe."""
+    owning, taking = sizes
+    blocks = filled(layout)
+    wanted = BlockDigests.of_pool(blocks).of(BLOCKS, groups)
+    shares = [KVShare(layout, rank, owning) for rank in range(owning)]
+    probe = np.random.default_rng(2).integers(0, 256, MAX_PROBE_BYTES, np.uint8)
+    probe = probe[: probe_bytes(NUM_BLOCKS * shares[0].layout.block_bytes)]
+    pools = [np.concatenate([heads_of(blocks, one).reshape(-1), probe]) for one in shares]
+
+    def fetch(share: KVShare) -> Words:
+        own = heads_of(blocks, share)
+        pool = torch.zeros(own.shape, dtype=torch.uint8, device=device)
+        with copies_of(pool, new_arena(layout), share) as copies:
+            copies.map("p.1", NUM_BLOCKS, shown(pools))
+            found = copies.probe("p.1")
+            assert found[:2] == (digest_of(probe), owning * len(probe))
+            digests = copies.fetch("p.1", BLOCKS, OTHERS, groups, None)
+        taken = np.zeros_like(own)
+        taken[list(OTHERS), share.layers(groups)] = own[list(BLOCKS), share.layers(groups)]
+        assert np.array_equal(pool.cpu().numpy(), taken)
+        return digests
+
+    assert_adds_up(fetch, layout, taking, wanted)

@@ -20,17 +20,34 @@ ARENA_BYTES = 128 * 2**20
 
 @dataclass
 class KVPool:
-    """What the model writes, and what the io process of the worker sees of it."""
+    """What a rank writes, and what the io process of the worker sees of it."""
 
     tensor: torch.Tensor
     memory: KVMemory
-    """generations, and the blocks where `tensor` is host memory"""
+    """generations, and the blocks where `tensor` is host memory of a rank that is alone"""
     marks: Marks
     """when steps are done with blocks"""
     share: KVShare
     """what of each block `tensor` holds; blocks travel whole"""
-    shared: SharedPool | None = None
-    """owns `tensor`: other workers of this host map it"""
+    shared: SharedPool | KVMemory | None = None
+    """owns `tensor`, if not `memory` does: other workers of this host map it"""
+    others: tuple[int, ...] | None = ()
+    """descriptors of the pools of all other ranks; None: not all can be mapped"""
+
+    def use(self, memory: KVMemory) -> None:
+        """That of rank 0, whose probe all ranks show."""
+        self.memory = memory
+        if isinstance(self.shared, SharedPool):
+            self.shared.write_probe(memory.probe)
+        elif self.shared is not None:
+            self.shared.probe[:] = memory.probe[: len(self.shared.probe)]
+
+    def descriptor(self) -> int | None:
+        """A new one by which others map this rank's pool, which the caller closes; None: by that
+        of `memory`, or not at all."""
+        if isinstance(self.shared, SharedPool):
+            return self.shared.descriptor()
+        return None if self.shared is None else self.shared.read_only()
 
 
 def host_pool(memory: KVMemory) -> KVPool:
@@ -44,8 +61,8 @@ def create_pool(
 ) -> KVPool:
     """`shared`: other workers of this host are to map a GPU's pool, if its driver lets them.
 
-    Blocks of a rank that has others next to it travel through the arena, also on a CPU: there they
-    are whole.
+    Blocks of a rank that has others next to it go to sockets through the arena, also on a CPU:
+    there they are whole.
 
     On a CPU the pages are touched now, so a shortage of memory shows at start-up and usage stays
     constant afterwards.
@@ -57,16 +74,20 @@ def create_pool(
         return pool
     memory = KVMemory.create(whole, num_blocks, max(ARENA_BYTES, 2 * whole.block_bytes))
     if device.type == "cpu":
-        tensor = device_pool(layout, num_blocks, device).zero_()
-        return KVPool(tensor, memory, host_marks(share), share)
+        own = KVMemory.create(layout, num_blocks)
+        pool = KVPool(pool_of(own).zero_(), memory, host_marks(share), share, own)
+        pool.use(memory)
+        return pool
     marks = Marks(share.groups.layer_ends, _event, share.size)
     if shared:
         try:
-            shared_pool = SharedPool(memory)
+            shared_pool = SharedPool(layout, num_blocks)
         except DriverError as error:
             logger.warning("no other worker can map this GPU's KV pool: %s", error)
         else:
-            return KVPool(shared_pool.tensor, memory, marks, share, shared_pool)
+            pool = KVPool(shared_pool.tensor, memory, marks, share, shared_pool)
+            pool.use(memory)
+            return pool
     return KVPool(device_pool(layout, num_blocks, device), memory, marks, share)
 
 

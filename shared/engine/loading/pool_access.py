@@ -18,7 +18,7 @@ class PoolAccess:
     """By default nobody does."""
 
     is_shared: bool = False
-    """other workers of this host map the pool, if they can; not where several ranks have it"""
+    """other workers of this host map the pools of GPUs, if they can"""
     mover_fds: tuple[int, ...] = ()
     """of ranks 1 and up: the sockets that their movers answer at; inherited by their processes"""
 
@@ -46,3 +46,15 @@ def copies_of(kv_pool: KVPool) -> Copies:
     from shared.mover.device_copies import DeviceCopies  # noqa: PLC0415
 
     return DeviceCopies(tensor, memory, share, kv_pool.shared is not None)
+
+
+def descriptors_of(kv_pool: KVPool) -> list[int]:
+    """By which others map the pools of all ranks, in order; none where they map that of
+    `kv_pool.memory`, or cannot. The caller closes them."""
+    own = kv_pool.descriptor()
+    if own is None:
+        return []
+    if kv_pool.others is None:
+        os.close(own)
+        return []
+    return [own, *map(os.dup, kv_pool.others)]

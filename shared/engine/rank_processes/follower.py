@@ -19,15 +19,15 @@ import torch
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
+from shared.engine.loading.memory_exchange import take_memory
 from shared.engine.loading.pool_access import start_mover
 from shared.engine.loading.rank import build_rank
 from shared.engine.parallel.join import join
 from shared.engine.parallel.ranks import Ranks
-from shared.engine.rank_processes.followers import HERE_IS_MEMORY, NO_MOVER
+from shared.engine.rank_processes.followers import NO_MOVER
 from shared.engine.rank_processes.plan_channel import receive_plan
 from shared.engine.running.model_runner import Runner
 from shared.errors import BatonError
-from shared.kv.memory import KVMemory
 from shared.model.checkpoint import Checkpoint, load_checkpoint, random_checkpoint
 from shared.model.shapes import SHAPES
 from shared.process import die_with_parent, freeze_heap
@@ -47,14 +47,6 @@ def follow(runner: Runner, ranks: Ranks, sock: socket.socket, device: torch.devi
         num_sampled = batch.shape.num_logits_rows
 
 
-def _memory_of_rank_0(sock: socket.socket, own: KVMemory) -> KVMemory:
-    """Of the same form as this rank's own. EOFError if rank 0 is gone."""
-    _, descriptors, _, _ = socket.recv_fds(sock, len(HERE_IS_MEMORY), 1)
-    if not descriptors:
-        raise EOFError("rank 0 passes no memory")
-    return KVMemory(own.layout, own.num_blocks, descriptors[0], len(own.arena))
-
-
 def _without_weights(path: str, name: str) -> Checkpoint:
     """Of a known shape, or of a directory's config.json."""
     raw = SHAPES.get(path)
@@ -64,10 +56,10 @@ def _without_weights(path: str, name: str) -> Checkpoint:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`follower FD MOVER_FD RANK SIZE PARENT_PID MEETING MODEL NAME stored|random`: exit
-    status."""
+    """`follower FD MOVER_FD RANK SIZE PARENT_PID MEETING shared|private MODEL NAME stored|random`:
+    exit status."""
     fd, mover_fd, rank, size, parent_pid = map(int, arguments[:5])
-    meeting, model, name, weights = arguments[5:]
+    meeting, pool, model, name, weights = arguments[5:]
     die_with_parent(parent_pid)
     sock = socket.socket(fileno=fd)
     try:
@@ -77,9 +69,9 @@ def main(arguments: Sequence[str]) -> int:
         checkpoint = _without_weights(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
-        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader)
+        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader, pool == "shared")
         if mover_fd != NO_MOVER:
-            parts.pool.memory = _memory_of_rank_0(sock, parts.pool.memory)
+            take_memory(sock, parts.pool)
             start_mover(socket.socket(fileno=mover_fd), parts.pool)
         freeze_heap()
         with contextlib.suppress(EOFError):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from shared.engine.loading.memory_exchange import give_memory
 from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.parallel.distributed import PRIVATE
 from shared.engine.rank_processes.plan_channel import send_plan
@@ -34,7 +35,6 @@ STOP_S = 5.0
 """how long followers have, together, to end by themselves"""
 MAX_WORDS = 2**12
 NO_MOVER = -1
-HERE_IS_MEMORY = b"M"
 COMMAND = (sys.executable, "-m", "shared.engine.rank_processes.follower")
 
 
@@ -81,8 +81,9 @@ class Followers:
                 mover_fds = access.mover_fds[rank - 1 : rank]
                 mover_fd = mover_fds[0] if mover_fds else NO_MOVER
                 place = [theirs.fileno(), mover_fd, rank, size, os.getpid(), self.meeting]
+                pool = "shared" if access.is_shared else "private"
                 process = subprocess.Popen(  # noqa: S603
-                    [*COMMAND, *map(str, place), *model],
+                    [*COMMAND, *map(str, place), pool, *model],
                     pass_fds=[theirs.fileno(), self._meeting, *mover_fds],
                     process_group=0,  # Ctrl-C is rank 0's, which ends the others
                     env=_environment(settings),
@@ -109,10 +110,9 @@ class Followers:
         """Have every follower run this batch."""
         send_plan(self._sockets, batch)
 
-    def pass_memory(self, fd: int) -> None:
-        """The host-visible memory that every follower's mover uses; once, before any batch."""
-        for sock in self._sockets:
-            socket.send_fds(sock, [HERE_IS_MEMORY], [fd])
+    def give_memory(self, fd: int) -> tuple[int, ...] | None:
+        """See shared.engine.loading.memory_exchange."""
+        return give_memory(self._sockets, fd)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

@@ -41,9 +41,10 @@ def lead(
     try:
         with followers.explained():
             ranks = join(0, size, device, followers.meeting)
-            parts = build_rank(compute, kv, engine, checkpoint, ranks, weights)
+            shared = access.is_shared
+            parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, shared)
             if access.mover_fds:
-                followers.pass_memory(parts.pool.memory.fd)
+                parts.pool.others = followers.give_memory(parts.pool.memory.fd)
     except BaseException:
         followers.close()
         raise

@@ -4,6 +4,7 @@ Whether blocks are fresh is seen in the mapped generations.
 """
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from shared.kv.columns import pack_words
 from shared.kv.digest import digest_of
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
+from shared.kv.probe import probe_bytes
+from shared.kv.share import KVShare
 from shared.transfer.blocks.fetches import Fetches
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import Mapping
@@ -58,17 +61,19 @@ class CopiedReads:
 class ShownPool:
     """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
 
-    def __init__(self, memory: KVMemory, pool: int | None = None) -> None:
-        """`pool`: descriptor of what a mover maps, where blocks do not lie in `memory`'s file; it
-        stays the caller's."""
+    def __init__(self, memory: KVMemory, pools: Sequence[int] = ()) -> None:
+        """`pools`: descriptors of what a mover maps, one for each rank, where blocks do not lie in
+        `memory`'s file; they stay the caller's."""
         self.memory = memory
-        self._pool = pool
-        self._probe = pack_words([digest_of(np.frombuffer(memory.probe, np.uint8))])
+        self._pools = pools
+        share = KVShare(memory.layout, size=max(1, len(pools)))
+        shown = memory.probe[: probe_bytes(memory.num_blocks * share.layout.block_bytes)]
+        self._probe = pack_words([digest_of(np.frombuffer(shown, np.uint8))])
 
     @property
     def can_be_mapped(self) -> bool:
         """Whether there is anything to show."""
-        return self.memory.holds_blocks or self._pool is not None
+        return self.memory.holds_blocks or len(self._pools) > 0
 
     async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         raise ProtocolError("this source sends no blocks; its pool is to be mapped")
@@ -77,8 +82,7 @@ class ShownPool:
         await stream.send(Pool(self.memory.num_blocks, self._probe))
         table = self.memory.read_only()
         try:
-            pool = [] if self._pool is None else [self._pool]
-            await stream.pass_descriptors([table, *pool])
+            await stream.pass_descriptors([table, *self._pools])
         finally:
             os.close(table)
         await stream.until_closed()

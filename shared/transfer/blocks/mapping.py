@@ -11,13 +11,14 @@ from shared.kv.columns import Words, pack_words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.peer_memory import PeerTable
 from shared.kv.probe import Probed
+from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt
 from shared.transfer.blocks.manifest import Tags
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Pool
 
-MAX_DESCRIPTORS = 2
-"""of the table, and of the pool where that is another file"""
+MAX_DESCRIPTORS = 1 + MAX_RANKS
+"""of the table, and of each rank's pool where that is another file"""
 
 
 class BlockMover(Protocol):
@@ -25,8 +26,8 @@ class BlockMover(Protocol):
     process is gone. A call that is cancelled returns only once it touches no block any more."""
 
     async def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
-        """The pool of the worker of incarnation `source`. The descriptors stay the caller's.
-        PeerLostError if it cannot be mapped."""
+        """The pools of the ranks of the worker of incarnation `source`. The descriptors stay the
+        caller's. PeerLostError if they cannot be mapped."""
 
     async def unmap(self, source: str) -> None:
         """Returns once nothing of that pool is mapped; nothing happens if it was not."""
@@ -68,7 +69,8 @@ class Mapping:
     async def begin(self, pool: Pool, descriptors: list[int]) -> None:
         """Map what the owner passed; closes the descriptors. CannotMapError if that fails."""
         try:
-            await self._mover.map(self.source, pool.num_blocks, descriptors[-1:])
+            pools = descriptors[1:] or descriptors
+            await self._mover.map(self.source, pool.num_blocks, pools)
             self.probed = await self._mover.probe(self.source)
             if pack_words([self.probed.digest]) != pool.probe:
                 raise CannotMapError("a probe of the source's pool read other bytes")

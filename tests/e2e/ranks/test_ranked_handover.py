@@ -37,7 +37,7 @@ def test_kv_is_handed_over_and_given_back(cluster: Cluster) -> None:
     assert first.complete
     assert first.answer == second.answer
     receipt = cluster.receipt(first.rid)
-    assert receipt["transport"] == "tcp"
+    assert receipt["transport"] == "mapped"
     assert not cluster.unwanted_local_prefill()
     cluster.wait_blocks_back()
 

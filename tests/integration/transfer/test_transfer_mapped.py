@@ -288,7 +288,9 @@ def digest_of_another_block(patch: pytest.MonkeyPatch) -> None:
     ) -> Words:
         fetch(self, source, theirs, ours, groups, after)
         held = self._pool[list(ours)].copy()
-        self._pool[list(ours)] = self._peers[source].rows[list(theirs)]
+        found = self._sources.get(source)
+        assert found is not None and found.rows is not None
+        self._pool[list(ours)] = found.rows[list(theirs)]
         digests = self._digests.of(ours, groups)
         self._pool[list(ours)] = held
         return digests

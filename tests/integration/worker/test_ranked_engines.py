@@ -1,4 +1,4 @@
-"""Engines whose ranks share a model hand KV over to engines of any number of ranks, over tcp."""
+"""Engines whose ranks share a model hand KV over to engines of any number of ranks."""
 
 import asyncio
 from dataclasses import replace
@@ -9,6 +9,7 @@ import pytest
 
 from shared.protocol import Sampling
 from shared.settings.groups import Settings
+from shared.settings.load import changed
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
 from tests.support.oracles.agg_answers import agg_answers, make_specs
@@ -48,8 +49,13 @@ def _settings(path: Path, tp: int, **more: Any) -> Settings:
         ("1 KV head", 1, 2),
     ],
 )
+@pytest.mark.parametrize("transport", ["mapped", "tcp"])
 def test_answers_equal_those_of_one_engine(
-    model: str, prefill: int, decode: int, tmp_path_factory: pytest.TempPathFactory
+    transport: str,
+    model: str,
+    prefill: int,
+    decode: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("m")  # short, for the paths of sockets
     write_checkpoint(path, MODELS[model])
@@ -62,7 +68,8 @@ def test_answers_equal_those_of_one_engine(
     expected = agg_answers(built_engine(_settings(path, 1), "decode"), specs)
 
     async def serve() -> EnginePair:
-        pair = EnginePair(_settings(path, prefill), _settings(path, decode), specs)
+        source = _settings(path, prefill, transport=transport)
+        pair = EnginePair(source, changed(source, tp=decode), specs)
         async with asyncio.timeout(120):
             await pair.run()
         return pair
@@ -71,6 +78,6 @@ def test_answers_equal_those_of_one_engine(
     assert sum(pulled.num_blocks for pulled in pair.pulled) == sum(
         -(-len(prompt) // BLOCK_SIZE) for prompt in PROMPTS
     )
-    assert {pulled.transport for pulled in pair.pulled} == {"tcp"}
+    assert {pulled.transport for pulled in pair.pulled} == {transport}
     for attempt, answer in expected.items():
         assert pair.answers[attempt.rid] == dict(enumerate(token for token, _ in answer))

@@ -38,13 +38,16 @@ class FaultyCopies(HostCopies):
         fault = self._strikes.read()
         span = self._groups.span(groups)
         half = (span.start + span.stop) // 2
-        if (peer := self._peers.get(source)) is not None:
-            self._pool[blocks[0], span.start : half] = peer.rows[
-                source_blocks[0], span.start : half
-            ]
+        if (found := self._sources.get(source)) is not None:
+            assert found.rows is not None, "of one rank"
+            first = found.rows[source_blocks[0], span.start : half]
+            self._pool[blocks[0], span.start : half] = first
+            del first
         self._strikes.half_read()
-        if peer is not None:
-            self._pool[blocks[0], half : span.stop] = peer.rows[source_blocks[0], half : span.stop]
+        if found is not None and found.rows is not None:
+            rest = found.rows[source_blocks[0], half : span.stop]
+            self._pool[blocks[0], half : span.stop] = rest
+            del rest
         digests = super().fetch(source, source_blocks[1:], blocks[1:], groups, after)
         if fault is Fault.CORRUPT:
             self._pool[blocks[0], span.stop - 1] ^= 1

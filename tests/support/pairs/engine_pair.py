@@ -51,7 +51,7 @@ class EnginePair:
     def _transport(self, settings: Settings, engine: EngineClient, incarnation: str) -> KVTransport:
         assert engine.memory is not None and engine.mover is not None
         return build_transport(
-            settings, incarnation, engine.memory, engine.pool, engine.mover, SystemClock()
+            settings, incarnation, engine.memory, engine.pools, engine.mover, SystemClock()
         )
 
     def _on_prefill(self, event: Event) -> None:

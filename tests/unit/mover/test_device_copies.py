@@ -1,14 +1,18 @@
 """Copies of a device that is not there: its memory is the host's, and its driver copies at once."""
 
 import ctypes
+import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from kernels.digest import reference
+from kernels.launching.driver import DriverError
 from kernels.sharing import copy_batch, copy_rows
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
@@ -16,7 +20,14 @@ from shared.kv.share import KVShare
 from shared.mover import device_copies
 from shared.mover.copies import NOT_READ, CopyError
 from tests.support.absent_cuda import absent_torch
-from tests.support.kv_shares import check_staging, copies_of, filled, heads_of, new_arena
+from tests.support.kv_shares import (
+    check_fetching,
+    check_staging,
+    copies_of,
+    filled,
+    heads_of,
+    new_arena,
+)
 
 LAYOUT = KVLayout("m", "bfloat16", 5, 2, 8, 3, 4)
 FEW_HEADS = KVLayout("m", "float32", 4, 2, 2, 5, 2)
@@ -63,41 +74,55 @@ def test_a_rank_that_has_all_heads_copies_whole_blocks(calls: list[str]) -> None
     assert set(calls) == {"cuMemcpyAsync"}
 
 
-def refusals(*, shared: bool) -> list[str]:
-    """What a pool says to a source that is none."""
-    share = KVShare(LAYOUT, 0, 2 if shared else 1)
-    groups, said = share.groups.all, []
-    with copies_of(
-        torch.from_numpy(heads_of(filled(LAYOUT), share)), new_arena(LAYOUT), share
-    ) as it:
-        asks: list[Callable[[], object]] = [
-            lambda: it.probe("p.1"),
-            lambda: it.fetch("p.1", (0,), (0,), groups, None),
-        ]
-        if shared:
-            asks.append(it.regions)
-        for ask in asks:
-            with pytest.raises(CopyError) as refused:
-                ask()
-            said.append(str(refused.value))
-    return said
+class HostMapping:
+    """Instead of MappedMemory: a file in memory."""
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        if os.fstat(descriptor).st_size < num_bytes:
+            raise DriverError("it is smaller")
+        self._map = mmap.mmap(descriptor, num_bytes)
+        self.address = np.frombuffer(self._map, np.uint8).ctypes.data
+
+    def close(self) -> None:
+        self._map.close()
 
 
-def test_no_other_worker_reads_a_shared_pool() -> None:
-    assert refusals(shared=True) == [NOT_READ] * 3
-    assert refusals(shared=False) == ["the source's pool is not mapped"] * 2
+def files_of(pools: Sequence[NDArray[np.uint8]]) -> list[int]:
+    descriptors = [os.memfd_create("pool") for _ in pools]
+    for descriptor, pool in zip(descriptors, pools, strict=True):
+        os.write(descriptor, pool.tobytes())
+    return descriptors
 
 
-def test_a_shared_pool_closes_what_it_does_not_map() -> None:
+@pytest.mark.parametrize("taking", [1, 2, 4, 8])
+@pytest.mark.parametrize("owning", [1, 2, 4, 8])
+@pytest.mark.parametrize("layout", [LAYOUT, FEW_HEADS])
+def test_ranks_copy_their_heads_out_of_pools_of_any_ranks(
+    layout: KVLayout, owning: int, taking: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_copies, "MappedMemory", HostMapping)
+    for groups in (layer_groups(layout).all, GroupRange(0, 1), GroupRange(1, 1)):
+        check_fetching(layout, "cpu", groups, files_of, (owning, taking))
+
+
+def test_pools_that_cannot_be_mapped_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_copies, "MappedMemory", HostMapping)
     share = KVShare(LAYOUT, 0, 2)
-    reader, writer = os.pipe()
-    os.close(writer)
     pool = torch.from_numpy(heads_of(filled(LAYOUT), share))
+    num_bytes = 2 * 6 * share.layout.block_bytes
+    descriptors = files_of([np.zeros(num_bytes, np.uint8), np.zeros(1, np.uint8)])
     with copies_of(pool, new_arena(LAYOUT), share) as copies:
+        with pytest.raises(CopyError, match="cannot be mapped: it is smaller"):
+            copies.map("p.1", 6, descriptors)
+        for descriptor in descriptors:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+        with pytest.raises(CopyError, match="is not mapped"):
+            copies.fetch("p.1", (0,), (0,), share.groups.all, None)
+        with pytest.raises(CopyError, match="is not mapped"):
+            copies.probe("p.1")
         with pytest.raises(CopyError, match=NOT_READ):
-            copies.map("p.1", 6, [reader])
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(reader)
+            copies.regions()
 
 
 def test_what_does_not_fit_the_arena_is_refused() -> None:

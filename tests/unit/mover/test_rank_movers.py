@@ -1,6 +1,8 @@
 """The movers of several ranks as one: blocks are whole in the arena, whatever the ranks hold."""
 
 import asyncio
+import itertools
+import os
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,13 +14,13 @@ from numpy.typing import NDArray
 
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.columns import Words
-from shared.kv.digest import BlockDigests
+from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient, data_socket_pair
-from shared.mover.copies import Mark
+from shared.mover.copies import NOT_READ, Mark
 from shared.mover.host_share_copies import HostShareCopies
 from shared.mover.mover import Marks, Mover
 from shared.mover.rank_movers import RankMovers
@@ -113,6 +115,60 @@ async def test_digests_are_of_whole_blocks(num_heads: int, size: int) -> None:
     async with moving(model) as movers:
         found = await movers.digests((5, 0, 3), model.groups.all, None)
     assert np.array_equal(found, model.digests((5, 0, 3), model.groups.all))
+
+
+def shown(model: Model) -> list[int]:
+    """Descriptors of the pools of its ranks, as their processes would pass them."""
+    memories = [KVMemory.create(share.layout, NUM_BLOCKS) for share in model.shares]
+    for memory, pool in zip(memories, model.pools, strict=True):
+        memory.rows()[:] = pool
+        memory.probe[:] = model.memory.probe[: len(memory.probe)]
+    return [memory.read_only() for memory in memories]
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+@pytest.mark.parametrize(("owning", "taking"), list(itertools.product((1, 2, 4, 8), (2, 4, 8))))
+async def test_every_rank_copies_its_own_heads_out_of_mapped_pools(
+    num_heads: int, owning: int, taking: int
+) -> None:
+    source, model = Model(num_heads, owning), Model(num_heads, taking)
+    for pool in model.pools:
+        pool[:] = 0
+    groups = GroupRange(0, len(model.groups) - 1)
+    descriptors = shown(source)
+    async with moving(model) as movers:
+        await movers.map("p.1", NUM_BLOCKS, descriptors)
+        probe = np.frombuffer(source.memory.probe, np.uint8)[: source.pools[0].size]
+        assert (await movers.probe("p.1")).digest == digest_of(probe)
+        found = await movers.fetch(ATTEMPT, "p.1", (5, 0), (3, 2), groups)
+        await movers.unmap("p.1")
+        with pytest.raises(CorruptPieceError, match="is not mapped"):
+            await movers.fetch(ATTEMPT, "p.1", (5, 0), (3, 2), groups)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert np.array_equal(found, source.digests((5, 0), groups))
+    expected, layers = np.zeros_like(model.whole), span_of(model, groups)
+    expected[[3, 2], layers] = source.whole[[5, 0], layers]
+    for share, pool in zip(model.shares, model.pools, strict=True):
+        assert np.array_equal(pool, model.part_of(expected, share))
+
+
+async def test_a_pool_of_one_rank_that_reads_otherwise_is_seen() -> None:
+    source, model = Model(4, 2), Model(4, 2)
+    descriptors = shown(source)
+    other = KVMemory.create(source.shares[1].layout, NUM_BLOCKS)
+    async with moving(model) as movers:
+        await movers.map("p.1", NUM_BLOCKS, [descriptors[0], other.fd])
+        probe = np.frombuffer(source.memory.probe, np.uint8)[: source.pools[0].size]
+        assert (await movers.probe("p.1")).digest != digest_of(probe)
+
+
+async def test_pools_of_ranks_are_not_read_over_nixl() -> None:
+    async with moving(Model(2, 2)) as movers:
+        with pytest.raises(PeerLostError, match=NOT_READ):
+            await movers.show("d.1")
+        with pytest.raises(PeerLostError, match=NOT_READ):
+            await movers.join("d.1", "p.1", NUM_BLOCKS, b"")
 
 
 class Wrong(HostShareCopies):

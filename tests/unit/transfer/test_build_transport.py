@@ -31,32 +31,33 @@ async def test_the_transport_goes_the_ways_it_is_chosen_by(name: str, tmp_path: 
     ours, theirs = data_socket_pair()
     mover = MoverClient(ours)
     settings = settings_with(transport=name, transfer_dir=str(tmp_path))
-    transport = build_transport(settings, "p.1", memory, None, mover, ManualClock())
+    transport = build_transport(settings, "p.1", memory, (), mover, ManualClock())
     assert tuple(transport.ways) == (("mapped", "nixl", "tcp") if name == "auto" else (name,))
     await transport.close()
     mover.close()
     theirs.close()
 
 
-async def test_what_several_ranks_share_goes_by_tcp(tmp_path: Path) -> None:
+async def test_pools_of_several_ranks_are_mapped_too(tmp_path: Path) -> None:
     layout = KVLayout("m", "float32", 1, 2, 2, 4, 4)
     memory = KVMemory.create(layout, 2, 2 * layout.block_bytes)
     pairs = [data_socket_pair() for _ in range(2)]
     clients = [MoverClient(ours) for ours, _ in pairs]
     movers = RankMovers(clients, [KVShare(layout, rank, 2) for rank in range(2)])
+    pools = [KVMemory.create(share, 2).fd for share in [KVShare(layout, 0, 2).layout] * 2]
     settings = settings_with(tp=2, transport="auto", transfer_dir=str(tmp_path))
-    transport = build_transport(settings, "p.1", memory, None, movers, ManualClock())
-    assert tuple(transport.ways) == ("tcp",)
+    transport = build_transport(settings, "p.1", memory, pools, movers, ManualClock())
+    await transport.start()
+    assert transport.address.socket and transport.address.port
     await transport.close()
     movers.close()
     for _, theirs in pairs:
         theirs.close()
 
 
-@pytest.mark.parametrize("name", ["mapped", "nixl"])
-def test_what_several_ranks_share_goes_no_other_way(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"--transport {name} with --tp 2: .*auto or tcp"):
-        check_transport(settings_with(tp=2, transport=name))
+def test_pools_of_several_ranks_are_not_read_over_nixl() -> None:
+    with pytest.raises(SettingsError, match=r"--transport nixl with --tp 2: .*auto, mapped or tcp"):
+        check_transport(settings_with(tp=2, transport="nixl"))
 
 
 def test_nixl_by_name_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.errors import BatonError
+from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt
 from shared.worker.channel import (
     CHANNEL_CODEC,
@@ -79,25 +80,25 @@ def test_the_memory_is_the_same_file(ends: tuple[socket.socket, EngineChannel]) 
     ours, channel = ends
     fd = os.memfd_create("test")
     channel.pass_memory(fd)
-    received, pool = receive_memory(ours)
+    received, pools = receive_memory(ours)
     try:
         assert received != fd and os.path.sameopenfile(received, fd)
-        assert pool is None
+        assert not pools
     finally:
         os.close(fd)
         os.close(received)
 
 
-def test_a_pool_that_others_map_comes_along(ends: tuple[socket.socket, EngineChannel]) -> None:
+def test_pools_that_others_map_come_along(ends: tuple[socket.socket, EngineChannel]) -> None:
     ours, channel = ends
-    given = [os.memfd_create("memory"), os.memfd_create("pool")]
-    channel.pass_memory(*given)
-    received = receive_memory(ours)
+    memory, *pools = given = [os.memfd_create(str(number)) for number in range(1 + MAX_RANKS)]
+    channel.pass_memory(memory, pools)
+    first, others = receive_memory(ours)
     try:
-        for fd, copy in zip(given, received, strict=True):
-            assert copy is not None and os.path.sameopenfile(fd, copy)
+        for fd, copy in zip(given, (first, *others), strict=True):
+            assert os.path.sameopenfile(fd, copy)
     finally:
-        for descriptor in (*given, *filter(None, received)):
+        for descriptor in (*given, first, *others):
             os.close(descriptor)
 
 
