@@ -49,9 +49,12 @@ class Pulls:
             progress = Progress(request, self._groups, self._terms.clock)
             pull = self._pull_over(stream, progress)
             pulled = await pull.run(way.reads(progress, stream))
-        except BaseException:
+        except BaseException as error:
             stream.close()
+            if isinstance(error, KVTransferError):
+                self._ways.note(request, way, error)
             raise
+        self._ways.note(request, way, None)
         stream.close_after(self._tasks.start(stream.finish_sending()))
         bytes_s = self._terms.traffic.bytes_s(request.source_incarnation)
         return replace(pulled, why=why, bytes_s=bytes_s)

@@ -56,7 +56,8 @@ class Mapping:
     """The pool of one source; good until it has ended."""
 
     def __init__(self, source: str, mover: BlockMover) -> None:
-        self.source = source
+        self._name = f"mapped {source}"
+        """as the mover calls it, which may have joined the pool of the same source besides"""
         self._mover = mover
         self._table: PeerTable | None = None
         self.probed: Probed | None = None
@@ -70,8 +71,8 @@ class Mapping:
         """Map what the owner passed; closes the descriptors. CannotMapError if that fails."""
         try:
             pools = descriptors[1:] or descriptors
-            await self._mover.map(self.source, pool.num_blocks, pools)
-            self.probed = await self._mover.probe(self.source)
+            await self._mover.map(self._name, pool.num_blocks, pools)
+            self.probed = await self._mover.probe(self._name)
             if pack_words([self.probed.digest]) != pool.probe:
                 raise CannotMapError("a probe of the source's pool read other bytes")
             self._table = PeerTable(pool.num_blocks, os.dup(descriptors[0]))
@@ -93,7 +94,7 @@ class Mapping:
         if table is not None:
             table.close()
         with contextlib.suppress(PeerLostError):  # then the mover has unmapped everything
-            await self._mover.unmap(self.source)
+            await self._mover.unmap(self._name)
 
     async def fetch(
         self, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
@@ -102,7 +103,7 @@ class Mapping:
         of the copies."""
         source_blocks = tags.block_ids.tolist()
         try:
-            return await self._mover.fetch(attempt, self.source, source_blocks, blocks, groups)
+            return await self._mover.fetch(attempt, self._name, source_blocks, blocks, groups)
         except CorruptPieceError:
             self._standing()
             raise

@@ -1,16 +1,20 @@
 """Chooses a way for each source: mapped where its pool can be mapped and a probe of it reads the
 right bytes; else nixl, likewise, where both ends have it; else tcp.
 
-The choice is made when a source is first pulled from, and stays. Whatever is chosen, the attempt
-is one offer of the source, with one lease and one release.
+The choice is made when a source is first pulled from, and stays until its way fails twice in turn:
+then the next best is taken, and after some minutes the choice is made again. Whatever is chosen,
+the attempt is one offer of the source, with one lease and one release.
 """
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
-from shared.errors import CannotMapError
+from shared.clock import Clock
+from shared.errors import CannotMapError, KVTransferError
 from shared.mover.agent import MISSING, is_installed
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.joined import AgentMover, RegisteredPool
@@ -20,6 +24,7 @@ from shared.transfer.offers import OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest
+from shared.transfer.ways.failed_ways import LEAVE_S, FailedWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
 from shared.transfer.ways.nixl import NixlWay, SentOrRead
 from shared.transfer.ways.tcp import PortListener, TcpWay
@@ -36,65 +41,109 @@ MAX_SOURCES = 256
 """whose choices are remembered; the oldest is made again"""
 
 
+@dataclass
+class _Source:
+    """What is known of the ways to it."""
+
+    failed: FailedWays
+    chosen: Choice | None = None
+    until_s: float = inf
+    """then it is chosen again"""
+
+
 class AutoWays:
     """Keeps the promise of `Ways`."""
 
-    def __init__(self, mapped: MappedWay, nixl: NixlWay | None, tcp: TcpWay) -> None:
+    def __init__(self, mapped: MappedWay, nixl: NixlWay | None, tcp: TcpWay, clock: Clock) -> None:
         """`nixl`: None where it is not installed."""
         self._mapped = mapped
         self._nixl = nixl
         self._tcp = tcp
-        self._chosen: dict[str, Choice] = {}
-        """by the incarnation of the source"""
+        self._clock = clock
+        self._sources: dict[str, _Source] = {}
+        """by incarnation"""
 
     @property
     def names(self) -> Sequence[str]:
         return [way.name for way in (self._mapped, self._nixl, self._tcp) if way]
 
     async def of(self, request: PullRequest) -> Choice:
-        chosen = self._chosen.get(request.source_incarnation)
-        return chosen or await self._choose(request)
+        source = self._source(request)
+        if self._clock.monotonic_s() >= source.until_s:
+            source.chosen = None
+        return source.chosen or await self._choose(request, source)
 
     def decided(self, request: PullRequest) -> Way:
+        chosen = self._source(request).chosen
         likely = self._tcp if request.source.port else self._mapped
-        chosen = self._chosen.get(request.source_incarnation)
         return chosen.way if chosen else likely
+
+    def note(self, request: PullRequest, way: Way, error: KVTransferError | None) -> None:
+        """Sources that have but one way keep it."""
+        if way is self._tcp or not request.source.port:
+            return
+        source = self._source(request)
+        if source.failed.note(way.name, error):
+            source.chosen = None
+            logger.warning(
+                "KV of %s (%s) does not come by %s for the next %.0f s: %s",
+                request.source_incarnation,
+                request.source,
+                way.name,
+                LEAVE_S,
+                source.failed.why_left(way.name),
+            )
 
     async def close(self) -> None:
         for way in (self._mapped, self._nixl, self._tcp):
             if way is not None:
                 await way.close()
 
-    async def _choose(self, request: PullRequest) -> Choice:
+    def _source(self, request: PullRequest) -> _Source:
+        incarnation = request.source_incarnation
+        if incarnation not in self._sources:
+            self._sources[incarnation] = _Source(FailedWays(self._clock))
+            if len(self._sources) > MAX_SOURCES:
+                del self._sources[next(iter(self._sources))]
+        return self._sources[incarnation]
+
+    async def _choose(self, request: PullRequest, source: _Source) -> Choice:
         """CannotMapError if that was the only way."""
-        try:
-            mapping = await self._mapped.mappings.of(request)
-        except CannotMapError as error:
-            if not request.source.port:
-                raise
-            return await self._choose_without(request, str(error))
-        return self._keep(request, Choice(self._mapped, str(mapping.probed)))
+        why_not = source.failed.why_left(self._mapped.name)
+        if not why_not:
+            try:
+                mapping = await self._mapped.mappings.of(request)
+            except CannotMapError as error:
+                if not request.source.port:
+                    raise
+                why_not = str(error)
+            else:
+                return self._keep(request, source, Choice(self._mapped, str(mapping.probed)))
+        return await self._choose_without(request, source, why_not)
 
-    async def _choose_without(self, request: PullRequest, why_not_mapped: str) -> Choice:
+    async def _choose_without(
+        self, request: PullRequest, source: _Source, why_not_mapped: str
+    ) -> Choice:
         """Between two hosts, or as good as that."""
-        if self._nixl is None:
-            return self._keep(request, Choice(self._tcp, f"{why_not_mapped}; {MISSING}"))
-        try:
-            pool = await self._nixl.pools.of(request)
-        except CannotMapError as error:
-            return self._keep(request, Choice(self._tcp, f"{why_not_mapped}; {error}"))
-        return self._keep(request, Choice(self._nixl, f"{why_not_mapped}; {pool.probed}"))
+        why_not = MISSING if self._nixl is None else source.failed.why_left(self._nixl.name)
+        if self._nixl is not None and not why_not:
+            try:
+                pool = await self._nixl.pools.of(request)
+            except CannotMapError as error:
+                why_not = str(error)
+            else:
+                choice = Choice(self._nixl, f"{why_not_mapped}; {pool.probed}")
+                return self._keep(request, source, choice)
+        return self._keep(request, source, Choice(self._tcp, f"{why_not_mapped}; {why_not}"))
 
-    def _keep(self, request: PullRequest, choice: Choice) -> Choice:
+    def _keep(self, request: PullRequest, source: _Source, choice: Choice) -> Choice:
         """The first of several pulls that choose at once decides, and says so."""
-        source = request.source_incarnation
-        if source in self._chosen:
-            return self._chosen[source]
-        way, why = choice
-        logger.info("KV of %s (%s) comes by %s: %s", source, request.source, way.name, why)
-        self._chosen[source] = choice
-        if len(self._chosen) > MAX_SOURCES:
-            del self._chosen[next(iter(self._chosen))]
+        if source.chosen is not None:
+            return source.chosen
+        way, why = source.chosen = choice
+        source.until_s = source.failed.until_s
+        incarnation = request.source_incarnation
+        logger.info("KV of %s (%s) comes by %s: %s", incarnation, request.source, way.name, why)
         return choice
 
 
@@ -119,6 +168,11 @@ def auto_transport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),
         [*mapped, PortListener(served, listen_at)],
-        AutoWays(MappedWay(memory.layout, mover, terms), nixl, TcpWay(memory, payloads, terms)),
+        AutoWays(
+            MappedWay(memory.layout, mover, terms),
+            nixl,
+            TcpWay(memory, payloads, terms),
+            terms.clock,
+        ),
         terms,
     )

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from shared.errors import KVTransferError
 from shared.transfer.blocks.progress import Progress, Reads, Served
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.transport import PullRequest
@@ -67,6 +68,9 @@ class Ways(Protocol):
     def decided(self, request: PullRequest) -> Way:
         """What is decided for the source; else a way that a sign of life may go by."""
 
+    def note(self, request: PullRequest, way: Way, error: KVTransferError | None) -> None:
+        """How a pull ended; None: well."""
+
     async def close(self) -> None:
         """The pulls have ended."""
 
@@ -84,6 +88,9 @@ class OneWay:
     def decided(self, request: PullRequest) -> Way:
         del request
         return self._way
+
+    def note(self, request: PullRequest, way: Way, error: KVTransferError | None) -> None:
+        """Nothing else leads to the source."""
 
     async def close(self) -> None:
         await self._way.close()

@@ -235,6 +235,7 @@ def faulty_auto_transport(
             FaultyMappedWay(pool.memory.layout, mover, terms),
             None,
             TcpWay(pool.memory, payloads, terms),
+            terms.clock,
         ),
         terms,
     )
