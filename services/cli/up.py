@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     plan = plan_for(arguments, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len)
+    check_model(plan.settings.model, plan.settings.compute.max_model_len, plan.tps)
     if arguments.detach:
         return start_detached(arguments.command_line, arguments.log_dir)
     output = Output(log_folder=arguments.log_dir, notify_fd=arguments.notify_fd)

@@ -138,6 +138,10 @@ class Engine:
         self.step_clock.start_from(trial.costs)
         return trial.prefill_token_s
 
+    def meet(self) -> None:
+        """Returns once every rank of the model answers. To be called where there is no work."""
+        self._runner.meet()
+
     def rehearse(self) -> bool:
         """Use 0.1 s of an idle time for what later steps would wait for; False: there is nothing,
         or somebody is about to need the time."""

@@ -118,6 +118,8 @@ class EngineClient:
         num_oom_kills = count_oom_kills()
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
+                assert self._process is not None
+                self._process.kill()  # its movers may be stuck as well, and pulls wait for them
                 who = f"the engine process (pid {self.pid})"
                 how_long = f"{silence_s:.3g} s (--engine-silence-s)"
                 return EngineExitError(f"{who} answered nothing for {how_long}", 1)

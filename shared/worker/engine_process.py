@@ -104,6 +104,8 @@ class EngineLoop:
                 self._engine.release(attempt)
             case Abort(attempt):
                 self._engine.abort(attempt)
+            case Beat() if not self._engine.has_work:
+                self._engine.meet()  # a rank that hangs shows although no step needs it
             case Beat():
                 pass  # the report of this turn answers it
 

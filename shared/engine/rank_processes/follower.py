@@ -39,6 +39,9 @@ def follow(runner: Runner, ranks: Ranks, sock: socket.socket, device: torch.devi
     num_sampled = 0
     while True:
         batch = receive_plan(sock)
+        if batch is None:
+            ranks.least(0)
+            continue
         previous = None
         if batch.awaits_tokens:
             ids = torch.zeros(num_sampled, dtype=torch.int64, device=device)

@@ -20,7 +20,7 @@ from pathlib import Path
 from shared.engine.loading.memory_exchange import give_memory
 from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.parallel.distributed import PRIVATE
-from shared.engine.rank_processes.plan_channel import send_plan
+from shared.engine.rank_processes.plan_channel import send_meeting, send_plan
 from shared.engine.scheduling.batch import HostBatch
 from shared.errors import BatonError
 from shared.settings.setting import PREFIX
@@ -41,11 +41,20 @@ COMMAND = (sys.executable, "-m", "shared.engine.rank_processes.follower")
 class RankLostError(BatonError):
     """A rank ended while others needed it."""
 
+    def __init__(self, message: str, status: int = 1) -> None:
+        """`status`: of its process, as `subprocess` gives it."""
+        super().__init__(message)
+        self.status = status
+
 
 def end_process(error: RankLostError) -> None:
-    """Say why and end: whoever waits for the lost rank cannot be woken."""
+    """Say why and end: whoever waits for the lost rank cannot be woken. A rank that was killed
+    takes this process with it by the same signal, so that its worker is told from one that failed
+    by itself."""
     logger.critical("%s", error)
     logging.shutdown()
+    if error.status == -signal.SIGKILL:
+        os.kill(os.getpid(), signal.SIGKILL)
     os._exit(error.exit_code)
 
 
@@ -110,6 +119,10 @@ class Followers:
         """Have every follower run this batch."""
         send_plan(self._sockets, batch)
 
+    def call(self) -> None:
+        """Have every follower meet the others, with nothing to run."""
+        send_meeting(self._sockets)
+
     def give_memory(self, fd: int) -> tuple[int, ...] | None:
         """See shared.engine.loading.memory_exchange."""
         return give_memory(self._sockets, fd)
@@ -157,7 +170,7 @@ class Followers:
         if status < 0:
             how = f"was killed by {signal.Signals(-status).name}"
         words = _last_words(ours)
-        self._lost.append(RankLostError(f"rank {rank} (pid {process.pid}) {how}{words}"))
+        self._lost.append(RankLostError(f"rank {rank} (pid {process.pid}) {how}{words}", status))
         self._noticed.set()
         if not self._settled.wait(GRACE_S):
             self.on_lost(self._lost[0])

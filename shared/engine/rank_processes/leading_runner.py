@@ -38,6 +38,11 @@ class LeadingRunner:
                 previous = self._ranks.broadcast(previous)
             return self._own[0].run(batch, previous, on_stored)
 
+    def meet(self) -> None:
+        with self._followers.explained():
+            self._followers.call()
+            self._ranks.least(0)
+
     def rehearsal(self) -> HostBatch | None:
         return self._own[0].rehearsal()
 

@@ -1,7 +1,8 @@
 """One step's plan from rank 0 to the others: the host form of its batch, over a socket pair.
 
 A message is six i32 in the machine's order, the batch's shape and its number of int32, and then
-those numbers. Both ends are processes of one machine and of one release.
+those numbers; or a header of zeros, for the ranks to meet with nothing to run. Both ends are
+processes of one machine and of one release.
 """
 
 import socket
@@ -30,9 +31,18 @@ def send_plan(sockets: Sequence[socket.socket], batch: HostBatch) -> None:
             sock.sendall(body.cast("B")[num_sent - len(head) :])
 
 
-def receive_plan(sock: socket.socket) -> HostBatch:
-    """The next plan; waits for it. EOFError once rank 0 has closed its end or is gone."""
+def send_meeting(sockets: Sequence[socket.socket]) -> None:
+    """To every follower. OSError if one has ended."""
+    for sock in sockets:
+        sock.sendall(bytes(_HEADER.size))
+
+
+def receive_plan(sock: socket.socket) -> HostBatch | None:
+    """The next plan, None to meet; waits for it. EOFError once rank 0 has closed its end or is
+    gone."""
     *counts, length = _HEADER.unpack(_receive(sock, _HEADER.size))
+    if not any((*counts, length)):
+        return None
     shape = BatchShape(*counts)
     if min(shape) < 0 or not 0 <= length <= MAX_NUMBERS or packed_length(shape) != length:
         raise ProtocolError(f"a plan of {length} numbers says its shape is {tuple(shape)}")

@@ -62,6 +62,9 @@ class DeviceRunner:
         """The same kernel by kernel; no graph is captured."""
         return self._run(batch, None, None, eager=True)
 
+    def meet(self) -> None:
+        """There is no other."""
+
     def rehearsal(self) -> HostBatch | None:
         """See Runner: a decode step of the largest size that has no graph yet."""
         missing = () if self._eager else self.graphs.missing

@@ -44,6 +44,9 @@ class Runner(Protocol):
         before sampled, for a batch that awaits them. `on_stored`: called while the step is
         started, unless it is started as a whole."""
 
+    def meet(self) -> None:
+        """Returns once every rank of the model answers; nothing is in flight meanwhile."""
+
     def rehearsal(self) -> HostBatch | None:
         """A step nobody asked for: run it while there is nothing else to do, and a later one will
         not have to wait for what is made once. It writes nowhere. None: nothing is left to make."""
@@ -74,6 +77,9 @@ class ModelRunner:
         hidden = self._model.forward(tensors, self._kv_pool, attention)
         logits = self._model.logits(hidden.index_select(0, tensors.logits_rows))
         return logits[: batch.shape.num_logits_rows].float()
+
+    def meet(self) -> None:
+        """There is no other."""
 
     def rehearsal(self) -> HostBatch | None:
         return None

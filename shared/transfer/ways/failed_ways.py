@@ -7,7 +7,7 @@ from shared.errors import CannotMapError, CorruptPieceError
 
 MAX_FAILURES = 2
 LEAVE_S = 300.0
-"""then it gets one more chance; who needs it sooner starts the worker again"""
+"""then it gets one more chance, as it does at once when either worker starts again"""
 BLAMED = (CorruptPieceError, CannotMapError)
 """what speaks against a way. A lost peer does not, nor do blocks that were used again"""
 

@@ -15,7 +15,7 @@ from shared.engine.loading.rank import build_rank
 from shared.engine.loading.runner_parts import RunnerParts
 from shared.engine.rank_processes.follower import follow
 from shared.engine.rank_processes.leading_runner import LeadingRunner
-from shared.engine.rank_processes.plan_channel import send_plan
+from shared.engine.rank_processes.plan_channel import send_meeting, send_plan
 from shared.engine.scheduling.batch import HostBatch
 from shared.model.checkpoint import Checkpoint
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
@@ -108,6 +108,9 @@ class ThreadFollowers:
 
     def send(self, batch: HostBatch) -> None:
         send_plan(self._sockets, batch)
+
+    def call(self) -> None:
+        send_meeting(self._sockets)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

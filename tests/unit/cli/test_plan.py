@@ -7,6 +7,7 @@ import pytest
 
 from services.cli import up
 from services.cli.__main__ import Parser
+from services.cli.cluster.local_cell import check_model
 from services.cli.cluster.plan import (
     Machine,
     Plan,
@@ -17,7 +18,8 @@ from services.cli.cluster.plan import (
     make_plan,
 )
 from services.cli.demo import demo_plan
-from shared.errors import SettingsError
+from shared.errors import ModelError, SettingsError
+from shared.settings.load import load_settings
 
 CPU = Machine(num_cores=8, num_gpus=0)
 
@@ -285,3 +287,10 @@ def test_device_cpu_ignores_gpus() -> None:
 def test_unknown_variable_stops_the_start() -> None:
     with pytest.raises(SettingsError, match="BATON_KV_BLOKS"):
         make_plan({}, {"BATON_KV_BLOKS": "1"}, CPU)
+
+
+def test_a_model_that_cannot_be_split_so_is_refused_before_anything_starts() -> None:
+    model = load_settings({}, {}).model
+    check_model(model, 0, (1, 2, 4))
+    with pytest.raises(ModelError, match=r"tp 3: 8 .* over 3 ranks; demo takes tp 1, 2, 4, 8"):
+        check_model(model, 0, (1, 3))

@@ -80,6 +80,9 @@ class FakeRunner:
             or [torch.zeros(VOCAB_SIZE)]
         )[: len(batch.logits_rows)]
 
+    def meet(self) -> None:
+        return None
+
     def rehearsal(self) -> HostBatch | None:
         return None
 

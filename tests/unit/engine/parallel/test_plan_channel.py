@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from shared.engine.rank_processes.plan_channel import receive_plan, send_plan
+from shared.engine.rank_processes.plan_channel import receive_plan, send_meeting, send_plan
 from shared.engine.scheduling.batch import BatchShape, HostBatch, packed_length
 from shared.errors import ProtocolError
 
@@ -26,7 +26,7 @@ def test_plans_arrive_whole_and_in_order_at_every_follower() -> None:
         for batch in sent:
             send_plan([ours for ours, _ in pairs], batch)
 
-    received: list[list[HostBatch]] = [[] for _ in pairs]
+    received: list[list[HostBatch | None]] = [[] for _ in pairs]
 
     def receive(number: int) -> None:
         received[number] += [receive_plan(pairs[number][1]) for _ in sent]
@@ -39,11 +39,20 @@ def test_plans_arrive_whole_and_in_order_at_every_follower() -> None:
         thread.join()
     for batches in received:
         for arrived, batch in zip(batches, sent, strict=True):
-            assert arrived.shape == batch.shape
+            assert arrived is not None and arrived.shape == batch.shape
             assert np.array_equal(arrived.packed, batch.packed)
     for pair in pairs:
         for end in pair:
             end.close()
+
+
+def test_followers_are_called_to_meet() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send_meeting([ours])
+        send_plan([ours], _batch(1, 1))
+        assert receive_plan(theirs) is None
+        assert receive_plan(theirs) is not None
 
 
 def test_a_closed_channel_ends_the_stream() -> None:

@@ -41,6 +41,9 @@ class SlowRunner:
         time.sleep(STEP_S)
         return torch.zeros(1, 8)
 
+    def meet(self) -> None:
+        return None
+
     def rehearsal(self) -> HostBatch | None:
         return None
 

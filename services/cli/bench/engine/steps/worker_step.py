@@ -134,6 +134,9 @@ class _NoModel:
     ) -> torch.Tensor:
         return torch.empty(0)
 
+    def meet(self) -> None:
+        """There is no other rank."""
+
     def rehearsal(self) -> HostBatch | None:
         return None
 
