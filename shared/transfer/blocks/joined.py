@@ -76,19 +76,19 @@ class JoinedPool:
             return await self._mover.fetch(attempt, self.source, source_blocks, blocks, groups)
         except CorruptPieceError as error:
             self._lost.set()
-            raise PeerLostError(f"the source cannot be read any more: {error}") from None
+            raise CannotMapError(f"the source cannot be read any more: {error}") from None
 
 
 async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameStream) -> JoinedPool:
     """What the owner shows over the stream, once a probe of it reads right. `name`: our
     incarnation. CannotMapError if it cannot be read; ProtocolError for what is no pool."""
     pool, _ = await stream.receive()
-    if isinstance(pool, Refused):  # `--transport tcp`, or a release before nixl
+    if isinstance(pool, Refused):  # a release before nixl
         raise CannotMapError("the source only sends its blocks")
+    if isinstance(pool, Pool) and pool.problem:
+        raise CannotMapError(f"at the source, {pool.problem}")
     if not isinstance(pool, Pool) or pool.num_blocks < 1:
         raise ProtocolError("the source shows no pool")
-    if not pool.card:
-        raise CannotMapError(f"at the source, {pool.problem}")
     try:
         await mover.join(name, source, pool.num_blocks, pool.card)
     except PeerLostError as error:

@@ -27,6 +27,7 @@ from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
     Blocks,
     Frame,
+    Pool,
     Read,
     pack_tags,
     unpack_tags,
@@ -156,4 +157,5 @@ class SentBlocks:
         await self._payloads.send(stream, frame, block_ids, part.groups, moved)
 
     async def show_pool(self, stream: FrameStream) -> None:
-        raise ProtocolError("this source sends its blocks; its pool is not shown")
+        await stream.send(Pool(0, b"", problem="blocks are only sent"))
+        await stream.until_closed()

@@ -248,7 +248,7 @@ async def test_auto_pulls_from_a_source_that_only_sends(
     reader = Reader()
     pulled = await reader.pull(owner.address, 0)
     assert pulled.transport == "tcp"
-    assert pulled.why.endswith("the source only sends its blocks")
+    assert pulled.why.endswith("at the source, blocks are only sent")
     assert reader.is_right
     await reader.close()
 
