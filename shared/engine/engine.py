@@ -44,6 +44,9 @@ from shared.protocol import Attempt, TokenRun
 TRIAL_TOKENS = 64
 """of the prompt that `try_out` computes where a whole step of prompts would take seconds"""
 
+MAX_COMMITTED = 512
+"""blocks of an adopted prompt that one step names: thousands would hold everybody's token up"""
+
 
 class Engine:
     """Advances every sequence of one worker, one step at a time."""
@@ -249,10 +252,10 @@ class Engine:
 
     def _commit_adopted(self) -> None:
         """Nobody waits for the names of a prompt's blocks, and they take longer than the start of
-        a step."""
+        a step; those of a long one are made step by step."""
         for sequence in self._adopted:
             if sequence.state in (SequenceState.VERIFIED, SequenceState.DECODE):
-                commit_blocks(self._pool, sequence)
+                commit_blocks(self._pool, sequence, MAX_COMMITTED)
         self._adopted.clear()
 
     def _resume(self, output: StepOutput) -> None:
@@ -338,7 +341,7 @@ class Engine:
             if prefill:
                 output.chunks.append((sequence.attempt, num_tokens))
             sequence.num_computed_tokens = start + num_tokens
-            commit_blocks(self._pool, sequence)
+            commit_blocks(self._pool, sequence, None if prefill else MAX_COMMITTED)
             if token is not None:
                 self._append(sequence, token, output)
 

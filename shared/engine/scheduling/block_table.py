@@ -49,8 +49,9 @@ def take_blocks(
     return Taken(len(cached) + copies, copy)
 
 
-def commit_blocks(pool: BlockPool, sequence: Sequence) -> None:
-    """Name the blocks that became full, so that other sequences find them.
+def commit_blocks(pool: BlockPool, sequence: Sequence, most: int | None = None) -> None:
+    """Name the blocks that became full, so that other sequences find them; the first `most` of
+    those that are left.
 
     Where a twin computed the same content earlier, the table switches to the twin's block, unless
     readers know its own: then it keeps a reference to the twin's besides.
@@ -58,9 +59,8 @@ def commit_blocks(pool: BlockPool, sequence: Sequence) -> None:
     if not pool.prefix_cache:
         return
     table, twins = sequence.block_table, sequence.twin_blocks
-    for index in range(
-        sequence.num_committed_blocks, sequence.num_computed_tokens // pool.block_size
-    ):
+    first, end = sequence.num_committed_blocks, sequence.num_computed_tokens // pool.block_size
+    for index in range(first, end if most is None else min(end, first + most)):
         parent = twins.get(index - 1, table[index - 1]) if index else NO_PARENT
         name = _hash_of_block(sequence, index, pool.block_size)
         twin = pool.by_hash.get(name, table[index])

@@ -1,15 +1,17 @@
 """The engine's contract: the tokens of an undisturbed run, whatever happens around a sequence."""
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
+from shared.engine import engine as engine_module
 from shared.engine.engine import Engine
 from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
 from shared.errors import RequestError
-from shared.protocol import NO_COSTS, Attempt, Sampling
+from shared.protocol import NO_COSTS, Attempt, Sampling, TokenRun
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     answer_alone,
@@ -285,6 +287,22 @@ def test_what_a_long_prompt_stores_is_told_step_by_step(monkeypatch: pytest.Monk
         assert len(told) <= 2
         stored.append([depth for _, depth in told])
     assert stored[-4:] == [[1, 2], [3, 4], [5, 6], [7]]
+
+
+def test_blocks_of_a_long_prompt_that_arrived_are_named_step_by_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "MAX_COMMITTED", 2)
+    engine, _ = fake_engine(16)
+    prompt = make_prompt(29)
+    engine.reserve(make_spec("a", prompt, GREEDY, "decode"))
+    engine.step()
+    engine.adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,)))
+    stored = []
+    while engine.has_work:
+        stored.append([depth for _, depth in engine.step().stored])
+    assert [len(told) for told in stored][:2] == [4, 2], "named as it joins, and with each step"
+    assert list(chain(*stored))[:7] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_load_tells_sequences_and_blocks() -> None:
