@@ -31,15 +31,16 @@ class _Source:
 
     def __init__(self, whole: KVLayout, num_blocks: int, descriptors: Sequence[int]) -> None:
         """For the current device. CopyError if they cannot be mapped."""
+        size = len(descriptors)
         self.num_blocks = num_blocks
-        self.shares = [KVShare(whole, rank, len(descriptors)) for rank in range(len(descriptors))]
         self.memories: list[MappedMemory] = []
         try:
+            self.shares = [KVShare(whole, rank, size) for rank in range(size)]
             for share, descriptor in zip(self.shares, descriptors, strict=True):
                 num_bytes = self.num_bytes(share)
                 memory = MappedMemory(descriptor, num_bytes + probe_bytes(num_bytes))
                 self.memories.append(memory)
-        except DriverError as error:
+        except (DriverError, ValueError) as error:
             self.close()
             raise CopyError(f"the source's pool cannot be mapped: {error}") from None
 

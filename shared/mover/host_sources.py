@@ -1,5 +1,6 @@
 """Pools of other workers of this host, in host memory: mapped, and copied out of."""
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -23,15 +24,17 @@ class HostSource:
     def __init__(self, whole: KVLayout, num_blocks: int, descriptors: Sequence[int]) -> None:
         """A descriptor for each rank; takes them over. CopyError if they are no pools of this
         layout and size."""
-        size = len(descriptors)
         self.num_blocks = num_blocks
         self._parts: list[tuple[KVShare, PeerBlocks]] = []
+        size, left = len(descriptors), list(descriptors)
         try:
-            for rank, fd in enumerate(descriptors):
-                share = KVShare(whole, rank, size)
-                self._parts.append((share, PeerBlocks(share.layout, num_blocks, fd)))
+            for share in [KVShare(whole, rank, size) for rank in range(size)]:
+                blocks = PeerBlocks(share.layout, num_blocks, left.pop(0))
+                self._parts.append((share, blocks))
         except (OSError, ValueError) as error:
             self.close()
+            for descriptor in left:
+                os.close(descriptor)
             raise CopyError(f"the source's pool cannot be mapped: {error}") from None
 
     @property

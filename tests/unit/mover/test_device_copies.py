@@ -125,6 +125,17 @@ def test_pools_that_cannot_be_mapped_are_let_go(monkeypatch: pytest.MonkeyPatch)
             copies.regions()
 
 
+def test_a_number_of_pools_that_no_model_is_split_over_is_refused() -> None:
+    pool = torch.from_numpy(heads_of(filled(LAYOUT), KVShare(LAYOUT)))
+    with copies_of(pool, new_arena(LAYOUT), KVShare(LAYOUT)) as copies:
+        descriptors = files_of([np.zeros(1, np.uint8)] * 3)
+        with pytest.raises(CopyError, match="8 KV heads for rank 0 of 3"):
+            copies.map("p.1", 6, descriptors)
+        for descriptor in descriptors:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+
+
 def test_what_does_not_fit_the_arena_is_refused() -> None:
     """Whole blocks are what has to fit."""
     share = KVShare(LAYOUT, 0, 2)

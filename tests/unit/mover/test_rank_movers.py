@@ -25,6 +25,7 @@ from shared.mover.host_share_copies import HostShareCopies
 from shared.mover.mover import Marks, Mover
 from shared.mover.rank_movers import RankMovers
 from shared.protocol import Attempt
+from tests.support.pairs.transfer_pair import num_pool_descriptors
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 LAYOUT = KVLayout("m", "float16", 5, 2, 8, 12, 4)
@@ -161,6 +162,21 @@ async def test_a_pool_of_one_rank_that_reads_otherwise_is_seen() -> None:
         await movers.map("p.1", NUM_BLOCKS, [descriptors[0], other.fd])
         probe = np.frombuffer(source.memory.probe, np.uint8)[: source.pools[0].size]
         assert (await movers.probe("p.1")).digest != digest_of(probe)
+
+
+@pytest.mark.parametrize(("owning", "says"), [(2, "smaller than its owner says"), (3, "of 3")])
+async def test_pools_that_cannot_be_mapped_are_let_go(owning: int, says: str) -> None:
+    model = Model(4, 2)
+    small = KVShare(model.shares[0].whole, 0, 2).layout
+    descriptors = [KVMemory.create(small, NUM_BLOCKS).read_only() for _ in range(owning - 1)]
+    descriptors.append(KVMemory.create(small, 1).read_only())
+    before = num_pool_descriptors()
+    async with moving(model) as movers:
+        with pytest.raises(PeerLostError, match=says):
+            await movers.map("p.1", NUM_BLOCKS, descriptors)
+        assert num_pool_descriptors() == before, "the movers live in this process"
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 async def test_pools_of_ranks_are_not_read_over_nixl() -> None:
