@@ -11,9 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
 from shared.kv.layout import DTYPE_BYTES, KVLayout
 
@@ -89,12 +86,6 @@ class KVShare:
     def own(self, heads: slice) -> slice:
         """Of these heads of the whole, by their places among the rank's."""
         return slice(heads.start - self.heads.start, heads.stop - self.heads.start)
-
-    def heads_of(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """[num_blocks, layers, planes, heads of the rank, bytes of a head]: `rows` [num_blocks,
-        bytes of the rank's pool], no copy."""
-        whole = self.whole
-        return rows.reshape(len(rows), whole.num_layers, whole.planes, -1, self.head_bytes)
 
     @property
     def is_whole(self) -> bool:

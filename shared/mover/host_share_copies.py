@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
+from shared.kv.head_view import heads_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
@@ -24,7 +25,7 @@ class HostShareCopies:
         """`rows`: [num_blocks, bytes of the share], the rank's pool. `memory`: has the arena."""
         self._share = share
         self._rows = rows
-        self._pool = share.heads_of(rows)
+        self._pool = heads_of(share, rows)
         self._sources = HostSources(share.whole)
         self._arena: NDArray[np.uint8] = np.frombuffer(memory.arena, np.uint8)
         self._digests = BlockDigests(rows, share)

@@ -5,17 +5,15 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.kv.digest import digest_of
+from shared.kv.head_view import Bytes, heads_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.peer_memory import PeerBlocks
 from shared.kv.probe import MAX_PROBE_BYTES, Probed
 from shared.kv.share import KVShare, holders_of
 from shared.mover.copies import CopyError
-
-Bytes = NDArray[np.uint8]
 
 
 class HostSource:
@@ -70,9 +68,9 @@ class HostSource:
         share]."""
         layers = share.layers(groups)
         theirs, ours = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
-        into = share.heads_of(rows)
+        into = heads_of(share, rows)
         for owner, heads in holders_of(share, [part for part, _ in self._parts]):
-            out_of = owner.heads_of(self._parts[owner.rank][1].rows)
+            out_of = heads_of(owner, self._parts[owner.rank][1].rows)
             into[ours, layers, :, share.own(heads)] = out_of[theirs, layers, :, owner.own(heads)]
 
     def forget_pages(self) -> None:
