@@ -29,6 +29,13 @@ class HeadRow(NamedTuple):
     """byte of all at which the rank's begin"""
 
 
+def heads_of_rank(total: int, rank: int, size: int) -> slice:
+    """Of `total` heads those that one of `size` ranks holds; one number divides the other."""
+    num_parts = min(size, total)
+    width, part = total // num_parts, rank * num_parts // size
+    return slice(part * width, (part + 1) * width)
+
+
 @dataclass(frozen=True)
 class KVShare:
     """Of `rank`, one of `size`. One number divides the other: heads and ranks."""
@@ -55,10 +62,7 @@ class KVShare:
     @property
     def heads(self) -> slice:
         """Of the whole block's."""
-        total = self.whole.num_kv_heads
-        num_parts = min(self.size, total)
-        width, part = total // num_parts, self.rank * num_parts // self.size
-        return slice(part * width, (part + 1) * width)
+        return heads_of_rank(self.whole.num_kv_heads, self.rank, self.size)
 
     @property
     def head_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """What copies blocks on one kind of device."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shared.errors import BatonError
 from shared.kv.columns import Words
@@ -17,6 +17,25 @@ NOT_READ = "the pools of a model's ranks are not read over nixl"
 
 class CopyError(BatonError):
     """A pool cannot be mapped, or blocks cannot be copied from it; the worker goes on."""
+
+
+class Source(Protocol):
+    """A mapped pool."""
+
+    num_blocks: int
+
+
+AnySource = TypeVar("AnySource", bound=Source)
+
+
+def with_blocks(sources: Mapping[str, AnySource], source: str, blocks: Sequence[int]) -> AnySource:
+    """The one of this name. CopyError if it is not mapped, or has no such blocks."""
+    found = sources.get(source)
+    if found is None:
+        raise CopyError("the source's pool is not mapped")
+    if blocks and max(blocks) >= found.num_blocks:
+        raise CopyError("the source names a block that its pool does not have")
+    return found
 
 
 class Region(NamedTuple):

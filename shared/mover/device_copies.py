@@ -17,9 +17,9 @@ from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, in_all, probe_bytes
 from shared.kv.share import KVShare, holders_of
-from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions
+from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions, with_blocks
 from shared.mover.head_rows import fetched_rows, staged_rows
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import joined
@@ -155,23 +155,20 @@ class DeviceCopies:
                 found.close()
 
     def probe(self, source: str) -> Probed:
-        found = self._with_blocks(source, ())
-        digests, num_bytes, seconds = [], 0, 0.0
+        found = with_blocks(self._sources, source, ())
+        probed = []
         with torch.cuda.stream(self._stream):
             for share, memory in zip(found.shares, found.memories, strict=True):
                 end = found.num_bytes(share)
                 copy = torch.empty(probe_bytes(end), dtype=torch.uint8, device=self._device)
                 start_s = time.perf_counter()
-                copy_batch(
-                    [(copy.data_ptr(), memory.address + end, len(copy))], self._stream.cuda_stream
-                )
+                piece = copy.data_ptr(), memory.address + end, len(copy)
+                copy_batch([piece], self._stream.cuda_stream)
                 self._done.record()
                 self._done.synchronize()
-                seconds += time.perf_counter() - start_s
-                num_bytes += len(copy)
-                digests.append(digest_of(copy.cpu().numpy()))
-        wrong = (digest for digest in digests if digest != digests[0])
-        return Probed(next(wrong, digests[0]), num_bytes, seconds)
+                seconds = time.perf_counter() - start_s
+                probed.append(Probed(digest_of(copy.cpu().numpy()), len(copy), seconds))
+        return in_all(probed)
 
     def fetch(
         self,
@@ -181,7 +178,7 @@ class DeviceCopies:
         groups: GroupRange,
         after: Mark,
     ) -> Words:
-        found = self._with_blocks(source, source_blocks)
+        found = with_blocks(self._sources, source, source_blocks)
         with torch.cuda.stream(self._stream):
             if after is not None:
                 self._stream.wait_event(after)
@@ -219,15 +216,6 @@ class DeviceCopies:
             self.unmap(source)
         with torch.cuda.device(self._device):
             self._arena.close()
-
-    def _with_blocks(self, source: str, blocks: Sequence[int]) -> _Source:
-        """CopyError if it is not mapped, or has no such blocks."""
-        found = self._sources.get(source)
-        if found is None:
-            raise CopyError("the source's pool is not mapped")
-        if blocks and max(blocks) >= found.num_blocks:
-            raise CopyError("the source names a block that its pool does not have")
-        return found
 
     def _copy_heads(
         self,

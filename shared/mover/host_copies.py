@@ -7,7 +7,7 @@ import numpy as np
 
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests, digest_of
-from shared.kv.layer_groups import GroupRange, layer_groups
+from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
 from shared.kv.share import KVShare
@@ -25,16 +25,18 @@ class HostCopies:
 
     def __init__(self, memory: KVMemory) -> None:
         self._share = KVShare(memory.layout)
-        self._groups = layer_groups(memory.layout)
+        self._groups = self._share.groups
         self._pool = memory.rows()
         self._digests = BlockDigests.of_pool(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
         self._sources = HostSources(memory.layout)
-        self._probe_copy = np.ones(MAX_PROBE_BYTES, np.uint8)
+        self._probe_copy = np.empty(0, np.uint8)
+        """not that of mapped sources: reads of another host fill it meanwhile"""
 
     def regions(self) -> Regions:
         num_bytes = self._pool.nbytes + probe_bytes(self._pool.nbytes)
         pool = Region(self._pool.ctypes.data, num_bytes)
+        self._probe_copy = np.empty(MAX_PROBE_BYTES, np.uint8)
         room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
         return Regions("DRAM", 0, pool, room, self._groups)
 

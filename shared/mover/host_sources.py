@@ -11,9 +11,9 @@ from shared.kv.head_view import Bytes, heads_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.peer_memory import PeerBlocks
-from shared.kv.probe import MAX_PROBE_BYTES, Probed
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, in_all
 from shared.kv.share import KVShare, holders_of
-from shared.mover.copies import CopyError
+from shared.mover.copies import CopyError, with_blocks
 
 
 class HostSource:
@@ -44,17 +44,15 @@ class HostSource:
     def probe(self, copy: Bytes) -> Probed:
         """Copy what follows the last block of each pool into `copy`. The digest is that of all of
         them, or of the one that differs."""
-        found, num_bytes, seconds = [], 0, 0.0
+        found = []
         for _, blocks in self._parts:
             part = copy[: len(blocks.probe)]
             part.fill(0)
             start_s = time.perf_counter()
             np.copyto(part, blocks.probe)
-            seconds += time.perf_counter() - start_s
-            num_bytes += len(part)
-            found.append(digest_of(part))
-        digest = next((digest for digest in found if digest != found[0]), found[0])
-        return Probed(digest, num_bytes, seconds)
+            seconds = time.perf_counter() - start_s
+            found.append(Probed(digest_of(part), len(part), seconds))
+        return in_all(found)
 
     def copy(
         self,
@@ -108,12 +106,7 @@ class HostSources:
 
     def with_blocks(self, source: str, blocks: Sequence[int]) -> HostSource:
         """CopyError if it is not mapped, or has no such blocks."""
-        found = self.get(source)
-        if found is None:
-            raise CopyError("the source's pool is not mapped")
-        if blocks and max(blocks) >= found.num_blocks:
-            raise CopyError("the source names a block that its pool does not have")
-        return found
+        return with_blocks(self._sources, source, blocks)
 
     def probe(self, source: str) -> Probed:
         """See `shared.mover.copies.Copies.probe`."""

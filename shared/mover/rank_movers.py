@@ -17,7 +17,7 @@ import numpy as np
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
-from shared.kv.probe import Probed
+from shared.kv.probe import Probed, odd_one
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient
 from shared.mover.copies import NOT_READ
@@ -49,8 +49,7 @@ class RankMovers:
 
     async def probe(self, source: str) -> Probed:
         """What a rank reads that reads otherwise than rank 0, or what rank 0 reads."""
-        first, *others = await _all(mover.probe(source) for mover in self._movers)
-        return next((other for other in others if other.digest != first.digest), first)
+        return odd_one(await _all(mover.probe(source) for mover in self._movers))
 
     async def fetch(
         self,

@@ -20,6 +20,7 @@ from services.cli.cluster.supervisor import Supervisor
 from shared.engine.layers.shard import Shard
 from shared.errors import ModelError
 from shared.held_folder import held_folder
+from shared.kv.share import MAX_RANKS
 from shared.model.checkpoint import Checkpoint, load_checkpoint, max_model_len
 from shared.runtime_folder import runtime_folder
 from shared.settings.groups import ModelSettings, Settings
@@ -55,7 +56,8 @@ def check_model(model: ModelSettings, length: int, tps: Iterable[int] = (1,)) ->
         try:
             Shard(checkpoint.config, 0, tp)
         except ModelError as error:
-            fitting = ", ".join(str(size) for size in range(1, 9) if _splits(checkpoint, size))
+            sizes = (size for size in range(1, MAX_RANKS + 1) if _splits(checkpoint, size))
+            fitting = ", ".join(map(str, sizes))
             raise ModelError(f"tp {tp}: {error}; {model.name} takes tp {fitting}") from None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shared.errors import ModelError
+from shared.kv.share import heads_of_rank
 from shared.model.config import ModelConfig
 
 
@@ -83,9 +84,9 @@ class Shard:
     @property
     def keys(self) -> Part:
         """Outputs of the projection to keys, and of the one to values."""
-        num_parts = min(self.size, self.model.num_kv_heads)
-        number = self.rank * num_parts // self.size
-        return self._equal(self.model.num_kv_heads, number, num_parts, self.model.head_dim)
+        total, width = self.model.num_kv_heads, self.model.head_dim
+        heads = heads_of_rank(total, self.rank, self.size)
+        return Part(total * width, heads.start * width, heads.stop * width)
 
     @property
     def columns(self) -> Part:
