@@ -31,7 +31,6 @@ from tests.e2e.cluster import Cluster, running
 
 NUM_STREAMS = 16
 PROMPT_TOKENS = (17, 600)
-NUM_WORKERS = 4
 FLAGS = ("--prefill", "2", "--decode", "2", "--kv-blocks", "2048")
 SAY_EVERY_S = 10.0
 IDLE_S = 20.0
@@ -40,12 +39,14 @@ IDLE_S = 20.0
 
 @dataclass(frozen=True)
 class Size:
-    """How much of it: seconds of faults, different requests, tokens of the longest answer."""
+    """How much of it: seconds of faults, different requests, tokens of the longest answer; and
+    the flags of the cell."""
 
     seconds: float
     num_asks: int = 48
     most_tokens: int = 1600
     seed: int = 1
+    up: tuple[str, ...] = FLAGS
 
 
 @dataclass
@@ -103,7 +104,8 @@ async def run_faults(folder: Path, size: Size, every_s: float, fault: Fault) -> 
         random_ask(numbers, PROMPT_TOKENS, _answer_tokens(numbers, size.most_tokens))
         for _ in range(size.num_asks)
     ]
-    with running(folder, *FLAGS) as cluster:
+    with running(folder, *size.up) as cluster:
+        num_workers = len(await asyncio.to_thread(cluster.workers))
         begin_s = time.monotonic()
         answers = await known_answers(cluster.url, cluster.model(), asks, NUM_STREAMS)
         say(f"{len(asks)} answers in calm after {time.monotonic() - begin_s:.0f} s")
@@ -122,7 +124,7 @@ async def run_faults(folder: Path, size: Size, every_s: float, fault: Fault) -> 
                 if await fault(cluster, numbers):
                     faulted.faults_s.append(fault_s)
             telling.cancel()
-        faulted.num_leaked = await asyncio.to_thread(_leaked_blocks, cluster)
+        faulted.num_leaked = await asyncio.to_thread(_leaked_blocks, cluster, num_workers)
     say(faulted.summary())
     return faulted
 
@@ -149,10 +151,10 @@ async def _tell(faulted: Faulted) -> None:
         )
 
 
-def _leaked_blocks(cluster: Cluster) -> int:
+def _leaked_blocks(cluster: Cluster, num_workers: int) -> int:
     """Blocks that are held, or of no state, when nothing is asked any more."""
     with suppress(AssertionError):
-        cluster.wait(lambda: len(cluster.workers()) == NUM_WORKERS, IDLE_S)
+        cluster.wait(lambda: len(cluster.workers()) == num_workers, IDLE_S)
         cluster.wait_blocks_back(IDLE_S)
     kv = [worker["kv"] for worker in cluster.workers()]
     return int(sum(k["total"] - k["free"] - k["cached"] for k in kv))

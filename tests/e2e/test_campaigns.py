@@ -30,7 +30,7 @@ def judge(figures: Sequence[Figure], measured: Measured) -> None:
 
 def test_workers_killed_under_16_streams(tmp_path: Path, measured: Measured) -> None:
     size = Size(5.5 * KILL_EVERY_S, NUM_ASKS, MOST_TOKENS)
-    fault = kill_campaign.kill_one_of_all
+    fault = kill_campaign.Kill(whole=4)
     faulted = asyncio.run(kill_campaign.run(tmp_path, size, KILL_EVERY_S, fault))
     judge(kill_campaign.figures(faulted), measured)
 

@@ -126,8 +126,14 @@ class Side:
     def rewrite(self, block_id: int, seed: int) -> int:
         """New content under a new generation, as an engine does it; returns the generation."""
         self.memory.generations[block_id] += 1
-        self.memory.block(block_id)[:] = content(block_id, seed)
+        self.write(block_id, content(block_id, seed))
         return self.memory.generations[block_id]
+
+    def write(self, block_id: int, data: bytes) -> None:
+        self.memory.block(block_id)[:] = data
+
+    def read(self, block_id: int) -> bytes:
+        return bytes(self.memory.block(block_id))
 
     def piece(self, first_block: int, *block_ids: int, seed: int = 0) -> Piece:
         """Fresh blocks, written and ready to publish."""
@@ -194,7 +200,7 @@ class Pair:
         return len(transport.table)
 
     def received(self, logical: int) -> bytes:
-        return bytes(self.d.memory.block(NUM_BLOCKS - 1 - logical))
+        return self.d.read(NUM_BLOCKS - 1 - logical)
 
 
 def content(block_id: int, seed: int) -> bytes:
