@@ -7,7 +7,7 @@ import pytest
 
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.offers import OfferTable
-from tests.gpu.device_pair import DevicePair
+from tests.support.pairs.device_pair import DevicePair
 from tests.support.pairs.reuse import ReusingPlan, Tally, check_all_met, run_under_reuse
 from tests.support.pairs.transfer_pair import Kind
 

@@ -1,10 +1,14 @@
 """Which tokens the next step computes. Pure decisions: no tensor, no clock, no I/O.
 
-Decoding sequences go first, one token each; what is left of the token budget goes to prompts in
-order of arrival, in chunks that end on block boundaries except the last (R15). One queue, by
-arrival, feeds both kinds of admission (a prompt to compute here, a reservation for KV that
-arrives): its head gets all blocks of its known tokens at once or everybody waits (R17), so
-nobody starves and no two sequences wait for each other's half.
+Decoding sequences go first, one token each; what is left of the token budget goes to prompts, in
+chunks that end on block boundaries except the last (R15). Prompts that fit one step are computed in
+order of arrival. A longer one lets later ones go first, until PATIENCE times its own tokens have
+arrived after it: short prompts do not wait for a long one's end, and no prompt waits forever.
+
+One queue, by arrival, feeds both kinds of admission (a prompt to compute here, a reservation for KV
+that arrives): its head gets all blocks of its known tokens at once or everybody waits (R17), so
+no two sequences wait for each other's half. A prompt is admitted when a step reaches it, or one
+behind it: those that begin alike and arrive together then find each other's blocks.
 
 A decoding sequence that finds no block takes one from the youngest: mode full goes back to the
 queue and is computed again, mode decode is handed back. A sequence that was preempted
@@ -19,6 +23,7 @@ computed, the tokens it samples as known; a sequence whose last token is among t
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shared.engine.scheduling.batch import BlockCopy, ScheduledSequence
@@ -29,6 +34,8 @@ from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
 
 MAX_PREEMPTIONS = 3
+PATIENCE = 4
+"""short prompts that are up to 4/5 of all tokens never wait for a long one's end"""
 
 
 @dataclass(slots=True)
@@ -77,10 +84,22 @@ class Scheduler:
         """by arrival: prompts being computed and decoding sequences"""
         self.reserved: list[Sequence] = []
         """hold their blocks, their KV is on its way"""
+        self._waiting_prompts: list[Sequence] = []
+        """those in the queue that are to be computed here, by when they are due"""
+        self._num_arrived_tokens = 0
+        """of prompts to compute here"""
 
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
         self.waiting.append(sequence)
+        if sequence.spec.mode != "decode":
+            num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
+            num_tokens = max(1, len(sequence.token_ids) - num_cached)
+            whole_steps = (num_tokens - 1) // self.max_num_batched_tokens
+            patience = PATIENCE * whole_steps * self.max_num_batched_tokens
+            sequence.due = self._num_arrived_tokens + patience
+            self._num_arrived_tokens += num_tokens
+            insort(self._waiting_prompts, sequence, key=_due)
 
     def adopt(self, sequence: Sequence) -> None:
         """The KV of a reserved sequence arrived: it decodes from the next step on."""
@@ -93,7 +112,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence in any state and give back its blocks."""
-        for queue in (self.waiting, self.running, self.reserved):
+        for queue in (self.waiting, self._waiting_prompts, self.running, self.reserved):
             if sequence in queue:
                 queue.remove(sequence)
         drop_blocks(self.pool, sequence)
@@ -117,8 +136,8 @@ class Scheduler:
         """Decide one step and take the blocks for it."""
         batch = ScheduledBatch(self.max_num_batched_tokens)
         self._schedule_decodes(batch)
-        self._schedule_chunks(batch)
         self._admit(batch)
+        self._schedule_chunks(batch)
         return batch
 
     def release_sources(self, batch: ScheduledBatch) -> None:
@@ -173,12 +192,15 @@ class Scheduler:
         sequence.state = SequenceState.WAITING
         sequence.num_preemptions += 1
         self.waiting.appendleft(sequence)
+        insort(self._waiting_prompts, sequence, key=_due)
         batch.preempted.append(sequence)
 
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
-        for sequence in self.running:
-            if sequence.state is SequenceState.WRITING:
-                self._schedule_chunk(sequence, batch)
+        for sequence in sorted(self._writing(), key=_due):
+            self._schedule_chunk(sequence, batch)
+
+    def _writing(self) -> Iterator[Sequence]:
+        return (item for item in self.running if item.state is SequenceState.WRITING)
 
     def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         start = sequence.num_scheduled_tokens
@@ -191,11 +213,12 @@ class Scheduler:
             batch.budget -= num_tokens
 
     def _admit(self, batch: ScheduledBatch) -> None:
-        """Admit from the head of the queue while blocks, places and budget last."""
+        """Admit from the head of the queue while blocks and places last, prompts as long as this
+        step reaches one that waits."""
         while self.waiting and len(self.running) + len(self.reserved) < self.max_num_seqs:
             sequence = self.waiting[0]
             reserves = sequence.spec.mode == "decode"
-            if not reserves and batch.budget < self.pool.block_size:
+            if not reserves and not self._reaches_queue(batch):
                 return
             if not self._take_blocks(sequence, batch):
                 return
@@ -206,8 +229,18 @@ class Scheduler:
                 batch.reserved.append(sequence)
             else:
                 sequence.state = SequenceState.WRITING
+                self._waiting_prompts.remove(sequence)
                 insort(self.running, sequence, key=_arrival)
-                self._schedule_chunk(sequence, batch)
+
+    def _reaches_queue(self, batch: ScheduledBatch) -> bool:
+        """What is left by prompts that are due before those in the queue is a block at least."""
+        due = _due(self._waiting_prompts[0])
+        before = sum(
+            len(sequence.token_ids) - sequence.num_scheduled_tokens
+            for sequence in self._writing()
+            if _due(sequence) < due
+        )
+        return batch.budget - before >= self.pool.block_size
 
     def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
         block_size = self.pool.block_size
@@ -244,3 +277,7 @@ class Scheduler:
 
 def _arrival(sequence: Sequence) -> int:
     return sequence.arrival
+
+
+def _due(sequence: Sequence) -> tuple[int, int]:
+    return sequence.due, sequence.arrival

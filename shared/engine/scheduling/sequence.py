@@ -72,6 +72,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "counts",
+        "due",
         "grammar",
         "num_awaited_tokens",
         "num_cached_tokens",
@@ -94,6 +95,8 @@ class Sequence:
         self.work = work = spec.work
         self.arrival = arrival
         """order of arrival in this engine; the youngest gives way first"""
+        self.due = 0
+        """order in which prompts are computed (`shared.engine.scheduling.scheduler`)"""
         self.state = SequenceState.WAITING
         self.token_ids = list(work.token_ids)
         """grows by `append` only"""

@@ -129,8 +129,8 @@ class Side:
         self.write(block_id, content(block_id, seed))
         return self.memory.generations[block_id]
 
-    def write(self, block_id: int, data: bytes) -> None:
-        self.memory.block(block_id)[:] = data
+    def write(self, block_id: int, written: bytes) -> None:
+        self.memory.block(block_id)[:] = written
 
     def read(self, block_id: int) -> bytes:
         return bytes(self.memory.block(block_id))

@@ -308,7 +308,7 @@ def test_blocks_of_a_long_prompt_that_arrived_are_named_step_by_step(
 def test_load_tells_sequences_and_blocks() -> None:
     engine, _ = fake_engine(16, role="prefill", budget=8)
     engine.add(make_spec("a", make_prompt(20), GREEDY, "prefill"))
-    engine.add(make_spec("b", make_prompt(3), GREEDY, "prefill"))
+    engine.add(make_spec("b", make_prompt(20), GREEDY, "prefill"))
     assert _fill(engine) == EngineLoad(0, 2, 16, free=16, cached=0, held=0)
     engine.step()
     assert _fill(engine) == EngineLoad(1, 1, 16, free=11, cached=0, held=5)

@@ -1,9 +1,12 @@
 """Scheduling decisions alone: order, places, budget, and which sequence gives way."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.engine.scheduling.block_pool import BlockPool
-from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
+from shared.engine.scheduling.block_table import commit_blocks
+from shared.engine.scheduling.scheduler import PATIENCE, ScheduledBatch, Scheduler
 from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState
 from shared.errors import SettingsError
 from shared.protocol import Sampling
@@ -72,6 +75,70 @@ def test_a_prefill_takes_all_its_blocks_before_its_first_chunk() -> None:
     run(scheduler)
     assert len(first.block_table) == 6
     assert second.state is SequenceState.WAITING and not second.block_table
+
+
+def test_a_short_prompt_goes_before_what_is_left_of_a_long_one() -> None:
+    scheduler = make_scheduler(num_blocks=32, budget=8)
+    add(scheduler, 0, 40)
+    assert scheduled(run(scheduler)) == [(0, 8)]
+    short = add(scheduler, 1, 4, "prefill")
+    assert scheduled(run(scheduler)) == [(1, 4), (0, 4)]
+    short.state = SequenceState.HELD
+    assert scheduled(run(scheduler)) == [(0, 8)]
+
+
+def test_a_long_prompt_in_the_queue_keeps_its_turn_for_blocks() -> None:
+    scheduler = make_scheduler(num_blocks=32, budget=8)
+    for arrival, length in enumerate((40, 30, 4)):
+        add(scheduler, arrival, length, "prefill")
+    assert scheduled(run(scheduler)) == [(2, 4), (0, 4)]
+    assert [sequence.arrival for sequence in scheduler.running] == [0, 1, 2]
+
+
+def test_a_prompt_is_as_long_as_what_no_block_holds() -> None:
+    scheduler = make_scheduler(num_blocks=32, budget=8)
+    [first] = [add(scheduler, 0, 20, "prefill")]
+    for _ in range(3):
+        run(scheduler)
+        commit_blocks(scheduler.pool, first)
+    first.state = SequenceState.HELD
+    add(scheduler, 1, 40, "prefill")
+    run(scheduler)
+    tokens = (*first.work.token_ids, 1, 2)
+    spec = make_spec("again", tokens, Sampling(max_tokens=30), "prefill")
+    scheduler.add(Sequence(spec, 2))
+    assert scheduled(run(scheduler))[0] == (2, 2)
+
+
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 8), st.integers(9, 60)), min_size=2, max_size=40),
+    steps_between=st.integers(0, 3),
+)
+def test_a_long_prompt_is_overtaken_by_so_many_tokens_at_most(
+    lengths: list[int], steps_between: int
+) -> None:
+    """Prompts of one step by none; and each ends."""
+    budget = 8
+    scheduler = make_scheduler(num_blocks=1000, budget=budget, max_num_seqs=5)
+    order: list[int] = []
+
+    def step() -> None:
+        for item in run(scheduler).items:
+            if item.samples:
+                order.append(item.sequence.arrival)
+                scheduler.remove(item.sequence)
+
+    for arrival, length in enumerate(lengths):
+        add(scheduler, arrival, length, "prefill")
+        for _ in range(steps_between):
+            step()
+    for _ in range(sum(lengths)):
+        step()
+    assert sorted(order) == list(range(len(lengths)))
+    for place, arrival in enumerate(order):
+        overtook = sum(lengths[other] for other in order[:place] if other > arrival)
+        whole_steps = (lengths[arrival] - 1) // budget * budget
+        assert overtook <= PATIENCE * whole_steps
 
 
 def test_nobody_overtakes_the_head_of_the_queue() -> None:

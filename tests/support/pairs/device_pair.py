@@ -115,8 +115,8 @@ class DeviceSide(Side):
         os.close(self._shown)
         await until(lambda: not self.copies._sources)
 
-    def write(self, block_id: int, data: bytes) -> None:
-        self._bytes[block_id].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    def write(self, block_id: int, written: bytes) -> None:
+        self._bytes[block_id].copy_(torch.frombuffer(bytearray(written), dtype=torch.uint8))
         torch.cuda.synchronize(self._bytes.device)
 
     def read(self, block_id: int) -> bytes:
