@@ -36,7 +36,7 @@ class Kill:
 
     role: str | None = None
     whole: int = 1
-    """least number of ready workers: where both of a role are gone, a stall lasts as long as a start,
+    """workers that must be ready: where both of a role are gone, a stall lasts as long as a start,
     and how long that is, is the machine's"""
 
     async def __call__(self, cluster: Cluster, numbers: random.Random) -> bool:
