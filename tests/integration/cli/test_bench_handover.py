@@ -1,4 +1,4 @@
-"""`baton bench handover` as it is run: two real cells, one after the other.
+"""`baton bench handover` as it is run: two real cells.
 
 Its goals are not judged here: other work on the machine would decide."""
 
@@ -17,12 +17,13 @@ pytestmark = pytest.mark.clock
 QUICK = ("--device", "cpu", "--threads", "1", "--quick")
 
 
+@pytest.mark.parametrize("apart", [(), ("--apart",)], ids=["in turn", "apart"])
 def test_a_quick_run_measures_every_figure_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    apart: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, plot = tmp_path / "bench.jsonl", tmp_path / "run.svg"
     flags = ("--transport", "tcp", "--json", str(path), "--plot", str(plot))
-    code = main(["bench", "handover", *QUICK, *flags])
+    code = main(["bench", "handover", *QUICK, *apart, *flags])
     lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     environment, *figures, timeline = lines
     assert code == int(any(one["invalid"] for one in figures))  # other work on the machine

@@ -1,7 +1,8 @@
 """`baton bench handover`: what a hand-over adds, next to the same engine without one.
 
-a prefill and a decode worker behind a gateway: idle, next to short streams, KV moved at once
--> one worker that does both behind a gateway: the same requests, idle
+a prefill and a decode worker behind a gateway; one worker that does both behind another
+-> each idle, in turn
+-> the pair next to short streams, with a prompt behind each, with KV that moves at once
 -> figures with their goals, and one hand-over moment by moment
 """
 
@@ -11,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from services.cli.bench.handover.measurement import (
     NUM_OUTPUT,
     Amounts,
     CellRun,
-    measure_handover,
     measure_idle,
+    measure_more,
     token_times_s,
 )
 from services.cli.bench.handover.timeline import Timeline, read_timeline, render_svg, render_text
@@ -36,6 +37,7 @@ from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.errors import BatonError, SettingsError
 from shared.model.checkpoint import load_checkpoint, max_model_len
 from shared.model.shapes import SHAPES
+from shared.settings.load import changed
 
 SETTINGS = (
     "model",
@@ -78,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, metavar="N", help=f"per length, each way; {NUM_REQUESTS}")
     add("--streams", type=int, default=NUM_STREAMS, metavar="N", help="of the load; 4")
     add("--quick", action="store_true", help="short prompts, few requests")
+    add("--apart", action="store_true", help="start the second cell when the first has ended")
     add("--strict", action="store_true", help="exit with 1 when a goal is missed")
     add("--json", type=Path, metavar="FILE", help="JSON lines; - is the output")
     add("--plot", type=Path, metavar="FILE.svg", help="the timeline of one hand-over")
@@ -86,10 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_files(arguments.json, arguments.plot)
-    pd, agg = make_plans(arguments)
+    plans = make_plans(arguments)
+    pd, agg = plans
     amounts = read_amounts(arguments, on_gpus=pd.num_gpus > 0)
     prompts = prompts_for(pd, amounts)
-    measured = asyncio.run(_measure(pd, agg, amounts, prompts))
+    measure = _measure_apart if arguments.apart else _measure_in_turn
+    measured = asyncio.run(measure(plans, amounts, prompts))
     _report(arguments, pd, agg, measured)
     failed = faults(measured.findings, strict=arguments.strict)
     if failed:
@@ -106,7 +111,12 @@ def make_plans(arguments: argparse.Namespace) -> tuple[Plan, Plan]:
     machine = this_machine()
     pd = make_plan(flags, os.environ, machine, topology="pd", num_prefill=1, num_decode=1)
     flags["threads"] = pd.settings.engine.threads
-    return pd, make_plan(flags, os.environ, machine, topology="agg", num_decode=1)
+    agg = make_plan(flags, os.environ, machine, topology="agg", num_decode=1)
+    if not arguments.apart:
+        # The other cell starts on what the pair leaves of the first GPU.
+        share = pd.settings.kv.gpu_memory_utilization / 2
+        pd = replace(pd, settings=changed(pd.settings, gpu_memory_utilization=share))
+    return pd, agg
 
 
 def read_amounts(arguments: argparse.Namespace, *, on_gpus: bool) -> Amounts:
@@ -152,14 +162,35 @@ def prompts_for(plan: Plan, amounts: Amounts) -> Callable[[], PromptSource]:
     return lambda: TokenPrompts(ids, SEED)
 
 
-async def _measure(
-    pd: Plan, agg: Plan, amounts: Amounts, prompts: Callable[[], PromptSource]
+async def _measure_in_turn(
+    plans: tuple[Plan, Plan], amounts: Amounts, prompts: Callable[[], PromptSource]
 ) -> Measured:
-    """One cell after the other: neither has to share the machine."""
-    async with asked_cell(pd) as cell:
-        with_handover = await measure_handover(cell, prompts(), amounts)
-    async with asked_cell(agg) as cell:
-        without = await measure_idle(cell, prompts(), amounts)
+    """Both cells are there at once, and prefill's GPU is that of the other cell's worker. GPUs
+    differ, and one that is warm computes slower: of two runs, one after the other, no millisecond
+    can be told."""
+    pd, agg = plans
+    async with asked_cell(pd) as pair, asked_cell(agg) as alone:
+        source = prompts()
+        with_handover, without = await measure_idle((pair, alone), source, amounts)
+        await measure_more(pair, source, amounts, with_handover)
+    return _measured(with_handover, without, amounts)
+
+
+async def _measure_apart(
+    plans: tuple[Plan, Plan], amounts: Amounts, prompts: Callable[[], PromptSource]
+) -> Measured:
+    """One cell after the other, each with the whole machine."""
+    pd, agg = plans
+    async with asked_cell(pd) as pair:
+        source = prompts()
+        [with_handover] = await measure_idle((pair,), source, amounts)
+        await measure_more(pair, source, amounts, with_handover)
+    async with asked_cell(agg) as alone:
+        [without] = await measure_idle((alone,), prompts(), amounts)
+    return _measured(with_handover, without, amounts)
+
+
+def _measured(with_handover: CellRun, without: CellRun, amounts: Amounts) -> Measured:
     findings = find_figures(with_handover, without)
     return Measured(findings, _timeline(with_handover, amounts.lengths[-1]))
 

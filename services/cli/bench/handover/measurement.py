@@ -1,7 +1,7 @@
 """What is asked of a cell: single requests when it is idle, the same next to short streams and with
 another prompt behind them, and prompts whose KV is there already, so that it moves at once.
 
-Every cell is asked the same in the same order, with prompts that share nothing.
+Cells that are compared are asked in turn, with prompts that share nothing.
 """
 
 import asyncio
@@ -79,52 +79,78 @@ def token_times_s(sample: RequestSample) -> list[float]:
     return sample.chunk_times_s if known and counts[:2] == [1, 1] else []
 
 
-async def measure_idle(cell: AskedCell, prompts: PromptSource, amounts: Amounts) -> CellRun:
-    """One request at a time."""
-    run = CellRun()
+async def measure_idle(
+    cells: Sequence[AskedCell], prompts: PromptSource, amounts: Amounts
+) -> list[CellRun]:
+    """One request at a time, of each cell in turn."""
+    runs = [CellRun() for _ in cells]
     for length in amounts.lengths:
         announce(f"{length} tokens, idle")
-        run.idle[length] = await _ask_each(cell, prompts, length, amounts.num_requests)
-    return run
+        answers = await _ask_each(cells, prompts, length, amounts.num_requests)
+        for run, of_cell in zip(runs, answers, strict=True):
+            run.idle[length] = of_cell
+    return runs
 
 
-async def measure_handover(cell: AskedCell, prompts: PromptSource, amounts: Amounts) -> CellRun:
-    """Idle as above, then next to short streams, then with prefill going on to another prompt, then
-    with the KV in prefill's cache."""
-    run = await measure_idle(cell, prompts, amounts)
+async def measure_more(
+    cell: AskedCell, prompts: PromptSource, amounts: Amounts, run: CellRun
+) -> None:
+    """Of a cell that hands over, into `run`: next to short streams, then with prefill going on to
+    another prompt, then with the KV in prefill's cache."""
     async with _short_streams(cell, prompts, amounts.num_streams):
         for length in amounts.lengths:
             announce(f"{length} tokens, next to {amounts.num_streams} short streams")
-            run.loaded[length] = await _ask_each(cell, prompts, length, amounts.num_requests)
+            [run.loaded[length]] = await _ask_each([cell], prompts, length, amounts.num_requests)
     for length in amounts.lengths:
         announce(f"{length} tokens, another prompt behind it")
-        run.followed[length] = await _ask_each(cell, prompts, length, amounts.num_requests, True)
+        [run.followed[length]] = await _ask_each(
+            [cell], prompts, length, amounts.num_requests, followed=True
+        )
     for length in amounts.lengths:
         announce(f"{length} tokens, moved at once")
         run.moved[length] = await _move_each(cell, prompts, length, amounts.num_moves)
-    return run
 
 
 async def _ask_each(
-    cell: AskedCell, prompts: PromptSource, length: int, num: int, followed: bool = False
-) -> Answers:
-    """Until `num` can be timed token by token: where other work delays this process, tokens come
-    together. Receipts are read after the last answer: they disturb none. `followed`: a prompt of
-    the same length, which ends with its token 1, waits behind each."""
+    cells: Sequence[AskedCell],
+    prompts: PromptSource,
+    length: int,
+    num: int,
+    *,
+    followed: bool = False,
+) -> list[Answers]:
+    """Until `num` of each cell can be timed token by token: where other work delays this process,
+    tokens come together. Receipts are read after the last answer: they disturb none. `followed`:
+    a prompt of the same length, which ends with its token 1, waits behind each."""
     for _ in range(NUM_WARM):
-        await cell.ask(prompts.cold(length), length, NUM_OUTPUT)
+        for cell in cells:
+            await cell.ask(prompts.cold(length), length, NUM_OUTPUT)
+    samples: list[list[RequestSample]] = [[] for _ in cells]
     lag = LoopLag()
     lag.start()
-    samples: list[RequestSample] = []
-    num_timed = 0
-    while num_timed < num and len(samples) < MOST_TRIES * num:
-        asked = [cell.ask(prompts.cold(length), length, NUM_OUTPUT)]
-        if followed:
-            asked.append(cell.ask(prompts.cold(length), length, 1))
-        samples.append((await asyncio.gather(*asked))[0])
-        num_timed += bool(token_times_s(samples[-1]))
+    for number in range(MOST_TRIES * num):
+        turn = list(zip(cells, samples, strict=True))
+        for cell, of_cell in turn if number % 2 == 0 else reversed(turn):
+            if _num_timed(of_cell) < num:
+                of_cell.append(await _ask(cell, prompts, length, followed=followed))
     lag.stop()
-    return await _with_receipts(cell, samples, lag)
+    return [
+        await _with_receipts(cell, of_cell, lag)
+        for cell, of_cell in zip(cells, samples, strict=True)
+    ]
+
+
+def _num_timed(samples: Sequence[RequestSample]) -> int:
+    return sum(bool(token_times_s(sample)) for sample in samples)
+
+
+async def _ask(
+    cell: AskedCell, prompts: PromptSource, length: int, *, followed: bool
+) -> RequestSample:
+    asked = [cell.ask(prompts.cold(length), length, NUM_OUTPUT)]
+    if followed:
+        asked.append(cell.ask(prompts.cold(length), length, 1))
+    return (await asyncio.gather(*asked))[0]
 
 
 async def _move_each(cell: AskedCell, prompts: PromptSource, length: int, num: int) -> Answers:
