@@ -3,6 +3,7 @@
 Imports nothing that a GPU machine with only torch, triton and pytest lacks.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Sequence
@@ -110,6 +111,8 @@ def _promtool_not_here(items: Sequence[pytest.Item]) -> bool:
 
 def pytest_collection_finish() -> None:
     patch_once()
+    gc.collect()
+    gc.freeze()  # thousands of items, which every later collection would walk through
 
 
 def pytest_configure(config: pytest.Config) -> None:
