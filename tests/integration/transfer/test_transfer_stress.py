@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[3]
 NUM_PULLS = int(os.environ.get("TRANSFER_PULLS", "2000"))
-"""`make hand-overs` sets it"""
+"""of mapped, a third of them of the others; `make hand-overs` sets it"""
 
 
 async def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
@@ -44,7 +44,7 @@ async def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
 async def test_no_wrong_block_is_accepted_under_forced_reuse(kind: Kind) -> None:
     """F16, F17, R13."""
     pools = num_pools()
-    tally, plan = await run_kind(kind, NUM_PULLS)
+    tally, plan = await run_kind(kind, NUM_PULLS if kind == "mapped" else NUM_PULLS // 3)
     check_all_met(tally, plan)
     assert tally.wrong == 0
     del plan
