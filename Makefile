@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 
 	TRANSFER_PULLS=10000 TRANSFER_KILLS=100 WORKER_KILLS=20 $(BIN)/python -m pytest $(TEST_ARGS) \
 		-k "(mapped and reuse) or amid_copies or amid_reads or middle_of_a_copy" \
 		tests/integration/transfer tests/e2e/test_kill.py
+
+compile-kernels: install ## each kernel for each type, head size and GPU generation, no GPU needed; make test has a third
+	COMPILE_EVERY=1 $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) tests/unit/kernels/test_compile.py
 
 slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mapped, 1P1D and 2P2D (SECONDS= SEED=)
 	$(BIN)/python -m tests.campaigns.slow_link $(CAMPAIGN)

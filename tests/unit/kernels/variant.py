@@ -1,6 +1,7 @@
 """One kernel to compile ahead of time, without a GPU. Triton must be imported without its
 interpreter."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (16, 32, 64, 128)
 OVERLAPPING = 90
 """the first generation whose launches may overlap"""
+EVERY = bool(os.environ.get("COMPILE_EVERY"))
+"""`make compile-kernels` sets it"""
 
 
 def combinations() -> Iterator[tuple[int, int, str, int]]:
@@ -29,11 +32,15 @@ def combinations() -> Iterator[tuple[int, int, str, int]]:
 
 
 def pairs() -> Iterator[tuple[int, int, str, int]]:
-    """A third of the combinations, in which every two of head size, type and generation meet: of a
-    kernel that takes seconds to compile."""
+    """A third of the combinations, in which every two of head size, type and generation meet; all
+    of them where COMPILE_EVERY is set."""
     for number, head_dim, dtype, capability in combinations():
-        if (number + CAPABILITIES.index(capability)) % len(CAPABILITIES) == 0:
+        if is_paired(number, capability):
             yield number, head_dim, dtype, capability
+
+
+def is_paired(number: int, capability: int) -> bool:
+    return EVERY or (number + CAPABILITIES.index(capability)) % len(CAPABILITIES) == 0
 
 
 class Variant(NamedTuple):

@@ -24,6 +24,7 @@ from tests.unit.kernels.variant import (
     OVERLAPPING,
     Variant,
     combinations,
+    is_paired,
     make_source,
 )
 
@@ -38,9 +39,12 @@ def variants() -> Iterator[Variant]:
         block_size = BLOCK_SIZES[number % len(BLOCK_SIZES)]
         every = tiles(dtype, head_dim, capability >= OVERLAPPING)
         one = every[number % len(every)]
-        for tile in every if (dtype, capability) == MEASURED else [one]:
+        is_chosen = is_paired(number, capability)
+        chosen = every if (dtype, capability) == MEASURED else [one] * is_chosen
+        for tile in chosen:
             yield decode_variant(dtype, head_dim, capability, block_size, tile)
-        yield merge_variant(dtype, head_dim, capability)
+        if is_chosen:
+            yield merge_variant(dtype, head_dim, capability)
     for capability in CAPABILITIES:
         yield plan_variant(capability)
 
