@@ -1,6 +1,7 @@
 """Blocks on GPUs that are reused while they are pulled, leases that end meanwhile: no wrong block
 is ever accepted, and nothing is left mapped."""
 
+import asyncio
 import os
 
 import pytest
@@ -11,27 +12,29 @@ from tests.support.pairs.device_pair import DevicePair
 from tests.support.pairs.reuse import ReusingPlan, Tally, check_all_met, run_under_reuse
 from tests.support.pairs.transfer_pair import Kind
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(280)]
 NUM_PULLS = int(os.environ.get("TRANSFER_PULLS", "500"))
 
 
-async def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
-    async with DevicePair(kind) as pair:
-        return await run_under_reuse(pair, num_pulls, seed=17)
+def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
+    async def run() -> tuple[Tally, ReusingPlan]:
+        async with DevicePair(kind) as pair:
+            return await run_under_reuse(pair, num_pulls, seed=17)
+
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("kind", ["mapped", "tcp"])
-async def test_no_wrong_block_is_accepted_under_forced_reuse(kind: Kind) -> None:
-    tally, plan = await run_kind(kind, NUM_PULLS)
+def test_no_wrong_block_is_accepted_under_forced_reuse(kind: Kind) -> None:
+    tally, plan = run_kind(kind, NUM_PULLS)
     check_all_met(tally, plan)
     assert tally.wrong == 0
 
 
 @pytest.mark.parametrize("kind", ["mapped", "tcp"])
-async def test_without_verify_the_same_test_finds_wrong_blocks(
+def test_without_verify_the_same_test_finds_wrong_blocks(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OfferTable, "is_fresh", lambda *_: True)
     monkeypatch.setattr(Mapping, "is_fresh", lambda *_: True)
-    tally, _ = await run_kind(kind, 300)
+    tally, _ = run_kind(kind, 300)
     assert tally.wrong > 0
