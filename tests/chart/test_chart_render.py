@@ -110,13 +110,6 @@ def test_the_chart_is_of_this_baton() -> None:
 def test_notes_say_what_was_installed(releases: dict[str, Release]) -> None:
     assert "rollout status deployment/rel-baton-gateway" in releases["default"].notes
     assert "https://llm.example/v1" in releases["everything"].notes
-    both = "tp above 1 (decode, prefill) hand KV over between nodes by tcp"
-    assert both in releases["ranks"].notes
-    assert "by tcp" not in releases["pd-rdma"].notes
-    one_side = render({"prefill": {"settings": {"tp": 2}}})
-    assert "tp above 1 (prefill) hand KV over between nodes by tcp" in one_side.notes
-    alone = render({"prefill": {"enabled": False}, "decode": {"settings": {"tp": 2}}})
-    assert "by tcp" not in alone.notes
     assert "IPC_LOCK" in releases["pd-rdma"].notes
     assert "delete secret rel-baton-cell" in releases["default"].notes
     assert "delete secret" not in releases["existing-secret"].notes

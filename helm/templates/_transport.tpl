@@ -1,0 +1,79 @@
+{{/* How KV goes from prefill to decode workers. */}}
+
+{{/* YAML of what both roles have that decides it: transport, tp and rdma by role. Takes the root. */}}
+{{- define "baton.ends" -}}
+{{- $ends := dict -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $settings := include "baton.settings" (dict "root" $ "role" $role) | fromYaml -}}
+{{- $rdma := (get $.Values $role).rdma -}}
+{{- $_ := set $ends $role (dict "transport" ($settings.transport | default "auto") "tp" (int ($settings.tp | default 1)) "rdma" (ternary $rdma.resource "" $rdma.enabled)) -}}
+{{- end -}}
+{{- toYaml $ends -}}
+{{- end -}}
+
+{{/* Why nothing is read over RDMA whatever devices there are; empty where it can be. Takes the root. */}}
+{{- define "baton.whyNoRdma" -}}
+{{- $ends := include "baton.ends" . | fromYaml -}}
+{{- $reason := "" -}}
+{{- range $role, $end := $ends -}}
+{{- if gt (int $end.tp) 1 }}{{ $reason = printf "workers with tp above 1 (%s has %d) are not read over RDMA" $role (int $end.tp) }}{{ end -}}
+{{- end -}}
+{{- range $role, $end := $ends -}}
+{{- if eq $end.transport "tcp" }}{{ $reason = printf "settings.transport of %s is tcp" $role }}{{ end -}}
+{{- end -}}
+{{- if not .Values.prefill.enabled }}{{ $reason = "prefill.enabled is false and no KV moves" }}{{ end -}}
+{{- $reason -}}
+{{- end -}}
+
+{{/* Refuses a transport that pods cannot follow, and RDMA devices that nothing would use. Takes
+{root, role}. */}}
+{{- define "baton.checkTransport" -}}
+{{- $ends := include "baton.ends" .root | fromYaml -}}
+{{- $own := get $ends .role -}}
+{{- $other := get $ends (ternary "decode" "prefill" (eq .role "prefill")) -}}
+{{- if eq $own.transport "mapped" -}}
+{{- fail (printf "%s: transport mapped: pods of two nodes could not hand over; auto maps what is on one node (transfer.hostPath)" .role) -}}
+{{- end -}}
+{{- if and (gt (int $own.tp) 1) (eq $own.transport "nixl") -}}
+{{- fail (printf "%s: transport nixl: workers with tp %d hand over mapped or by tcp; set settings.transport to auto" .role (int $own.tp)) -}}
+{{- end -}}
+{{- if and .root.Values.prefill.enabled (eq .role "decode") (eq $own.transport "nixl") (eq $other.transport "tcp") -}}
+{{- fail "settings.transport of prefill is tcp and of decode nixl: the one offers nothing that the other reads" -}}
+{{- end -}}
+{{- if $own.rdma -}}
+{{- with include "baton.whyNoRdma" .root -}}
+{{- fail (printf "%s.rdma.enabled: %s, so nothing would use %s: leave it out" $.role . $own.rdma) -}}
+{{- end -}}
+{{- if not $other.rdma -}}
+{{- fail (printf "%s.rdma.enabled: the other role has no RDMA device, and KV is read over RDMA where both have one: enable it for prefill and decode" .role) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* YAML of the way that the values lead to, between nodes and on one, each with its reason. Takes
+the root. */}}
+{{- define "baton.ways" -}}
+{{- $ends := include "baton.ends" . | fromYaml -}}
+{{- $named := list $ends.prefill.transport $ends.decode.transport -}}
+{{- $rdma := "no role has RDMA devices (rdma.enabled)" -}}
+{{- if $ends.prefill.rdma }}{{ $rdma = printf "both roles have RDMA devices (%s)" (uniq (list $ends.prefill.rdma $ends.decode.rdma) | join ", ") }}{{ end -}}
+{{- $between := dict "way" "tcp" "why" $rdma -}}
+{{- with include "baton.whyNoRdma" . -}}
+{{- $between = dict "way" "tcp" "why" . -}}
+{{- else -}}
+{{- if has "nixl" $named -}}
+{{- $between = dict "way" "nixl" "why" (printf "settings.transport is nixl; %s" $rdma) -}}
+{{- else if $ends.prefill.rdma -}}
+{{- $between = dict "way" "nixl" "why" (printf "%s; by tcp where the engine image lacks nixl-cu13" $rdma) -}}
+{{- end -}}
+{{- end -}}
+{{- $within := $between -}}
+{{- if and (not (has "tcp" $named)) (not (has "nixl" $named)) -}}
+{{- if include "baton.transferDir" (dict "root" $ "role" "prefill") -}}
+{{- $within = dict "way" "mapped" "why" "they meet in transfer.hostPath; as between nodes where a pool cannot be mapped" -}}
+{{- else -}}
+{{- $within = dict "way" $between.way "why" "their pods share no folder (transfer.hostPath), so it is as between nodes" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (dict "between" $between "within" $within) -}}
+{{- end -}}
