@@ -17,6 +17,23 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .role }}
 {{- end -}}
 
+{{/* YAML of the components whose pods are Baton's own processes. Takes the root. */}}
+{{- define "baton.components" -}}
+{{- $workers := ternary (list "prefill" "decode") (list "decode") .Values.prefill.enabled -}}
+{{- if .Values.colocated.enabled }}{{ $workers = list "colocated" }}{{ end -}}
+{{- toYaml (concat (list "gateway") $workers) -}}
+{{- end -}}
+
+{{/* YAML of the processes in a component's pod, each a container. Takes {role}, the component. */}}
+{{- define "baton.rolesOf" -}}
+{{- toYaml (ternary (list "prefill" "decode") (list .role) (eq .role "colocated")) -}}
+{{- end -}}
+
+{{/* What is of one container alone is called by its role where a pod has two. Takes {root, role}. */}}
+{{- define "baton.prefix" -}}
+{{- if and .root.Values.colocated.enabled (has .role (list "prefill" "decode")) }}{{ .role }}-{{ end -}}
+{{- end -}}
+
 {{/* Labels of a pod. No version: a new chart alone restarts nothing. Takes {root, role}. */}}
 {{- define "baton.podLabels" -}}
 {{ include "baton.selector" . }}

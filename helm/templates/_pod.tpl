@@ -1,8 +1,9 @@
-{{/* What the pods of gateway, prefill and decode have in common. All take {root, role}. */}}
+{{/* What the pods of gateway, prefill and decode have in common. All take {root, role}: what is the
+pod's own is of a component, which may be colocated, what is a container's of its role. */}}
 
 {{- define "baton.replicas" -}}
 {{- $block := get .root.Values .role -}}
-{{- if eq $block.autoscaling.mode "none" }}
+{{- if eq (dig "autoscaling" "mode" "none" $block) "none" }}
 replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}{{ ternary 2 1 (eq .role "gateway") }}{{ end }}
 {{- end }}
 {{- end -}}
@@ -15,7 +16,10 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- $annotations := deepCopy $block.podAnnotations -}}
-{{- if dig "rdma" "enabled" false $block }}{{ $annotations = merge $annotations $block.rdma.annotations }}{{ end -}}
+{{- range $role := include "baton.rolesOf" . | fromYamlArray -}}
+{{- $own := get $.root.Values $role -}}
+{{- if dig "rdma" "enabled" false $own }}{{ $annotations = merge $annotations $own.rdma.annotations }}{{ end -}}
+{{- end -}}
 {{- with $annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -117,17 +121,18 @@ capabilities:
 {{- end -}}
 
 {{- define "baton.volumeMounts" -}}
-- name: tmp
+{{- $prefix := include "baton.prefix" . -}}
+- name: {{ $prefix }}tmp
   mountPath: /tmp
 - name: cache
   mountPath: /cache
 {{- if ne .role "gateway" }}
-- name: shm
+- name: {{ $prefix }}shm
   mountPath: /dev/shm
 {{- end }}
-{{- if include "baton.transferDir" . }}
+{{- with include "baton.transferMount" . }}
 - name: transfer
-  mountPath: {{ include "baton.transferDir" . }}
+  mountPath: {{ . }}
 {{- end }}
 {{- if .root.Values.modelVolume.existingClaim }}
 - name: models
@@ -145,8 +150,11 @@ capabilities:
 {{- end -}}
 
 {{- define "baton.volumes" -}}
-- name: tmp
+{{- $roles := include "baton.rolesOf" . | fromYamlArray -}}
+{{- range $role := $roles }}
+- name: {{ include "baton.prefix" (dict "root" $.root "role" $role) }}tmp
   emptyDir: {sizeLimit: 1Gi}
+{{- end }}
 - name: cache
   {{- if .root.Values.hub.cache.claim }}
   persistentVolumeClaim:
@@ -154,13 +162,17 @@ capabilities:
   {{- else }}
   emptyDir: {sizeLimit: {{ .root.Values.hub.cache.size }}}
   {{- end }}
-{{- if ne .role "gateway" }}
-- name: shm
-  emptyDir: {medium: Memory, sizeLimit: {{ (get .root.Values .role).shmSize }}}
+{{- range $role := without $roles "gateway" }}
+- name: {{ include "baton.prefix" (dict "root" $.root "role" $role) }}shm
+  emptyDir: {medium: Memory, sizeLimit: {{ (get $.root.Values $role).shmSize }}}
 {{- end }}
-{{- if include "baton.transferDir" . }}
+{{- if include "baton.transferMount" . }}
 - name: transfer
-  hostPath: {path: {{ .root.Values.transfer.hostPath | quote }}, type: Directory}
+  {{- with .root.Values.transfer.hostPath }}
+  hostPath: {path: {{ . | quote }}, type: Directory}
+  {{- else }}
+  emptyDir: {sizeLimit: 1Mi} # sockets
+  {{- end }}
 {{- end }}
 {{- with .root.Values.modelVolume.existingClaim }}
 - name: models
@@ -219,7 +231,9 @@ lifecycle:
 {{/* One pod at a time: a new one first, or, where GPUs are few, the old one's GPU first. */}}
 {{- define "baton.strategy" -}}
 {{- $block := get .root.Values .role -}}
-{{- $surge := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) (gt (int (dig "gpu" "count" 0 $block)) 0) -}}
+{{- $gpus := 0 -}}
+{{- range $role := include "baton.rolesOf" . | fromYamlArray }}{{ $gpus = add $gpus (int (dig "gpu" "count" 0 (get $.root.Values $role))) }}{{ end -}}
+{{- $surge := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) (gt $gpus 0) -}}
 {{- $strategy := $block.strategy | default dict -}}
 {{- if eq ($strategy.type | default "RollingUpdate") "Recreate" -}}
 type: Recreate
@@ -230,8 +244,12 @@ type: Recreate
 
 {{/* Seconds after which a rollout has failed: a pod may take as long to start as its probe allows. */}}
 {{- define "baton.deadline" -}}
-{{- $startup := (get .root.Values .role).probes.startup -}}
-{{- add (mul (int $startup.periodSeconds) (int $startup.failureThreshold)) 60 -}}
+{{- $longest := 0 -}}
+{{- range $role := include "baton.rolesOf" . | fromYamlArray -}}
+{{- $startup := (get $.root.Values $role).probes.startup -}}
+{{- $longest = max $longest (mul (int $startup.periodSeconds) (int $startup.failureThreshold)) -}}
+{{- end -}}
+{{- add $longest 60 -}}
 {{- end -}}
 
 {{/* The ServiceAccount of a role: the user's, or the chart's. Takes {root, role}. */}}
@@ -239,7 +257,31 @@ type: Recreate
 {{- (get .root.Values .role).serviceAccountName | default (printf "%s-%s" (include "baton.fullname" .root) .role) -}}
 {{- end -}}
 
-{{/* A whole Deployment. Takes {root, role, image, ports: {name: number}, probePort}. */}}
+{{/* One container. Takes {root, role, image, ports: {name: number}, probePort}. */}}
+{{- define "baton.container" -}}
+- name: {{ .role }}
+  image: {{ include "baton.image" . }}
+  imagePullPolicy: {{ .image.pullPolicy }}
+  command: [baton]
+  args:
+    {{- include "baton.args" . | nindent 4 }}
+  env:
+    {{- include "baton.env" . | nindent 4 }}
+  ports:
+    {{- range $port, $number := .ports }}
+    - {name: {{ $port }}, containerPort: {{ int $number }}, protocol: TCP}
+    {{- end }}
+  {{- include "baton.probes" (dict "root" .root "role" .role "port" .probePort) | nindent 2 }}
+  {{- include "baton.lifecycle" . | nindent 2 }}
+  resources:
+    {{- include "baton.resources" . | nindent 4 }}
+  securityContext:
+    {{- include "baton.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    {{- include "baton.volumeMounts" . | nindent 4 }}
+{{- end -}}
+
+{{/* A whole Deployment. Takes {root, role, containers}. */}}
 {{- define "baton.deployment" -}}
 {{- $name := printf "%s-%s" (include "baton.fullname" .root) .role -}}
 {{- $block := get .root.Values .role -}}
@@ -273,26 +315,9 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       containers:
-        - name: {{ .role }}
-          image: {{ include "baton.image" . }}
-          imagePullPolicy: {{ .image.pullPolicy }}
-          command: [baton]
-          args:
-            {{- include "baton.args" . | nindent 12 }}
-          env:
-            {{- include "baton.env" . | nindent 12 }}
-          ports:
-            {{- range $port, $number := .ports }}
-            - {name: {{ $port }}, containerPort: {{ int $number }}, protocol: TCP}
-            {{- end }}
-          {{- include "baton.probes" (dict "root" .root "role" .role "port" .probePort) | nindent 10 }}
-          {{- include "baton.lifecycle" . | nindent 10 }}
-          resources:
-            {{- include "baton.resources" . | nindent 12 }}
-          securityContext:
-            {{- include "baton.containerSecurity" . | nindent 12 }}
-          volumeMounts:
-            {{- include "baton.volumeMounts" . | nindent 12 }}
+        {{- range .containers }}
+        {{- include "baton.container" . | nindent 8 }}
+        {{- end }}
       volumes:
         {{- include "baton.volumes" . | nindent 8 }}
 {{- end -}}

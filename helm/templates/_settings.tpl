@@ -15,7 +15,13 @@ better: the role's ports, its device and ranks, its pod's address. Takes {root, 
 {{- if not $settings.topology }}{{ $_ := set $settings "topology" (ternary "pd" "agg" $values.prefill.enabled) }}{{ end -}}
 {{- else -}}
 {{- if and (not $settings.tp) (gt (int $block.gpu.count) 1) }}{{ $_ := set $settings "tp" (int $block.gpu.count) }}{{ end -}}
-{{- if not $settings.workerId }}{{ $_ := set $settings "workerId" "$(POD_NAME)" }}{{ end -}}
+{{- $ofPod := include "baton.prefix" . -}}
+{{- if not $settings.workerId }}{{ $_ := set $settings "workerId" (ternary (printf "$(POD_NAME)-%s" .role) "$(POD_NAME)" (ne $ofPod "")) }}{{ end -}}
+{{- if and $ofPod (eq .role "decode") -}}
+{{- range $port := list "workerPort" "probePort" -}}
+{{- if not (hasKey $block.settings $port) }}{{ $_ := set $settings $port (add (int (get $settings $port)) 10) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- if not $settings.workerAdvertise }}{{ $_ := set $settings "workerAdvertise" (printf "$(POD_IP):%v" $settings.workerPort) }}{{ end -}}
 {{- with include "baton.transferDir" . }}{{ $_ := set $settings "transferDir" . }}{{ end -}}
 {{- if eq .role "decode" -}}
@@ -30,10 +36,19 @@ better: the role's ports, its device and ranks, its pod's address. Takes {root, 
 {{- toYaml $settings -}}
 {{- end -}}
 
-{{/* Where the workers of a node meet, in each of their pods: a socket's name there says where it is,
-so it is the same in all. Takes {root, role}. */}}
+{{/* Where the workers of a node meet, in each of their pods, or those of a colocated pod: a socket's
+name there says where it is, so it is the same in all. Takes {root, role}. */}}
 {{- define "baton.transferDir" -}}
-{{- if and .root.Values.transfer.hostPath .root.Values.prefill.enabled (ne .role "gateway") }}/run/baton-kv{{ end -}}
+{{- $mount := include "baton.transferMount" . -}}
+{{- $mount }}{{ if and $mount (not .root.Values.transfer.hostPath) }}/kv{{ end -}}
+{{- end -}}
+
+{{/* The volume that it is in. An emptyDir is root's and open to the group; a folder that the first
+worker makes in it is the workers' own. Takes {root, role}. */}}
+{{- define "baton.transferMount" -}}
+{{- if and .root.Values.prefill.enabled (ne .role "gateway") -}}
+{{- if .root.Values.transfer.hostPath }}/run/baton-kv{{ else if .root.Values.colocated.enabled }}/run/baton{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The container's args. Takes {root, role}. */}}
@@ -80,12 +95,16 @@ Takes {root, role, settings}. */}}
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" ($named.host | default "")) | default (int .Values.networkPolicy.redisPort) -}}
 {{- end -}}
 
-{{/* Seconds a pod needs to end: wait, drain, last words (the gateway's 5 s, a worker's 2 s). */}}
+{{/* Seconds a pod needs to end: wait, drain, last words (the gateway's 5 s, a worker's 2 s), of the
+container that takes longest. */}}
 {{- define "baton.grace" -}}
-{{- $block := get .root.Values .role -}}
-{{- $settings := include "baton.settings" . | fromYaml -}}
-{{- $needed := add (int $block.preStopS) (ceil ($settings.drainS | default 30) | int) 10 -}}
-{{- $given := int $block.terminationGracePeriodSeconds -}}
+{{- $root := .root -}}
+{{- $needed := 0 -}}
+{{- range $role := include "baton.rolesOf" . | fromYamlArray -}}
+{{- $settings := include "baton.settings" (dict "root" $root "role" $role) | fromYaml -}}
+{{- $needed = max $needed (add (int (get $root.Values $role).preStopS) (ceil ($settings.drainS | default 30) | int) 10) -}}
+{{- end -}}
+{{- $given := int (get $root.Values .role).terminationGracePeriodSeconds -}}
 {{- if and $given (lt $given (int $needed)) -}}
 {{- fail (printf "%s.terminationGracePeriodSeconds is %d: stopping takes up to %d s (preStopS + drainS + 10)" .role $given $needed) -}}
 {{- end -}}

@@ -69,7 +69,9 @@ the root. */}}
 {{- end -}}
 {{- $within := $between -}}
 {{- if and (not (has "tcp" $named)) (not (has "nixl" $named)) -}}
-{{- if include "baton.transferDir" (dict "root" $ "role" "prefill") -}}
+{{- if and .Values.colocated.enabled (not .Values.transfer.hostPath) -}}
+{{- $within = dict "way" "mapped" "why" "both are in one pod (colocated); as between pods where a pool cannot be mapped" -}}
+{{- else if .Values.transfer.hostPath -}}
 {{- $within = dict "way" "mapped" "why" "they meet in transfer.hostPath; as between nodes where a pool cannot be mapped" -}}
 {{- else -}}
 {{- $within = dict "way" $between.way "why" "their pods share no folder (transfer.hostPath), so it is as between nodes" -}}

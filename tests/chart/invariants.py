@@ -149,7 +149,7 @@ def every_container_is_restricted(release: Release) -> Iterator[str]:
                 yield f"{role}: volume {volume['name']} is not allowed"
             if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
                 yield f"{role}: volume {volume['name']} has no size limit"
-        for container in spec["containers"]:
+        for container in (*spec.get("initContainers", []), *spec["containers"]):
             yield from _container_problems(role, container)
 
 
@@ -157,7 +157,8 @@ def _is_where_workers_meet(role: str, volume: Object) -> bool:
     """The one folder of a node that the chart mounts, where values ask for it."""
     folder = volume.get("hostPath", {})
     return (
-        (role, volume["name"]) in (("prefill", "transfer"), ("decode", "transfer"))
+        role in ("prefill", "decode", "colocated")
+        and volume["name"] == "transfer"
         and set(volume) == {"name", "hostPath"}
         and folder.get("type") == "Directory"
     )

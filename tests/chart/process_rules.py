@@ -17,8 +17,10 @@ from tests.chart.release import Object, Release
 
 POD = {"$(POD_IP)": "10.1.2.3", "$(POD_NAME)": "pod-0"}
 PROBED = {"/health", "/ready"}
-PROBE_PORTS = {"admin", "probe"}
+PROBE_PORTS = {"admin", "probe", "prefill-probe", "decode-probe"}
 """never a port of clients, who could use up its connections"""
+COLOCATED = "colocated"
+"""component of pods that hold a worker of either role"""
 FILE_VARIABLES = {environment_name(name) + FILE_SUFFIX for name in SECRETS}
 
 
@@ -41,10 +43,11 @@ def settings_of(container: Object) -> Settings:
 
 
 def processes(release: Release) -> Iterator[tuple[str, Object, Object]]:
-    """(role, pod, container) of Baton's own processes."""
-    for role, pod in release.pods():
-        if role in serve.SERVICES:
-            yield role, pod, pod["spec"]["containers"][0]
+    """(role, pod, container) of Baton's own processes; a container is called by its role."""
+    for component, pod in release.pods():
+        if component in (*serve.SERVICES, COLOCATED):
+            for container in pod["spec"]["containers"]:
+                yield container["name"], pod, container
 
 
 def processes_start(release: Release) -> Iterator[str]:
@@ -67,7 +70,9 @@ def processes_start(release: Release) -> Iterator[str]:
 
 
 def _port_problems(role: str, container: Object, settings: Settings) -> Iterator[str]:
-    declared = {port["name"]: port["containerPort"] for port in container["ports"]}
+    declared = {
+        port["name"].removeprefix(f"{role}-"): port["containerPort"] for port in container["ports"]
+    }
     if role == "gateway":
         used = {"http": settings.network.port, "admin": settings.network.admin_port}
     else:
@@ -114,24 +119,51 @@ def one_cell(release: Release) -> Iterator[str]:
 
 
 def workers_meet_in_one_folder(release: Release) -> Iterator[str]:
-    """The folder that workers are told of is one of their node, the same under the same name."""
+    """The folder that workers are told of is one of their node, the same under the same name, or
+    one of their pod. There it lies inside the volume: others may write to the volume itself, and
+    the transport refuses such a folder."""
     workers = [each for each in processes(release) if each[0] != "gateway"]
     folders = {role: _transfer_folder(pod, container) for role, pod, container in workers}
     if len(set(folders.values())) != 1:
         yield f"workers meet in several folders: {folders}"
     for role, _, container in workers:
         named, folder = settings_of(container).handover.transfer_dir, folders[role]
-        if named != (folder[0] if folder else ""):
-            yield f"{role} goes to {named!r} to meet others"
+        wanted = "" if folder is None else f"{folder[0]}{'' if folder[1] else '/kv'}"
+        if named != wanted:
+            yield f"{role} goes to {named!r} to meet others, not to {wanted!r}"
 
 
 def _transfer_folder(pod: Object, container: Object) -> tuple[str, str] | None:
-    """(in the container, on the node)"""
+    """(in the container, on the node); the latter empty for one of the pod."""
     for mount in container["volumeMounts"]:
         for volume in pod["spec"]["volumes"]:
-            if volume["name"] == mount["name"] and "hostPath" in volume:
-                return mount["mountPath"], volume["hostPath"]["path"]
+            if volume["name"] == mount["name"] == "transfer":
+                return mount["mountPath"], volume.get("hostPath", {}).get("path", "")
     return None
+
+
+def containers_of_a_pod_differ(release: Release) -> Iterator[str]:
+    """Workers of one pod share its address and its name; what is one worker's alone differs."""
+    workers: dict[int, list[tuple[Object, Settings]]] = {}
+    for _, pod, container in processes(release):
+        workers.setdefault(id(pod), []).append((container, settings_of(container)))
+    for together in workers.values():
+        ports = [port["containerPort"] for c, _ in together for port in c["ports"]]
+        names = [port["name"] for c, _ in together for port in c["ports"]]
+        if len(set(ports)) != len(ports) or len(set(names)) != len(names):
+            yield f"two listen at one port of their pod: {names}, {ports}"
+        ids = [settings.worker.id for _, settings in together]
+        if len(set(ids)) != len(ids):
+            yield f"two workers are called {ids}"
+        for path in ("/tmp", "/dev/shm"):  # noqa: S108 of the pod
+            mounts = [
+                mount["name"]
+                for container, _ in together
+                for mount in container["volumeMounts"]
+                if mount["mountPath"] == path
+            ]
+            if len(set(mounts)) != len(mounts):
+                yield f"two processes share {path}"
 
 
 def _cell_secret(pod: Object, container: Object) -> tuple[str, str] | None:
@@ -178,6 +210,8 @@ def probes_ask_what_is_answered(release: Release) -> Iterator[str]:
             yield f"{role} is killed for not being ready"
 
 
+COLOCATED_RULES = (containers_of_a_pod_differ,)
+"""each is broken on purpose in pods/test_chart_colocated.py"""
 RULES = (
     processes_start,
     one_pool,
@@ -186,4 +220,5 @@ RULES = (
     workers_meet_in_one_folder,
     pods_have_time_to_stop,
     probes_ask_what_is_answered,
+    *COLOCATED_RULES,
 )

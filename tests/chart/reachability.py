@@ -5,8 +5,8 @@ from typing import Any
 
 from tests.chart.autoscaler_rules import AUTOSCALER, plan_in
 from tests.chart.invariants import matches
-from tests.chart.process_rules import processes, settings_of
-from tests.chart.release import Object, Release
+from tests.chart.process_rules import COLOCATED, processes, settings_of
+from tests.chart.release import Object, Release, component
 
 OUTSIDE = "outside"
 """a pod of somebody else, in this namespace"""
@@ -17,22 +17,24 @@ Edge = tuple[str, str, int]
 def needed(release: Release) -> set[Edge]:
     """Every connection Baton makes inside a release."""
     settings = {role: settings_of(container) for role, _, container in processes(release)}
+    pods = {role: component(pod) for role, pod, _ in processes(release)}
     workers = [role for role in ("prefill", "decode") if role in settings]
-    edges: set[Edge] = {("gateway", role, settings[role].worker.port) for role in workers}
+    edges: set[Edge] = {("gateway", pods[role], settings[role].worker.port) for role in workers}
     edges.add(("test", "gateway", settings["gateway"].network.port))
     if "prefill" in settings:
-        edges.add(("decode", "prefill", settings["prefill"].worker.transfer_port))
+        edges.add((pods["decode"], pods["prefill"], settings["prefill"].worker.transfer_port))
     for role, pod in release.pods():
         if role == "redis":
             port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
-            edges |= {(client, "redis", port) for client in settings}
+            edges |= {(client, "redis", port) for client in pods.values()}
             if plan_in(release) is not None:
                 edges.add((AUTOSCALER, "redis", port))
     return edges
 
 
 def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[Edge]:
-    """Of all connections from these labelled pods to a port that a pod of ours listens on."""
+    """Of all connections from these labelled pods to a port that a pod of ours listens on. One
+    colocated pod may want another's."""
     policies = release.of_kind("NetworkPolicy")
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
     ports = {port["containerPort"] for _, c in release.containers() for port in c.get("ports", [])}
@@ -41,7 +43,7 @@ def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[
         for source, source_labels in sources.items()
         for target, target_labels in pods.items()
         for port in ports
-        if source != target
+        if (source != target or source == COLOCATED)
         and _passes(policies, "egress", source_labels, target_labels, port)
         and _passes(policies, "ingress", target_labels, source_labels, port)
     }

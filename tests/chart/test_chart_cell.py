@@ -1,6 +1,7 @@
 """The release without a cluster: its three command lines as processes of this machine, asked what
-a kubelet and `helm test` would ask."""
+a kubelet and `helm test` would ask; workers in pods of their own, and colocated."""
 
+import json
 import os
 import shutil
 import signal
@@ -34,7 +35,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def release_on(ports: list[int]) -> Release:
+def release_on(ports: list[int], *, colocated: bool) -> Release:
     """A release whose pods would share this machine's loopback interface."""
     http, admin, *workers = ports
     names = ("workerPort", "probePort", "transferPort")
@@ -45,15 +46,16 @@ def release_on(ports: list[int]) -> Release:
     settings = {"host": HOST, "port": http, "adminPort": admin, "drainS": 1, "kvMemoryMib": 32}
     service = {"service": {"port": http}}
     existing = {name: {"existingSecret": "s"} for name in ("redis", "cellSecret", "kvSecret")}
-    return render({"settings": settings, "gateway": service, **roles, **existing})
+    together = {"colocated": {"enabled": colocated}}
+    return render({"settings": settings, "gateway": service, **roles, **existing, **together})
 
 
 class Pod:
-    """One container as a process; its mounts are folders under `folder`."""
+    """One container as a process; its mounts are folders under `folder`, shared by all."""
 
     def __init__(self, role: str, container: Object, folder: Path) -> None:
         self.container = container
-        known = {"$(POD_IP)": HOST, "$(POD_NAME)": f"{role}-0"}
+        known = {"$(POD_IP)": HOST, "$(POD_NAME)": "pod-0", "/run/baton": str(folder / "run")}
         args = container["args"]
         for reference, text in known.items():
             args = [arg.replace(reference, text) for arg in args]
@@ -92,12 +94,17 @@ class Pod:
 
 
 @pytest.fixture
-def cell(tmp_path: Path, redis_url: str) -> Iterator[tuple[Release, dict[str, Pod]]]:
+def cell(
+    tmp_path: Path, redis_url: str, request: pytest.FixtureRequest
+) -> Iterator[tuple[Release, dict[str, Pod]]]:
+    """`request.param`: whether prefill and decode are colocated."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o2777)  # as an emptyDir with fsGroup
     files = {"redis/url": redis_url, "kv/kv-secret": SECRET, "cell/cell-secret": f"cell-{SECRET}"}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
-    release = release_on(free_ports(8))
+    release = release_on(free_ports(8), colocated=request.param)
     pods: dict[str, Pod] = {}
     try:
         for role, _, container in processes(release):
@@ -117,8 +124,9 @@ def redis_url() -> Iterator[str]:
     servers.close()
 
 
+@pytest.mark.parametrize("cell", [False, True], ids=["apart", "colocated"], indirect=True)
 def test_the_command_lines_serve_a_completion_and_drain(
-    cell: tuple[Release, dict[str, Pod]], redis_url: str
+    cell: tuple[Release, dict[str, Pod]], redis_url: str, tmp_path: Path
 ) -> None:
     release, pods = cell
     wait_until_ready(pods)
@@ -140,12 +148,26 @@ def test_the_command_lines_serve_a_completion_and_drain(
     for path in ("/metrics", "/v1/baton/status"):
         statuses = [pods["gateway"].answer(port, path) for port in ("http", "admin")]
         assert statuses == [404, 200]
+    if "colocated" in dict(release.pods()):
+        (pair,) = status_of(pods["gateway"])["hand_overs"]
+        told = [pair[key] for key in ("prefill", "decode", "transport")]
+        assert told == ["pod-0-prefill", "pod-0-decode", "mapped"]
+        assert list((tmp_path / "run/kv").glob("*.sock"))
     for pod in pods.values():
         pod.process.send_signal(signal.SIGTERM)
-    grace_s = release.workload("decode")["spec"]["template"]["spec"][
-        "terminationGracePeriodSeconds"
-    ]
+    (grace_s,) = {
+        pod["spec"]["terminationGracePeriodSeconds"]
+        for role, pod, _ in processes(release)
+        if role == "decode"
+    }
     assert [pod.process.wait(grace_s) for pod in pods.values()] == [0, 0, 0]
+
+
+def status_of(gateway: Pod) -> dict[str, Any]:
+    (port,) = [p["containerPort"] for p in gateway.container["ports"] if p["name"] == "admin"]
+    with urllib.request.urlopen(f"http://{HOST}:{port}/v1/baton/status", timeout=5) as answer:
+        status: dict[str, Any] = json.load(answer)
+    return status
 
 
 def wait_until_ready(pods: dict[str, Pod]) -> None:

@@ -99,6 +99,37 @@ ADVISED: Values = {
     "redis": {"enabled": False, "existingUrl": "redis://redis.example:6379/0"},
 }
 
+COLOCATED: Values = {
+    "settings": {
+        "model": "/models/llama",
+        "dtype": "bfloat16",
+        "otlpEndpoint": "http://collector.tracing:4318",
+    },
+    "modelVolume": {"existingClaim": "checkpoints"},
+    "colocated": {
+        "enabled": True,
+        "replicas": 3,
+        "nodeSelector": {"gpu": "h200"},
+        "podAnnotations": {"note": "x"},
+        "podLabels": {"team": "llm"},
+        "extraVolumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],
+    },
+    "prefill": {
+        "gpu": {"count": 1},
+        "rdma": {"enabled": True, "annotations": {"k8s.v1.cni.cncf.io/networks": "roce"}},
+        "settings": {"drainS": 45},
+        "preStopS": 5,
+        "shmSize": "2Gi",
+        "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    },
+    "decode": {
+        "gpu": {"count": 1},
+        "rdma": {"enabled": True, "ipcLock": False},
+        "probes": {"startup": {"failureThreshold": 900}},
+        "resources": {"limits": {"memory": "64Gi"}},
+    },
+}
+
 EXTERNAL_REDIS: Values = {
     "redis": {"enabled": False, "existingUrl": "rediss://redis.example:6380/0"},
     "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
@@ -231,6 +262,7 @@ VALUE_SETS = {
     "hpa": HPA,
     "builtin": BUILTIN,
     "advised": ADVISED,
+    "colocated": COLOCATED,
     "external-redis": EXTERNAL_REDIS,
     "external-redis-secret": EXTERNAL_REDIS_SECRET,
     "existing-secret": EXISTING_SECRET,
