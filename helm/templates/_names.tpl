@@ -72,7 +72,7 @@ true
 {{- end -}}
 
 {{/* YAML of the secret texts a role reads: name -> Secret, its key, and the file's name, under
-/etc/baton/name. Takes {root, role}. */}}
+/etc/baton/name. Takes {root, role}; also `secrets`, the names of those wanted, if not all are. */}}
 {{- define "baton.secretFiles" -}}
 {{- $values := .root.Values -}}
 {{- $made := include "baton.madeSecret" .root -}}
@@ -91,5 +91,6 @@ true
 {{- if $values.hub.tokenSecret -}}
 {{- $_ := set $files "hub" (dict "secret" $values.hub.tokenSecret "key" $values.hub.tokenKey "file" "token") -}}
 {{- end -}}
+{{- range $name := keys $files }}{{ if and (hasKey $ "secrets") (not (has $name $.secrets)) }}{{ $_ := unset $files $name }}{{ end }}{{ end -}}
 {{- toYaml $files -}}
 {{- end -}}

@@ -94,7 +94,8 @@ capabilities:
   {{- end }}
 {{- end -}}
 
-{{/* Only paths and the pod's own name and address: no secret is in an environment. */}}
+{{/* Only paths and the pod's own name and address: no secret is in an environment. Takes `secrets` too, a
+list, where not all that the role reads are mounted. */}}
 {{- define "baton.env" -}}
 {{- $block := get .root.Values .role -}}
 - name: POD_IP
@@ -264,7 +265,9 @@ type: Recreate
   imagePullPolicy: {{ .image.pullPolicy }}
   command: [baton]
   args:
-    {{- include "baton.args" . | nindent 4 }}
+    - serve
+    - {{ .role }}
+    {{- include "baton.flags" . | nindent 4 }}
   env:
     {{- include "baton.env" . | nindent 4 }}
   ports:
@@ -310,9 +313,17 @@ spec:
       securityContext:
         {{- include "baton.podSecurity" . | nindent 8 }}
       {{- include "baton.placement" . | nindent 6 }}
-      {{- with $block.initContainers }}
+      {{- $looks := and .root.Values.doctor.initContainer (ne .role "gateway") }}
+      {{- if or $looks $block.initContainers }}
       initContainers:
+        {{- with $block.initContainers }}
         {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- if $looks }}
+        {{- range .containers }}
+        {{- include "baton.doctorStep" . | nindent 8 }}
+        {{- end }}
+        {{- end }}
       {{- end }}
       containers:
         {{- range .containers }}

@@ -51,9 +51,9 @@ worker makes in it is the workers' own. Takes {root, role}. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* The container's args. Takes {root, role}. */}}
-{{- define "baton.args" -}}
-{{- $args := list "serve" .role -}}
+{{/* The container's args after `serve ROLE`. Takes {root, role}. */}}
+{{- define "baton.flags" -}}
+{{- $args := list -}}
 {{- range $name, $value := include "baton.settings" . | fromYaml -}}
 {{- if not (kindIs "invalid" $value) -}}
 {{- $text := ternary $value (toJson $value) (kindIs "string" $value) -}}

@@ -8,6 +8,7 @@ from tests.chart.invariants import matches
 from tests.chart.process_rules import COLOCATED, processes, settings_of
 from tests.chart.release import Object, Release, component
 
+DOCTOR = "doctor"
 OUTSIDE = "outside"
 """a pod of somebody else, in this namespace"""
 Edge = tuple[str, str, int]
@@ -23,10 +24,14 @@ def needed(release: Release) -> set[Edge]:
     edges.add(("test", "gateway", settings["gateway"].network.port))
     if "prefill" in settings:
         edges.add((pods["decode"], pods["prefill"], settings["prefill"].worker.transfer_port))
+    clients = {*pods.values(), *({DOCTOR} & set(dict(release.pods())))}
+    if DOCTOR in clients:
+        edges |= {(DOCTOR, *edge[1:]) for edge in edges if edge[1] in map(pods.get, workers)}
+        edges.add((DOCTOR, "gateway", settings["gateway"].network.admin_port))
     for role, pod in release.pods():
         if role == "redis":
             port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
-            edges |= {(client, "redis", port) for client in pods.values()}
+            edges |= {(client, "redis", port) for client in clients}
             if plan_in(release) is not None:
                 edges.add((AUTOSCALER, "redis", port))
     return edges

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from tests.chart.release import Object, Release, secrets_script
+from tests.chart.invariants import HOOK
+from tests.chart.release import Object, Release, component, secrets_script
 
 EXTERNAL = {
     ("redis", "existingSecret"): ("Secret", ("url", "password")),
@@ -36,6 +37,8 @@ def existing(release: Release, values: Mapping[str, Any]) -> dict[tuple[str, str
                 given.get(key, DEFAULT_KEYS.get((block, key), key)) for key in keys
             }
     for item in release.of_kind("Job"):
+        if component(item) != HOOK:
+            continue
         _, name, *_ = item["spec"]["template"]["spec"]["containers"][0]["args"]
         found["Secret", name] = set(secrets_script()["manifest"](name, {}, "")["data"])
     return found
@@ -46,7 +49,7 @@ def references_resolve(release: Release, values: Mapping[str, Any]) -> Iterator[
     for role, pod in release.pods():
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         mounted: set[str] = set()
-        for container in pod["spec"]["containers"]:
+        for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
             mounts = container.get("volumeMounts", [])
             mounted |= {mount["name"] for mount in mounts}
             yield from _files_exist(role, container, volumes)

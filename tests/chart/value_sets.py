@@ -253,6 +253,21 @@ EVERYTHING: Values = {
     "redis": {"port": 6400, "priorityClassName": "serving"},
 }
 
+DOCTOR: Values = {
+    "doctor": {"initContainer": True, "job": {"enabled": True, "waitS": 30}},
+    "settings": {"model": "owner/name"},
+    "hub": {"tokenSecret": "our-hub"},
+    "kvSecret": {"existingSecret": "our-salt"},
+    "decode": {"extraArgs": ["--max-pulls=8"]},
+}
+
+DOCTOR_COLOCATED: Values = {
+    **COLOCATED,
+    "doctor": {"initContainer": True, "job": {"enabled": True}},
+    "redis": {"enabled": False, "existingUrl": "redis://redis.example:6379/0"},
+    "networkPolicy": {"scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
+}
+
 VALUE_SETS = {
     "default": DEFAULT,
     "cpu-minimal": CPU_MINIMAL,
@@ -263,6 +278,8 @@ VALUE_SETS = {
     "builtin": BUILTIN,
     "advised": ADVISED,
     "colocated": COLOCATED,
+    "doctor": DOCTOR,
+    "doctor-colocated": DOCTOR_COLOCATED,
     "external-redis": EXTERNAL_REDIS,
     "external-redis-secret": EXTERNAL_REDIS_SECRET,
     "existing-secret": EXISTING_SECRET,

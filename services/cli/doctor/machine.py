@@ -16,8 +16,12 @@ from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
 from services.cli.doctor.limits import gather_limits, judge_limits
 from services.cli.doctor.model_size import Memory
-from services.cli.doctor.packages import gather_packages, judge_packages
-from services.cli.doctor.ports import check_ports
+from services.cli.doctor.packages import (
+    gather_packages,
+    judge_packages,
+    judge_worker_packages,
+)
+from services.cli.doctor.ports import check_ports, check_worker_ports
 from shared.device_type import device_type
 from shared.errors import SettingsError
 from shared.settings.groups import Settings
@@ -33,25 +37,41 @@ class MachineReport:
     """of what a worker computes on"""
 
 
-def check_machine(settings: Settings, running: Sequence[RunRecord]) -> MachineReport:
-    """`running`: the cells of this user here, whose memory and ports are not held against it."""
+def check_machine(
+    settings: Settings, running: Sequence[RunRecord], worker: str = ""
+) -> MachineReport:
+    """`running`: the cells of this user here, whose memory and ports are not held against it.
+    `worker`: the role of the one process that shall run here; empty: those of `baton up`."""
     compute, limits = settings.compute, settings.limits
     first = first_gpu(compute.device)
     present = any(Path("/dev").glob("nvidia[0-9]*"))
     gpu = gather_gpu(wanted=device_type(compute.device) == "cuda")
     on_gpu = _computes_on_gpu(compute.device, gpu)
-    found = judge_packages(gather_packages(), embedded_redis=settings.cell.embedded_redis)
+    packages = gather_packages()
+    found = (
+        judge_worker_packages(packages)
+        if worker
+        else judge_packages(packages, embedded_redis=settings.cell.embedded_redis)
+    )
     found += judge_gpu(gpu, wanted=on_gpu, present=present, first=first, tp=compute.tp)
     if on_gpu:
         found += judge_kernel_cache(gather_kernel_cache(os.environ))
     else:
         found.append(ok("kernels", "none are compiled for a CPU"))
-    found += judge_limits(gather_limits(), max_clients=limits.max_live_requests, tp=compute.tp)
+    max_clients = 0 if worker else limits.max_live_requests
+    found += judge_limits(gather_limits(), max_clients=max_clients, tp=compute.tp)
     found += check_folders(os.environ)
     found.append(check_transfer_folder(settings.handover.transfer_dir, settings.handover.transport))
-    found += check_ports(settings.network, settings.worker, running)
-    kind = "cuda" if on_gpu else "cpu"
-    return MachineReport(tuple(found), kind, _memory(settings, gpu, on_gpu, bool(running)))
+    if worker:
+        found += check_worker_ports(settings.network.host, settings.worker, worker)
+    else:
+        found += check_ports(settings.network, settings.worker, running)
+    memory = (
+        _memory_of_gpu(settings, gpu, bool(running))
+        if on_gpu
+        else _memory_of_host(bool(running), 1 if worker else None)
+    )
+    return MachineReport(tuple(found), "cuda" if on_gpu else "cpu", memory)
 
 
 def first_gpu(device: str) -> int:
@@ -69,12 +89,16 @@ def _computes_on_gpu(device: str, gpu: GpuFacts) -> bool:
     return device_type(device) == "cuda" and not (device == "auto" and for_cpus)
 
 
-def _memory(settings: Settings, gpu: GpuFacts, on_gpu: bool, cell_runs: bool) -> Memory | None:
-    if not on_gpu:
-        total, free = free_memory()
+def _memory_of_host(cell_runs: bool, num_workers: int | None) -> Memory:
+    """`num_workers`: None: as many as `baton up` starts."""
+    total, free = free_memory()
+    if num_workers is None:
         plan = make_plan({"device": "cpu"}, {}, this_machine())
         num_workers = 0 if cell_runs else plan.num_prefill + plan.num_decode
-        return Memory(total, free, on_gpu=False, num_workers=num_workers)
+    return Memory(total, free, on_gpu=False, num_workers=num_workers)
+
+
+def _memory_of_gpu(settings: Settings, gpu: GpuFacts, cell_runs: bool) -> Memory | None:
     first = first_gpu(settings.compute.device)
     gpus = gpu.gpus[first : first + settings.compute.tp]
     if not gpus:

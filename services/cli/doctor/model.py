@@ -30,9 +30,11 @@ class ModelFacts:
     """its weights are on this disk, or are drawn"""
 
 
-def check_model(settings: Settings, device_type: str, memory: Memory | None) -> list[Finding]:
+def check_model(
+    settings: Settings, device_type: str, memory: Memory | None, *, for_gateway: bool = True
+) -> list[Finding]:
     """Fetches no weights: of a hub id that is not here only the files of its text. `memory`: of
-    the device; None where nobody knows."""
+    the device; None where nobody knows. `for_gateway`: whether one shall read its texts here."""
     model = settings.model
     try:
         facts = gather_model(model)
@@ -43,7 +45,9 @@ def check_model(settings: Settings, device_type: str, memory: Memory | None) -> 
     found = [judge_model(facts, need, length)]
     if memory is not None:
         found.append(judge_memory(need, memory, settings.kv))
-    return [*found, check_text(facts.checkpoint, settings)]
+    if for_gateway:
+        found.append(check_text(facts.checkpoint, settings))
+    return found
 
 
 def gather_model(model: ModelSettings) -> ModelFacts:

@@ -44,18 +44,31 @@ def gather_packages() -> PackageFacts:
 def judge_packages(facts: PackageFacts, *, embedded_redis: bool) -> list[Finding]:
     """`embedded_redis`: whether `baton up` starts a Redis of its own."""
     found = [ok("Python", facts.python), _judge_roles(facts.installed)]
-    if missing := OPTIONAL.keys() - facts.installed:
+    found += _judge_optional(facts.installed)
+    if embedded_redis:
+        found.append(_judge_server(facts.redis_server))
+    return found
+
+
+def judge_worker_packages(facts: PackageFacts) -> list[Finding]:
+    """Where one worker and nothing else shall run."""
+    found = ok("packages", "all that a worker needs")
+    if missing := sorted(WORKER - facts.installed):
+        found = fail("packages", _missing(missing), INSTALL.format("engine"))
+    return [ok("Python", facts.python), found, *_judge_optional(facts.installed)]
+
+
+def _judge_optional(installed: frozenset[str]) -> list[Finding]:
+    if missing := OPTIONAL.keys() - installed:
         without = ", ".join(f"{name} ({OPTIONAL[name]})" for name in sorted(missing))
-        found.append(
+        return [
             warn(
                 "optional packages",
                 f"not installed: {without}",
                 f"`pip install {' '.join(sorted(missing))}` if that is wanted",
             )
-        )
-    if embedded_redis:
-        found.append(_judge_server(facts.redis_server))
-    return found
+        ]
+    return []
 
 
 def _judge_roles(installed: frozenset[str]) -> Finding:

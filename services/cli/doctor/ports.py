@@ -1,4 +1,4 @@
-"""Whether the ports that `baton up` would bind are free."""
+"""Whether the ports that `baton up`, or one worker, would bind are free."""
 
 from collections.abc import Sequence
 
@@ -23,6 +23,14 @@ def check_ports(
         }
     wanted = {"port": network.port, **{name: port for name, port in named.items() if port}}
     return [_check(name, network.host, port, running) for name, port in wanted.items()]
+
+
+def check_worker_ports(host: str, worker: WorkerSettings, role: str) -> list[Finding]:
+    """Those that one worker will bind; only prefill's KV is read by others."""
+    named = {"worker port": worker.port, "probe port": worker.probe_port}
+    if role == "prefill":
+        named["transfer port"] = worker.transfer_port
+    return [_check(name, host, port, ()) for name, port in named.items() if port]
 
 
 def _check(name: str, host: str, port: int, running: Sequence[RunRecord]) -> Finding:

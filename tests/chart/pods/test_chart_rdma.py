@@ -55,7 +55,9 @@ def test_the_block_reaches_its_own_role_and_no_other_pod() -> None:
     assert not any("rdma" in str(c) or "IPC_LOCK" in str(c) for c in others)
 
 
-@pytest.mark.parametrize("name", sorted(set(VALUE_SETS) - {"pd-rdma", "colocated"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(VALUE_SETS) - {"pd-rdma", "colocated", "doctor-colocated"})
+)
 def test_whoever_asks_for_none_gets_none(name: str) -> None:
     for devices_of, added, _, variables in told(render(VALUE_SETS[name])).values():
         assert (devices_of, added, variables) == ({}, [], [])

@@ -322,5 +322,9 @@ async def test_the_command_looks_where_it_is_told(
     with closing(socket.socket()):
         assert await run(["doctor", "--url", f"http://{HOST}:{free_port()}"]) == 1
     assert "baton up" in " ".join(capsys.readouterr().out.split())
+    for wait_s, num_unready, code in (("0.1", 999, 1), ("30", 3, 0)):
+        cell.gateway.door.num_unready = num_unready
+        assert await run(["doctor", "--wait-s", wait_s, "--url", cell.gateway.url]) == code
+    cell.gateway.door.num_unready = 0
     assert await run(["doctor", "--redis", "nonsense", "--url", cell.gateway.url]) == 2
     assert await run(["doctor", "--nothing"]) == 2

@@ -65,6 +65,35 @@ def test_a_healthy_machine_gets_neither_warn_nor_fail(
     assert {"torch", "packages", "memory", "tokenizer", "port"} <= {line["check"] for line in lines}
 
 
+def looked_at(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, dict[str, str]]]:
+    """Exit code, and the findings by check."""
+    code = main(["doctor", "--device=cpu", "--json=-", *flags])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return code, {line["check"]: line for line in lines}
+
+
+def test_a_worker_is_looked_at_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flags are those of `baton serve`; neither a gateway's port nor a cell is its concern."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        monkeypatch.setenv("BATON_REDIS", f"redis://127.0.0.1:{taken}")
+        monkeypatch.setenv("BATON_PORT", str(taken))
+        own = [f"--worker-port={free_port()}", "--worker-id=w", f"--transfer-port={taken}"]
+        code, found = looked_at(["--worker=decode", *own], capsys)
+        assert (code, {line["level"] for line in found.values()}) == (0, {"ok"})
+        assert {"worker port", "memory"} <= found.keys()
+        assert not {"port", "transfer port", "tokenizer", "registry", "Redis"} & found.keys()
+        code, found = looked_at(["--worker=prefill", *own], capsys)
+        assert (code, found["transfer port"]["level"]) == (1, "FAIL")
+    assert main(["doctor", "--worker=prefill", "--url=http://127.0.0.1:1"]) == 2
+    assert main(["doctor", "--worker=prefill", "--wait-s=1"]) == 2
+    assert main(["doctor", "--wait-s=1"]) == 2
+
+
 def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Path) -> None:
     """All of them real: a noexec mount, no compiler, few open files, a folder that others may
     write to, a port in use, a model that is nowhere, no GPU."""

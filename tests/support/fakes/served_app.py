@@ -40,6 +40,8 @@ class ScriptedDoor:
 
     script: Script
     is_ready: bool = True
+    num_unready: int = 0
+    """times that it is not ready yet"""
     failing: str = ""
     """which background loop fails"""
     store: str = "ok"
@@ -79,6 +81,9 @@ class ScriptedDoor:
         return ()
 
     def ready(self) -> bool:
+        if self.num_unready:
+            self.num_unready -= 1
+            return False
         return self.is_ready
 
     def trouble(self) -> str:

@@ -21,6 +21,7 @@ from services.cli.doctor.packages import (
     WORKER,
     PackageFacts,
     judge_packages,
+    judge_worker_packages,
 )
 from shared.errors import SettingsError
 from tests.rules.sources import ROOT
@@ -111,6 +112,14 @@ def test_packages_for_one_role_are_a_warning_and_for_none_a_failure() -> None:
         found = judge_packages(facts, embedded_redis=False)
         assert faults(found) == [(level, "packages")]
         assert cure in words(found)
+
+
+def test_a_worker_alone_needs_no_package_of_a_gateway() -> None:
+    alone = replace(EVERYTHING, installed=WORKER | OPTIONAL.keys(), redis_server="")
+    assert not faults(judge_worker_packages(alone))
+    found = judge_worker_packages(replace(alone, installed=alone.installed - {"torch"}))
+    assert faults(found) == [("FAIL", "packages")]
+    assert "torch" in words(found)
 
 
 def test_the_packages_are_those_that_an_installation_has() -> None:
