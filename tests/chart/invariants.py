@@ -42,8 +42,8 @@ def monitors_and_spreads_match_labels(release: Release) -> Iterator[str]:
         if not any(_selects(item, labels) for labels in services):
             yield f"{_name(item)} selects no Service"
     for item in release.of_kind("PodMonitor"):
-        if not _selects(item, pods["gateway"]):
-            yield f"{_name(item)} does not select the gateway"
+        if not _selects(item, pods[component(item)]):
+            yield f"{_name(item)} does not select the pods of {component(item)}"
     for role, pod in release.pods():
         for spread in pod["spec"].get("topologySpreadConstraints", []):
             if not matches(spread["labelSelector"], pods[role]):
@@ -79,7 +79,7 @@ def ports_exist(release: Release) -> Iterator[str]:
         yield from (
             f"{_name(item)} scrapes no port"
             for end in item["spec"]["podMetricsEndpoints"]
-            if end["port"] not in ports["gateway"]
+            if end["port"] not in ports[component(item)]
         )
 
 

@@ -9,6 +9,7 @@ from tests.chart.process_rules import COLOCATED, processes, settings_of
 from tests.chart.release import Object, Release, component
 
 DOCTOR = "doctor"
+SCRAPED = ("gateway", AUTOSCALER)
 OUTSIDE = "outside"
 """a pod of somebody else, in this namespace"""
 Edge = tuple[str, str, int]
@@ -55,34 +56,40 @@ def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[
 
 
 def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
-    """Exactly the connections needed, and from outside the gateway at most."""
+    """Exactly the connections needed, and from outside the gateway and scrapes at most."""
     if not release.of_kind("NetworkPolicy"):
         return
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
     wanted, found = needed(release), admitted(release, pods)
     # Whoever may call the gateway is up to the values: anyone by default, pods of ours too.
     open_ports = _open_ports(release)
-    public = {e for e in found if e[1] == "gateway" and e[0] != "test" and e[2] in open_ports}
+    public = {e for e in found if e[1] in SCRAPED and e[0] != "test" and e[2] in open_ports}
     for edge in wanted - found:
         yield f"{edge} is needed and refused"
     for edge in found - wanted - public:
         yield f"{edge} is admitted and not needed"
     for edge in admitted(release, {OUTSIDE: {"app": "other"}}):
-        if edge[1] != "gateway" or edge[2] not in open_ports:
+        if edge[1] not in SCRAPED or edge[2] not in open_ports:
             yield f"{edge} is open to strangers"
 
 
 def _open_ports(release: Release) -> set[int]:
-    """The gateway's port for clients; the one for scrapes only where the values name no scraper."""
+    """The gateway's port for clients; those for scrapes only where the values name no scraper."""
     (network,) = (settings_of(c).network for role, _, c in processes(release) if role == "gateway")
-    peers = [
-        rule.get("from")
+    scraped = {network.admin_port}
+    plan = plan_in(release)
+    if plan is not None:
+        scraped.add(plan.port)
+    if not release.of_kind("ServiceMonitor", "PodMonitor"):
+        return {network.port}
+    opened = {
+        port["port"]
         for policy in release.of_kind("NetworkPolicy")
         for rule in policy["spec"].get("ingress", [])
-        if network.admin_port in [port["port"] for port in rule["ports"]]
-    ]
-    scraped = release.of_kind("ServiceMonitor", "PodMonitor")
-    return {network.port} | ({network.admin_port} if scraped and None in peers else set())
+        for port in rule["ports"]
+        if "from" not in rule
+    }
+    return {network.port} | (scraped & opened)
 
 
 def outward_ports(release: Release, role: str) -> set[int]:

@@ -268,6 +268,17 @@ DOCTOR_COLOCATED: Values = {
     "networkPolicy": {"scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
 }
 
+DASHBOARD: Values = {
+    **BUILTIN,
+    "networkPolicy": {},
+    "monitoring": {
+        "podMonitor": {"enabled": True},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "rules": {"enabled": True},
+        "dashboard": {"enabled": True, "annotations": {"grafana_folder": "LLM"}},
+    },
+}
+
 VALUE_SETS = {
     "default": DEFAULT,
     "cpu-minimal": CPU_MINIMAL,
@@ -278,6 +289,7 @@ VALUE_SETS = {
     "builtin": BUILTIN,
     "advised": ADVISED,
     "colocated": COLOCATED,
+    "dashboard": DASHBOARD,
     "doctor": DOCTOR,
     "doctor-colocated": DOCTOR_COLOCATED,
     "external-redis": EXTERNAL_REDIS,
