@@ -46,26 +46,31 @@ def release_on(ports: list[int], *, colocated: bool) -> Release:
     settings = {"host": HOST, "port": http, "adminPort": admin, "drainS": 1, "kvMemoryMib": 32}
     service = {"service": {"port": http}}
     existing = {name: {"existingSecret": "s"} for name in ("redis", "cellSecret", "kvSecret")}
-    together = {"colocated": {"enabled": colocated}}
-    return render({"settings": settings, "gateway": service, **roles, **existing, **together})
+    more = {"colocated": {"enabled": colocated}, "doctor": {"job": {"enabled": True, "waitS": 5}}}
+    return render({"settings": settings, "gateway": service, **roles, **existing, **more})
+
+
+def environment_of(container: Object, folder: Path) -> dict[str, str]:
+    """With the mounts' folders in it."""
+    return {
+        item["name"]: item["value"]
+        .replace("/etc/baton", str(folder))
+        .replace("/cache", str(folder))
+        for item in container["env"]
+        if "value" in item
+    }
 
 
 class Pod:
     """One container as a process; its mounts are folders under `folder`, shared by all."""
 
-    def __init__(self, role: str, container: Object, folder: Path) -> None:
+    def __init__(self, role: str, container: Object, folder: Path, name: str) -> None:
         self.container = container
-        known = {"$(POD_IP)": HOST, "$(POD_NAME)": "pod-0", "/run/baton": str(folder / "run")}
+        known = {"$(POD_IP)": HOST, "$(POD_NAME)": name, "/run/baton": str(folder / "run")}
         args = container["args"]
         for reference, text in known.items():
             args = [arg.replace(reference, text) for arg in args]
-        environment = {
-            item["name"]: item["value"]
-            .replace("/etc/baton", str(folder))
-            .replace("/cache", str(folder))
-            for item in container["env"]
-            if "value" in item
-        }
+        environment = environment_of(container, folder)
         with (folder / f"{role}.log").open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 the chart's own command
                 [sys.executable, "-m", "services.cli", *args],
@@ -108,7 +113,8 @@ def cell(
     pods: dict[str, Pod] = {}
     try:
         for role, _, container in processes(release):
-            pods[role] = Pod(role, container, tmp_path)
+            name = "pod-0" if request.param else f"{role}-0"
+            pods[role] = Pod(role, container, tmp_path, name)
         yield release, pods
     finally:
         for pod in pods.values():
@@ -148,11 +154,16 @@ def test_the_command_lines_serve_a_completion_and_drain(
     for path in ("/metrics", "/v1/baton/status"):
         statuses = [pods["gateway"].answer(port, path) for port in ("http", "admin")]
         assert statuses == [404, 200]
+    ids = {"worker prefill-0", "worker decode-0"}
     if "colocated" in dict(release.pods()):
+        ids = {"worker pod-0-prefill", "worker pod-0-decode"}
         (pair,) = status_of(pods["gateway"])["hand_overs"]
         told = [pair[key] for key in ("prefill", "decode", "transport")]
         assert told == ["pod-0-prefill", "pod-0-decode", "mapped"]
         assert list((tmp_path / "run/kv").glob("*.sock"))
+    found = doctor_s_findings(release, pods["gateway"], tmp_path)
+    assert {each["check"] for each in found if each["level"] == "ok"} >= {"gateway", *ids}
+    assert [each for each in found if each["level"] == "FAIL"] == []
     for pod in pods.values():
         pod.process.send_signal(signal.SIGTERM)
     (grace_s,) = {
@@ -163,8 +174,32 @@ def test_the_command_lines_serve_a_completion_and_drain(
     assert [pod.process.wait(grace_s) for pod in pods.values()] == [0, 0, 0]
 
 
-def status_of(gateway: Pod) -> dict[str, Any]:
+def doctor_s_findings(release: Release, gateway: Pod, folder: Path) -> list[dict[str, str]]:
+    """What the Job after an install finds."""
+    (container,) = dict(release.pods())["doctor"]["spec"]["containers"]
+    url = f"http://rel-baton-gateway-admin:{admin_port(gateway)}"
+    args = [
+        arg.replace(url, url.replace("rel-baton-gateway-admin", HOST)) for arg in container["args"]
+    ]
+    assert args != container["args"]
+    done = subprocess.run(  # noqa: S603 the chart's own command
+        [sys.executable, "-m", "services.cli", *args, "--json=-"],
+        env={**os.environ, **environment_of(container, folder), "XDG_RUNTIME_DIR": str(folder)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def admin_port(gateway: Pod) -> int:
     (port,) = [p["containerPort"] for p in gateway.container["ports"] if p["name"] == "admin"]
+    number: int = port
+    return number
+
+
+def status_of(gateway: Pod) -> dict[str, Any]:
+    port = admin_port(gateway)
     with urllib.request.urlopen(f"http://{HOST}:{port}/v1/baton/status", timeout=5) as answer:
         status: dict[str, Any] = json.load(answer)
     return status

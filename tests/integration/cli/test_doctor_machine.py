@@ -15,9 +15,10 @@ import torch
 
 from services.cli.__main__ import main
 from services.cli.cluster.run_file import RunRecord
+from services.cli.doctor import machine
 from services.cli.doctor.finding import Finding
 from services.cli.doctor.folders import check_transfer_folder
-from services.cli.doctor.gpu import launch_error
+from services.cli.doctor.gpu import Gpu, GpuFacts, launch_error
 from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
 from services.cli.doctor.model import check_model
 from services.cli.doctor.model_size import Memory
@@ -92,6 +93,20 @@ def test_a_worker_is_looked_at_alone(
     assert main(["doctor", "--worker=prefill", "--url=http://127.0.0.1:1"]) == 2
     assert main(["doctor", "--worker=prefill", "--wait-s=1"]) == 2
     assert main(["doctor", "--wait-s=1"]) == 2
+
+
+@pytest.mark.parametrize("worker", ["", "decode"])
+def test_of_a_gpu_that_computes_its_memory_counts(
+    monkeypatch: pytest.MonkeyPatch, worker: str
+) -> None:
+    """The second of two, which the device names."""
+    gpus = (Gpu("a", (9, 0), 80 * GIB, 79 * GIB), Gpu("b", (9, 0), 40 * GIB, 30 * GIB))
+    facts = GpuFacts("2.13.0", "", (12, 8), (12, 9), gpus, has_nccl=True, has_triton=True)
+    monkeypatch.setattr(machine, "gather_gpu", lambda wanted: facts if wanted else GpuFacts())
+    report = machine.check_machine(settings_with(device="cuda:1"), [], worker)
+    assert report.device_type == "cuda"
+    assert report.memory == Memory(40 * GIB, 30 * GIB, on_gpu=True)
+    assert machine.check_machine(settings_with(device="cuda:2"), [], worker).memory is None
 
 
 def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Path) -> None:
