@@ -70,6 +70,12 @@ def tenant_of(scope: MutableMapping[str, Any]) -> str:
     return tenant
 
 
+def asking_tenant(scope: MutableMapping[str, Any]) -> str | None:
+    """Whose key the request has; None where none is asked for."""
+    tenant: str | None = scope.get(_TENANT)
+    return tenant
+
+
 def may_see(scope: MutableMapping[str, Any], tenant: str) -> bool:
     """Whether what is a tenant's is shown: to the tenant alone, if the one who asks is known."""
     asking: str = scope.get(_TENANT, tenant)

@@ -1,6 +1,7 @@
 """The door to the HTTP layer: requests come in, and what operators and probes ask is answered."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Literal
 
 from services.gateway.owner.generation import GenerateRequest, Generation
@@ -12,6 +13,7 @@ from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.placement.router import missing_workers
 from services.gateway.owner.records.journal import Journal
+from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.owner.requests import LINE_FULL, Requests
 from shared.clock import Clock
 from shared.errors import OverloadedError
@@ -138,12 +140,23 @@ class Door:
         """What happened to a request; None if it is not among the last 1,000."""
         return self._journal.receipt(rid)
 
+    def last_requests(self, wanted: RowFilter) -> list[Row]:
+        """Those of the last 1,000 that are asked for, the newest first."""
+        return [self._so_far(row) for row in wanted.choose(self._journal.rows())]
+
     async def final_receipt(self, rid: str) -> dict[str, Any] | None:
         """The receipt of a request that has ended, after a short wait for the workers' last
         words on it."""
         return await self._journal.final_receipt(rid)
 
     # Inside
+
+    def _so_far(self, row: Row) -> Row:
+        """The tokens of one that lives are counted where it lives."""
+        live = self._requests.get(row.rid)
+        if live is None or row.completion_tokens:
+            return row
+        return replace(row, completion_tokens=len(live.machine.token_ids))
 
     def _open(self, request: GenerateRequest, *, returned: bool) -> LiveRequest:
         hashing, block_size = self._identity.hashing, self._identity.block_size

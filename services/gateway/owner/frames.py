@@ -134,7 +134,10 @@ class Frames:
         num_new = len(machine.token_ids) - num_before
         if num_new > 0:
             if num_before:
-                self._observer.token_gaps(now_s - live.timing.last_token_s, num_new)
+                gap_s = now_s - live.timing.last_token_s
+                self._observer.token_gaps(gap_s, num_new)
+                if gap_s > live.receipt.worst_gap_s:  # noqa: PLR1730 -- no call, once per token
+                    live.receipt.worst_gap_s = gap_s
             else:
                 self._observer.token_gaps(0.0, num_new - 1)
             if num_before == live.num_earlier_tokens:

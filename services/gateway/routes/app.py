@@ -111,6 +111,7 @@ def _facts(status: StatusRoutes) -> dict[str, Route]:
     return {
         "/metrics": status.metrics,
         "/v1/baton/status": status.status,
+        "/v1/baton/requests": status.requests,
         "/v1/baton/requests/{rid}": status.receipt,
     }
 

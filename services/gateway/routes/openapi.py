@@ -21,6 +21,7 @@ from services.gateway.fields.readers import (
 from services.gateway.http.errors import json_response
 from services.gateway.http.message_errors import MESSAGES_PATH, is_for_messages
 from services.gateway.http.request_id import request_id
+from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from services.gateway.prompt.field_tables import (
     MAX_LOGPROBS,
     MAX_N,
@@ -35,6 +36,7 @@ from services.gateway.prompt.shapes.responses import RESPONSES_TABLE
 from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
 from services.gateway.routes.response_schema import RESPONSE_FIELDS
+from services.gateway.routes.row_query import MARKS
 
 Schema = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -111,9 +113,17 @@ GETS = {
     "/version": "The release",
     "/metrics": "Prometheus metrics",
     "/v1/baton/status": "The workers",
+    "/v1/baton/requests": "The last requests, the newest first",
     "/v1/baton/requests/{rid}": "What happened to one of the last requests",
     "/openapi.json": "This description",
     "/docs": "This description, to read",
+}
+
+QUERIES: dict[str, dict[str, Schema]] = {
+    "/v1/baton/requests": {
+        "limit": _integer(1, MAX_RECEIPTS),
+        **{name: {"enum": [0, 1]} for name in MARKS},
+    }
 }
 
 
@@ -220,6 +230,11 @@ def _post(summary: str, schema: Schema, responses: Schema) -> Schema:
 
 def _get(path: str, summary: str) -> Schema:
     told: Schema = {"summary": summary, "responses": _responses(path)}
+    if path in QUERIES:
+        told["parameters"] = [
+            {"name": name, "in": "query", "schema": schema}
+            for name, schema in QUERIES[path].items()
+        ]
     if "{" in path:
         name = path.partition("{")[2].removesuffix("}")
         told["parameters"] = [{"name": name, "in": "path", "required": True, "schema": TEXT}]

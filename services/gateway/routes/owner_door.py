@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from services.gateway.owner.generation import GenerateRequest, Generation
+from services.gateway.owner.records.row import Row, RowFilter
 
 
 class OwnerDoor(Protocol):
@@ -31,6 +32,9 @@ class OwnerDoor(Protocol):
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What is known of one of the last requests, or of a group."""
+
+    def last_requests(self, wanted: RowFilter) -> list[Row]:
+        """Those of the last requests that are asked for, the newest first."""
 
     async def final_receipt(self, rid: str) -> dict[str, Any] | None:
         """The same of one that has ended; may wait a moment for its last stages."""

@@ -8,11 +8,12 @@ from starlette.responses import Response
 from services.gateway.answer.messages.content import ID_PREFIX as MESSAGE_PREFIX
 from services.gateway.answer.responses.response_object import ID_PREFIX as RESPONSE_PREFIX
 from services.gateway.answer.shape import ChatShape, TextShape
-from services.gateway.http.api_keys import may_see
+from services.gateway.http.api_keys import asking_tenant, may_see
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from services.gateway.routes.owner_door import OwnerDoor
+from services.gateway.routes.row_query import row_filter
 from shared.errors import OverloadedError, RequestError
 
 PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix, MESSAGE_PREFIX, RESPONSE_PREFIX)
@@ -67,6 +68,13 @@ class StatusRoutes:
 
     async def status(self, request: Request) -> Response:
         return json_response(request, self._door.status())
+
+    async def requests(self, request: Request) -> Response:
+        """The last ones, in short."""
+        tenant = asking_tenant(request.scope)
+        wanted = row_filter(request.query_params.multi_items(), tenant)
+        rows = self._door.last_requests(wanted)
+        return json_response(request, {"requests": [row.as_dict() for row in rows]})
 
     async def receipt(self, request: Request) -> Response:
         """By request id, or by the id of an answer's body."""

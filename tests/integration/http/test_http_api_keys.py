@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
+from services.gateway.owner.records.row import Row
 from tests.integration.http.raw_client import JSON_HEADER, exchange, head_bytes
 from tests.integration.http.refusals import check_error
 from tests.support.cases.http_bodies import (
@@ -132,3 +133,15 @@ async def test_row_84_receipts_of_another_tenant_are_not_there(
     unknown = await client.get("/v1/baton/requests/none", headers=B)
     assert foreign.status_code == unknown.status_code == 404
     assert foreign.json() == unknown.json()
+
+
+async def test_the_list_of_requests_has_a_tenant_s_own(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    app.door.rows += [
+        Row(rid, "", tenant, "done", "", "", time, 9, 0, 7, 5.0, 2.0, "p0", "d0", 1)
+        for time, (rid, tenant) in enumerate((("r", "team-a"), ("s", "team-b")))
+    ]
+    listed = await client.get("/v1/baton/requests?limit=1", headers=A)
+    assert [row["id"] for row in listed.json()["requests"]] == ["r"]
+    assert (await client.get("/v1/baton/requests")).status_code == 401

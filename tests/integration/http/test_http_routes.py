@@ -78,7 +78,10 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
         assert "/docs, " in gets
 
 
-OPERATOR_PATHS = ("/metrics", "/v1/baton/status", "/v1/baton/requests/chatcmpl-1")
+OPERATOR_PATHS = (
+    *("/metrics", "/v1/baton/status"),
+    *("/v1/baton/requests", "/v1/baton/requests/chatcmpl-1"),
+)
 
 
 async def test_paths_of_operators_may_be_on_the_admin_port_alone(
@@ -108,7 +111,7 @@ async def test_the_admin_port_names_its_own_paths() -> None:
         message = (await client.get("/v1/models")).json()["error"]["message"]
     assert message == (
         "no such path; GET goes to /health, /ping, /ready, /version, /metrics, /v1/baton/status, "
-        "/v1/baton/requests/{rid}"
+        "/v1/baton/requests, /v1/baton/requests/{rid}"
     )
 
 

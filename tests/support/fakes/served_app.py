@@ -14,6 +14,7 @@ from services.gateway.answer.submit_order import PromptSharing
 from services.gateway.http.limits import HttpLimits
 from services.gateway.http.server import http_limits, http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
+from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
 from services.gateway.routes.status import StatusRoutes
@@ -61,6 +62,8 @@ class ScriptedDoor:
     """HTTP requests of which no other choice comes"""
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    """the last requests"""
     _playing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def submit(self, request: GenerateRequest) -> Generation:
@@ -98,6 +101,9 @@ class ScriptedDoor:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         return self.receipts.get(rid)
 
+    def last_requests(self, wanted: RowFilter) -> list[Row]:
+        return wanted.choose(self.rows)
+
     async def final_receipt(self, rid: str) -> dict[str, Any] | None:
         return self.receipts.get(rid)
 
@@ -122,6 +128,7 @@ class ScriptedDoor:
         for seen in (self.requests, self.generations, self.finished, self.cancelled, self.closed):
             seen.clear()
         self.receipts.clear()
+        self.rows.clear()
         self.shown.clear()
         self.was_cancelled.clear()
 

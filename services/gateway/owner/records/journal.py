@@ -9,6 +9,7 @@ from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
 from services.gateway.owner.records.receipt import AttemptNote
 from services.gateway.owner.records.receipts import Receipts
+from services.gateway.owner.records.row import Row
 from shared.clock import Clock
 from shared.protocol import Spans
 from shared.telemetry import attributes as names
@@ -89,7 +90,7 @@ class Journal:
 
     def ended(self, live: LiveRequest, end: End) -> None:
         receipt = live.receipt
-        receipt.outcome = end.outcome
+        receipt.outcome, receipt.finish_reason = end.outcome, end.finish_reason or ""
         receipt.code = end.failure.code if end.failure else receipt.code
         receipt.ended_ns = self._clock.wall_ns()
         if receipt.attempts and not receipt.attempts[-1].end:
@@ -110,6 +111,10 @@ class Journal:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
         return self._receipts.body(rid)
+
+    def rows(self) -> list[Row]:
+        """A line for each of the last 1,000 requests."""
+        return self._receipts.rows()
 
     async def final_receipt(self, rid: str) -> dict[str, Any] | None:
         """The receipt of a request that has ended, after a short wait for the workers' last

@@ -58,7 +58,10 @@ class Receipt:
     ended_ns: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    worst_gap_s: float = 0.0
+    """between two tokens, as they arrived at the gateway"""
     outcome: Outcome | None = None
+    finish_reason: str = ""
     code: str = ""
     waited: str = ""
     """why it had to wait for a worker: no_worker, no_room or retry_budget"""
@@ -175,6 +178,7 @@ class Receipt:
             "endpoint": self.endpoint,
             "tenant": self.tenant,
             "state": self.outcome or "live",
+            "finish_reason": self.finish_reason,
             "code": self.code,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
@@ -184,6 +188,7 @@ class Receipt:
             "started_ns": self.started_ns,
             "first_token_ns": self.first_token_ns,
             "ended_ns": self.ended_ns,
+            "worst_gap_ms": round(self.worst_gap_s * 1e3, 3),
             "waited": self.waited,
             "route": self.attempts[-1].route if self.attempts else "",
             "workers": self._workers(),

@@ -5,14 +5,22 @@ import contextlib
 import json
 import zlib
 from collections import OrderedDict, deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.gateway.owner.records.group_receipt import group_body
 from services.gateway.owner.records.receipt import Receipt
+from services.gateway.owner.records.row import Row
 
 MAX_RECEIPTS = 1000
 MAX_OPEN = 128
 """of these, the latest that may still hear of a span; the rest are kept as text"""
+
+
+class Packed(NamedTuple):
+    """A receipt that changes no more."""
+
+    text: bytes
+    row: Row
 
 
 class Receipts:
@@ -22,7 +30,7 @@ class Receipts:
     def __init__(self, max_receipts: int = MAX_RECEIPTS, max_open: int = MAX_OPEN) -> None:
         self._max_receipts = max_receipts
         self._max_open = max_open
-        self._by_rid: OrderedDict[str, Receipt | bytes] = OrderedDict()
+        self._by_rid: OrderedDict[str, Receipt | Packed] = OrderedDict()
         self._open: deque[Receipt] = deque()
         self._groups: OrderedDict[str, list[str]] = OrderedDict()
         self._group_of: dict[str, str] = {}
@@ -50,10 +58,16 @@ class Receipts:
         if known:
             return group_body(rid, known)
         found = self._by_rid.get(rid)
-        if isinstance(found, bytes):
-            body: dict[str, Any] = json.loads(zlib.decompress(found))
+        if isinstance(found, Packed):
+            body: dict[str, Any] = json.loads(zlib.decompress(found.text))
             return body
         return None if found is None else found.as_dict()
+
+    def rows(self) -> list[Row]:
+        """A line for each that is kept."""
+        return [
+            kept.row if isinstance(kept, Packed) else Row.of(kept) for kept in self._by_rid.values()
+        ]
 
     async def wait_complete(self, rid: str, limit_s: float) -> None:
         """Until workers have told all that the body needs, of each member of a group too."""
@@ -85,4 +99,5 @@ class Receipts:
             self._open.append(receipt)
         elif receipt.rid in self._by_rid:
             text = json.dumps(receipt.as_dict(), separators=(",", ":"))
-            self._by_rid[receipt.rid] = zlib.compress(text.encode(), 1)
+            packed = Packed(zlib.compress(text.encode(), 1), Row.of(receipt))
+            self._by_rid[receipt.rid] = packed
