@@ -7,6 +7,7 @@ list and is exported like the others. For one thread.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from math import inf
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,11 +16,16 @@ from prometheus_client.registry import Collector
 class PlainHistogram(Collector):
     """Counts by bucket, a value on a bound with those below it, and the sum."""
 
-    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper ones, ascending, without infinity."""
+    def __init__(
+        self, name: str, text: str, bounds: Sequence[float], fine: Sequence[float] = ()
+    ) -> None:
+        """`bounds`: the upper ones, ascending, without infinity. `fine`: all that are counted by,
+        these among them; the others are not exported."""
         self._name = name
         self._text = text
-        self._bounds = tuple(map(float, bounds))
+        self._exported = tuple(map(float, bounds))
+        self._bounds = tuple(map(float, fine or bounds))
+        assert set(self._exported) <= set(self._bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
 
@@ -28,7 +34,12 @@ class PlainHistogram(Collector):
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
+    def counts(self) -> list[int]:
+        """Not accumulated, by the bounds that are counted by; the last of what is beyond."""
+        return list(self._counts)
+
     def collect(self) -> Iterable[Metric]:
-        names = [*map(str, self._bounds), "+Inf"]
-        buckets = list(zip(names, accumulate(self._counts), strict=True))
+        sums = dict(zip((*self._bounds, inf), accumulate(self._counts), strict=True))
+        buckets = [(str(bound), sums[bound]) for bound in self._exported]
+        buckets.append(("+Inf", sums[inf]))
         yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)

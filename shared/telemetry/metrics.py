@@ -27,6 +27,10 @@ TTFT_BUCKETS_S = (
     *(2.5, 5.0, 7.5, 10.0),
 )
 GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+FINE_GAP_BOUNDS_S = tuple(
+    sorted({*map(float, GAP_BUCKETS_S), *(0.0005 * 1.08**step for step in range(128))})
+)
+"""what gaps are counted by: to within 8 %, up to 9 s"""
 DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(14))
 REFUSALS = ("away", "refuses_writes")
 """why Redis admits nobody"""
@@ -84,7 +88,10 @@ class GatewayMetrics:
             "time_to_first_token", "arrival to the first token", TTFT_BUCKETS_S
         )
         self.gap = PlainHistogram(
-            "baton_inter_token_latency_seconds", "gap between consecutive tokens", GAP_BUCKETS_S
+            "baton_inter_token_latency_seconds",
+            "gap between consecutive tokens",
+            GAP_BUCKETS_S,
+            FINE_GAP_BOUNDS_S,
         )
         self.registry.register(self.gap)
         self.e2e = self._histogram(

@@ -21,6 +21,7 @@ from services.gateway.owner.records.open_records import OpenRecords
 from services.gateway.owner.records.record_writer import RecordWriter
 from services.gateway.owner.request_clock import RequestClock
 from services.gateway.owner.requests import Requests
+from services.gateway.owner.view.live_view import LOOK_INTERVAL_S
 from services.gateway.owner.waiting_line import WaitingLine
 from shared.clock import Clock
 from shared.loops import Loops
@@ -74,6 +75,7 @@ class GatewayCore:
         """Dial workers and begin to watch the clock."""
         self._links.start(self.frames)
         self.loops.start("requests", self.request_clock.turn)
+        self.loops.start("live view", self.door.view.turn, LOOK_INTERVAL_S)
         self._writer.start(self.loops)
 
     async def close(self) -> None:

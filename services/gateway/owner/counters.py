@@ -19,5 +19,7 @@ class DispatchCounters:
     """by reason: first, or what ended the attempt before"""
     requests: Counter[str] = field(default_factory=Counter)
     """by outcome"""
+    refused: Counter[int] = field(default_factory=Counter)
+    """for lack of room or of a worker, by status"""
     admissions_refused: Counter[str] = field(default_factory=Counter)
     """by reason"""

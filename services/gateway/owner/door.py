@@ -15,6 +15,7 @@ from services.gateway.owner.placement.router import missing_workers
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.owner.requests import LINE_FULL, Requests
+from services.gateway.owner.view.live_view import LiveView
 from shared.clock import Clock
 from shared.errors import OverloadedError
 from shared.kv.block_hash import chain_hashes
@@ -52,12 +53,20 @@ class Door:
         self._returns = returns
         self._clock = clock
         self._start_s = clock.monotonic_s()
+        self.view = LiveView(identity, requests, links, journal, clock, self.store_state)
         self._draining = False
 
     # Requests
 
     def submit(self, request: GenerateRequest) -> Generation:
         """Accept a request and send it on its way; OverloadedError if that is impossible now."""
+        try:
+            return self._accept(request)
+        except OverloadedError as error:
+            self._journal.refused(error.status)
+            raise
+
+    def _accept(self, request: GenerateRequest) -> Generation:
         returned = self._returns.claim(request)
         num_kept = 0 if returned or request.follows else self._num_kept_places()
         self._check_capacity(request, returned=returned)
@@ -139,6 +148,15 @@ class Door:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
         return self._journal.receipt(rid)
+
+    def live(self) -> dict[str, Any]:
+        """The body of `/v1/baton/live`."""
+        return self.view.body()
+
+    @property
+    def draining(self) -> bool:
+        """Nothing more is accepted: the gateway is about to stop."""
+        return self._draining
 
     def last_requests(self, wanted: RowFilter) -> list[Row]:
         """Those of the last 1,000 that are asked for, the newest first."""

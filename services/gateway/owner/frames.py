@@ -110,6 +110,7 @@ class Frames:
         Detokenizer.push, ChunkWriter."""
         worker.note_load(message.load)
         now_s = self._clock.monotonic_s()
+        worst_gap_s = 0.0
         for run in message.runs:
             live = self._requests.get(run.rid)
             if live is None:
@@ -118,12 +119,17 @@ class Frames:
             if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
                 self._refuse_run(worker, live, run)
             else:
-                self._token_run(worker, live, run, now_s)
+                gap_s = self._token_run(worker, live, run, now_s)
+                if gap_s > worst_gap_s:  # noqa: PLR1730 -- no call, once per token
+                    worst_gap_s = gap_s
+        if worst_gap_s:
+            worker.gaps.note(now_s, worst_gap_s)
 
     def _token_run(
         self, worker: WorkerLink, live: LiveRequest, run: TokenRun, now_s: float
-    ) -> None:
-        machine = live.machine
+    ) -> float:
+        """How long after the request's token before; 0 if that tells nothing."""
+        machine, gap_s = live.machine, 0.0
         num_before = len(machine.token_ids)
         decode_spoke = machine.decode_spoke
         effects = machine.tokens(worker.incarnation, run)
@@ -144,6 +150,7 @@ class Frames:
                 self._note_first_token(worker, live, now_s)
             live.timing.note_tokens(now_s)
         self._requests.execute(live, effects)
+        return gap_s
 
     def _refuse_run(self, worker: WorkerLink, live: LiveRequest, run: TokenRun) -> None:
         """No token of the model: the attempt is lost there, the link and its other requests are

@@ -199,6 +199,7 @@ class Requests:
 
     def _refuse(self, live: LiveRequest) -> None:
         """Other gateways have filled the backlog."""
+        self._journal.refused(429)
         failure = Failure("overloaded", LINE_FULL, 429, self._returns.promise(live.request))
         self.execute(live, live.machine.abandon(failure))
 

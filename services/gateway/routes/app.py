@@ -111,6 +111,8 @@ def _facts(status: StatusRoutes) -> dict[str, Route]:
     return {
         "/metrics": status.metrics,
         "/v1/baton/status": status.status,
+        "/v1/baton/live": status.live.live,
+        "/v1/baton/watch": status.live.watch,
         "/v1/baton/requests": status.requests,
         "/v1/baton/requests/{rid}": status.receipt,
     }

@@ -113,6 +113,8 @@ GETS = {
     "/version": "The release",
     "/metrics": "Prometheus metrics",
     "/v1/baton/status": "The workers",
+    "/v1/baton/live": "The gateway and its workers, now and in the last minute",
+    "/v1/baton/watch": "The same once a second, as server-sent events",
     "/v1/baton/requests": "The last requests, the newest first",
     "/v1/baton/requests/{rid}": "What happened to one of the last requests",
     "/openapi.json": "This description",

@@ -33,6 +33,13 @@ class OwnerDoor(Protocol):
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What is known of one of the last requests, or of a group."""
 
+    @property
+    def draining(self) -> bool:
+        """Nothing more is accepted: the gateway is about to stop."""
+
+    def live(self) -> dict[str, Any]:
+        """The gateway and its workers, now and in the last minute."""
+
     def last_requests(self, wanted: RowFilter) -> list[Row]:
         """Those of the last requests that are asked for, the newest first."""
 

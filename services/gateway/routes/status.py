@@ -12,6 +12,7 @@ from services.gateway.http.api_keys import asking_tenant, may_see
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
+from services.gateway.routes.live import LiveRoutes
 from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.row_query import row_filter
 from shared.errors import OverloadedError, RequestError
@@ -39,6 +40,7 @@ class StatusRoutes:
         self._metrics = metrics
         self.release = version
         self._trouble = trouble
+        self.live = LiveRoutes(door)
 
     async def health(self, request: Request) -> Response:
         """The process lives, its event loop turns and every background loop does."""

@@ -64,7 +64,9 @@ async def test_every_path_of_the_description_answers(client: httpx.AsyncClient) 
     assert known <= set(description["paths"])
     for path, methods in description["paths"].items():
         (method,) = methods
-        response = await client.request(method, path.replace("{name}", "x"), json={})
+        asked = path.replace("{name}", "x")
+        async with client.stream(method, asked, json={}) as response:
+            pass  # one path never ends
         assert response.status_code != 405
         assert response.status_code != 404 or "{" in path
         wrong = await client.put(path)

@@ -62,6 +62,9 @@ class ScriptedDoor:
     """HTTP requests of which no other choice comes"""
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    draining: bool = False
+    num_live_bodies: int = 0
+    """made so far"""
     rows: list[Row] = field(default_factory=list)
     """the last requests"""
     _playing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -101,6 +104,10 @@ class ScriptedDoor:
     def receipt(self, rid: str) -> dict[str, Any] | None:
         return self.receipts.get(rid)
 
+    def live(self) -> dict[str, Any]:
+        self.num_live_bodies += 1
+        return {"workers": [], "body": self.num_live_bodies}
+
     def last_requests(self, wanted: RowFilter) -> list[Row]:
         return wanted.choose(self.rows)
 
@@ -129,6 +136,7 @@ class ScriptedDoor:
             seen.clear()
         self.receipts.clear()
         self.rows.clear()
+        self.draining = False
         self.shown.clear()
         self.was_cancelled.clear()
 

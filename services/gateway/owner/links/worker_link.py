@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
 from shared.protocol import Hello, Load, Message
 
@@ -40,6 +41,8 @@ class WorkerLink:
         self.worker_id = worker_id
         self.load = hello.load or _UNKNOWN_LOAD
         self._leaves = False
+        self.gaps = GapLine()
+        """of the tokens it sent"""
         self.counters: dict[str, int] = {}
         self.stages: dict[str, int] = {}
         self.num_unanswered_pings = 0

@@ -17,6 +17,7 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.unlinked import Unlinked
 from services.gateway.owner.links.worker_link import OpenLink, WorkerLink
 from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.view.events import Events
 from shared.challenge import purpose_key
 from shared.clock import Clock
 from shared.errors import PeerLostError, ProtocolError
@@ -81,6 +82,7 @@ class WorkerLinks:
         self.views: list[WorkerView] = []
         """of all linked workers, for the router"""
         self.registry_answers = False
+        self.events = Events(clock)
         self.lost_at_s: float | None = None
         """when the last link was lost"""
         self._registry = registry
@@ -154,15 +156,16 @@ class WorkerLinks:
 
     def status(self) -> list[dict[str, Any]]:
         """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
-        self._drop_suspects()
-        shown_since_s = self._clock.monotonic_s() - SUSPECT_S
-        entries = [worker.status() for worker in self._workers.values()]
-        entries += [
-            worker.status(suspect=True)
-            for since_s, worker in self._suspects.values()
-            if since_s > shown_since_s
-        ]
+        entries = [worker.status(suspect=suspect) for worker, suspect in self.shown()]
         return sorted(entries, key=lambda entry: (entry["id"], entry["incarnation"]))
+
+    def shown(self) -> list[tuple[WorkerLink, bool]]:
+        """All workers that are linked, or were until SUSPECT_S ago: those are suspect."""
+        self._drop_suspects()
+        since_s = self._clock.monotonic_s() - SUSPECT_S
+        lost = [worker for lost_s, worker in self._suspects.values() if lost_s > since_s]
+        linked = [(worker, False) for worker in self._workers.values()]
+        return linked + [(worker, True) for worker in lost]
 
     def counter_totals(self) -> dict[str, int]:
         """Sums over all workers, also those that are gone, so that totals never fall."""
@@ -297,6 +300,7 @@ class WorkerLinks:
         self._prefill_seen |= peer.role == "prefill"
         self.views = [item.view for item in self._workers.values()]
         logger.info("worker linked: %s (%s)", worker.worker_id, peer.role)
+        self.events.note("worker", f"{worker.worker_id} linked")
         assert self._user is not None
         self._user.worker_up(worker)
         return worker
@@ -335,4 +339,7 @@ class WorkerLinks:
         self._suspects[worker.incarnation] = (now_s, worker)
         logger.warning("worker link lost: %s", worker.worker_id)
         assert self._user is not None
+        num_live = len(self._user.live_attempts(worker.incarnation))
+        what = "left" if worker.drains else "lost"
+        self.events.note("worker", f"{worker.worker_id} {what} with {num_live} live requests")
         self._user.worker_lost(worker)

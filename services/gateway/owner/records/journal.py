@@ -7,25 +7,30 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import End, WriteFinish
 from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
-from services.gateway.owner.records.receipt import AttemptNote
+from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from services.gateway.owner.records.receipts import Receipts
 from services.gateway.owner.records.row import Row
+from services.gateway.owner.view.recent import Recent, RecentStages
 from shared.clock import Clock
 from shared.protocol import Spans
 from shared.telemetry import attributes as names
 
 RECEIPT_WAIT_S = 0.05
+STAGES = ("queue", "prefill", "handover", "decode")
+"""of the critical path, whose times of the last minute are kept"""
 
 
 class Journal:
     """The only writer of receipts. Called on the event loop."""
 
     def __init__(self, counters: DispatchCounters, observer: Observer, clock: Clock) -> None:
-        self._counters = counters
+        self.counters = counters
         self._observer = observer
         self._clock = clock
         self._receipts = Receipts()
         self.hand_overs = HandOvers()
+        self.recent_ttft_ms = Recent()
+        self.recent_stages_ms = RecentStages(STAGES)
 
     def accepted(self, live: LiveRequest) -> None:
         self._receipts.add(live.receipt)
@@ -37,7 +42,7 @@ class Journal:
     def held(self, live: LiveRequest) -> None:
         """It waits for the retry budget."""
         live.receipt.waited = "retry_budget"
-        self._counters.retries_held += 1
+        self.counters.retries_held += 1
 
     def assigned(self, live: LiveRequest, worker_id: str) -> None:
         """The epoch has its route."""
@@ -50,15 +55,15 @@ class Journal:
         note.prefill = worker_id
         note.decode = worker_id if route.mode == "local" else ""
         receipt.attempts.append(note)
-        self._counters.attempts[live.assignment.cause] += 1
+        self.counters.attempts[live.assignment.cause] += 1
 
     def assigned_at_once(self) -> None:
         """Without waiting in the line."""
-        self._counters.direct_assigns += 1
+        self.counters.direct_assigns += 1
 
     def pulled(self, num_requests: int) -> None:
         """Assigned because a worker popped them."""
-        self._counters.backlog_pulls += num_requests
+        self.counters.backlog_pulls += num_requests
 
     def decode_chosen(self, live: LiveRequest, worker_id: str) -> None:
         live.receipt.attempts[-1].decode = worker_id
@@ -78,6 +83,8 @@ class Journal:
             return False
         receipt.first_token_ns = now_ns
         receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
+        ttft_ms = (receipt.first_token_ns - receipt.received_ns) / 1e6
+        self.recent_ttft_ms.note(self._clock.monotonic_s(), ttft_ms)
         self._observer.first_token(receipt)
         return True
 
@@ -95,7 +102,8 @@ class Journal:
         receipt.ended_ns = self._clock.wall_ns()
         if receipt.attempts and not receipt.attempts[-1].end:
             receipt.attempts[-1].finish(end.outcome, receipt.ended_ns)
-        self._counters.requests[end.outcome] += 1
+        self.counters.requests[end.outcome] += 1
+        self._note_stages(receipt)
         self._observer.ended(live.request, receipt)
 
     def spans(self, message: Spans, worker_id: str) -> None:
@@ -107,6 +115,15 @@ class Journal:
                 receipt.note(epoch, worker_id, span)
                 if span.name == names.SPAN_TRANSFER:
                     self.hand_overs.note(receipt.prefill_of(epoch), worker_id, span)
+            self._note_stages(receipt)
+
+    def refused(self, status: int) -> None:
+        """For lack of room or of a worker, before it became a request."""
+        self.counters.refused[status] += 1
+
+    def gap_counts(self) -> list[int]:
+        """Token gaps so far, by size."""
+        return self._observer.gap_counts()
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
@@ -121,3 +138,9 @@ class Journal:
         words on it."""
         await self._receipts.wait_complete(rid, RECEIPT_WAIT_S)
         return self.receipt(rid)
+
+    def _note_stages(self, receipt: Receipt) -> None:
+        """Once the request has ended and workers have told what its stages are made of."""
+        if receipt.first_token_ns and not receipt.stages_noted and receipt.complete:
+            receipt.stages_noted = True
+            self.recent_stages_ms.note(self._clock.monotonic_s(), receipt.critical_path_ms())

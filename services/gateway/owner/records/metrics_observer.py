@@ -26,6 +26,9 @@ class MetricsObserver:
         if num_tokens > 1:
             self._metrics.gap.observe(0.0, num_tokens - 1)
 
+    def gap_counts(self) -> list[int]:
+        return self._metrics.gap.counts()
+
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""
         metrics = self._metrics

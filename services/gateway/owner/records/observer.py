@@ -15,5 +15,8 @@ class Observer(Protocol):
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """`num_tokens` of one request arrived together, `gap_s` after the one before."""
 
+    def gap_counts(self) -> list[int]:
+        """Token gaps so far, by FINE_GAP_BOUNDS_S, the last of those beyond."""
+
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""

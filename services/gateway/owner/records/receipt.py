@@ -74,6 +74,8 @@ class Receipt:
     """its index there"""
     prompt: int = 0
     """which of the HTTP request's prompts it continues"""
+    stages_noted: bool = False
+    """its stages are among those of the last minute"""
     told: asyncio.Event | None = None
     """set when `complete` turns true, for whoever waits for that"""
 
