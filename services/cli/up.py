@@ -113,6 +113,6 @@ async def _serve(plan: Plan, output: Output, *, restart: bool) -> None:
         output.say(f"starting {plan.summary}")
         async with running(plan, output, restart=restart) as cell:
             if await finished(cell.wait_ready(), stop):
-                output.ready(cell.url)
+                output.ready(cell.url, cell.page)
                 await finished(cell.supervisor.watch(), stop)
             output.say("stopping")

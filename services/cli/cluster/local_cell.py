@@ -41,6 +41,11 @@ class LocalCell:
     admin_url: str
     """of the port that needs no API key"""
 
+    @property
+    def page(self) -> str:
+        """The address of the operator's page."""
+        return f"{self.admin_url}/ui"
+
     async def wait_ready(self) -> None:
         """Until all workers are ready and the gateway serves; StartError when one cannot."""
         await self.supervisor.wait_ready(self.admin_url)

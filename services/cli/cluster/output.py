@@ -52,8 +52,11 @@ class Output:
         self._terminal.put(text)
         self._notify(f"say {text}")
 
-    def ready(self, url: str) -> None:
+    def ready(self, url: str, page: str = "") -> None:
+        """`page`: where an operator looks."""
         self.say(f"ready {url}")
+        if page:
+            self.say(f"operator's page {page}")
         self._notify(f"ready {urlsplit(url).port}")
         self._close_notify()
 

@@ -1,7 +1,6 @@
 """The door to the HTTP layer: requests come in, and what operators and probes ask is answered."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any, Literal
 
 from services.gateway.owner.generation import GenerateRequest, Generation
@@ -147,6 +146,8 @@ class Door:
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""
+        if (live := self._requests.get(rid)) is not None:
+            self._journal.so_far(live)
         return self._journal.receipt(rid)
 
     def live(self) -> dict[str, Any]:
@@ -160,7 +161,9 @@ class Door:
 
     def last_requests(self, wanted: RowFilter) -> list[Row]:
         """Those of the last 1,000 that are asked for, the newest first."""
-        return [self._so_far(row) for row in wanted.choose(self._journal.rows())]
+        for live in self._requests.all():
+            self._journal.so_far(live)
+        return wanted.choose(self._journal.rows())
 
     async def final_receipt(self, rid: str) -> dict[str, Any] | None:
         """The receipt of a request that has ended, after a short wait for the workers' last
@@ -168,13 +171,6 @@ class Door:
         return await self._journal.final_receipt(rid)
 
     # Inside
-
-    def _so_far(self, row: Row) -> Row:
-        """The tokens of one that lives are counted where it lives."""
-        live = self._requests.get(row.rid)
-        if live is None or row.completion_tokens:
-            return row
-        return replace(row, completion_tokens=len(live.machine.token_ids))
 
     def _open(self, request: GenerateRequest, *, returned: bool) -> LiveRequest:
         hashing, block_size = self._identity.hashing, self._identity.block_size

@@ -139,16 +139,17 @@ class Frames:
             )
         num_new = len(machine.token_ids) - num_before
         if num_new > 0:
+            timing = live.timing
             if num_before:
-                gap_s = now_s - live.timing.last_token_s
+                gap_s = now_s - timing.last_token_s
                 self._observer.token_gaps(gap_s, num_new)
-                if gap_s > live.receipt.worst_gap_s:  # noqa: PLR1730 -- no call, once per token
-                    live.receipt.worst_gap_s = gap_s
+                if gap_s > timing.worst_gap_s:  # noqa: PLR1730 -- no call, once per token
+                    timing.worst_gap_s = gap_s
             else:
                 self._observer.token_gaps(0.0, num_new - 1)
             if num_before == live.num_earlier_tokens:
                 self._note_first_token(worker, live, now_s)
-            live.timing.note_tokens(now_s)
+            timing.note_tokens(now_s)
         self._requests.execute(live, effects)
         return gap_s
 

@@ -15,6 +15,8 @@ class Timing:
         """`timeout_s`: what is left of its HTTP request's `limit_s`."""
         self.progress_s = accepted_s
         self.last_token_s = accepted_s
+        self.worst_gap_s = 0.0
+        """between two tokens"""
         self.started_s = 0.0
         """when its first chunk was scheduled, in this epoch"""
         self._deadline_s = accepted_s + timeout_s

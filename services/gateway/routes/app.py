@@ -30,6 +30,7 @@ from services.gateway.routes.intake import Intake
 from services.gateway.routes.models import ModelsRoutes
 from services.gateway.routes.openapi import DocsRoutes
 from services.gateway.routes.owner_door import OwnerDoor
+from services.gateway.routes.page import PageRoutes
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
 from shared.errors import BatonError
@@ -82,7 +83,7 @@ def create_app(
 def create_admin_app(status: StatusRoutes) -> FastAPI:
     """What probes, scrapers and operators ask, on a port of its own."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    _add_gets(app, _probes(status) | _facts(status))
+    _add_gets(app, _probes(status) | _facts(status) | {"/ui": PageRoutes().page})
     _add_errors(app)
     return app
 

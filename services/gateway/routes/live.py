@@ -11,7 +11,7 @@ from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.watch import Broadcast, WatchResponse, head_only
 
 FRESH_S = 0.5
-"""a body is told again for so long: many who poll cost as much as a few"""
+"""a body is told again for so long: many clients that poll cost as much as a few"""
 
 
 class LiveRoutes:

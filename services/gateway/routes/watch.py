@@ -29,7 +29,7 @@ class Broadcast:
         self._task: asyncio.Task[None] | None = None
 
     def join(self) -> None:
-        """One more watcher, who must `leave`; OverloadedError where there are too many."""
+        """One more watcher; it must `leave`. OverloadedError where there are too many."""
         if self._num_watchers >= MAX_WATCHERS:
             text = f"{MAX_WATCHERS} watch already; poll /v1/baton/live"
             raise OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
@@ -55,7 +55,7 @@ class Broadcast:
 
 
 class WatchResponse(Response):
-    """The stream of one watcher, who has a place already."""
+    """The stream of one watcher; it has its place already."""
 
     def __init__(self, first: bytes, broadcast: Broadcast) -> None:
         super().__init__()

@@ -32,6 +32,7 @@ def test_detached_up_returns_when_ready_and_down_stops_it(fake: FakeBaton) -> No
     assert up.returncode == 0, up.stderr
     assert "\nready http://127.0.0.1:" in up.stdout
     (record,) = live_records(folder_of(fake))
+    assert f"\noperator's page {record.admin_url}/ui\n" in up.stdout
     assert record.url in up.stdout
     down = fake.run("down")
     assert (down.returncode, down.stdout) == (0, f"stopped {record.url}\n")

@@ -112,7 +112,7 @@ async def test_the_admin_port_names_its_own_paths() -> None:
         message = (await client.get("/v1/models")).json()["error"]["message"]
     assert message == (
         "no such path; GET goes to /health, /ping, /ready, /version, /metrics, /v1/baton/status, "
-        "/v1/baton/live, /v1/baton/watch, /v1/baton/requests, /v1/baton/requests/{rid}"
+        "/v1/baton/live, /v1/baton/watch, /v1/baton/requests, /v1/baton/requests/{rid}, /ui"
     )
 
 

@@ -63,6 +63,8 @@ class ScriptedDoor:
     was_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
     draining: bool = False
+    live_body: dict[str, Any] = field(default_factory=lambda: {"workers": []})
+    """what it knows of itself"""
     num_live_bodies: int = 0
     """made so far"""
     rows: list[Row] = field(default_factory=list)
@@ -106,7 +108,7 @@ class ScriptedDoor:
 
     def live(self) -> dict[str, Any]:
         self.num_live_bodies += 1
-        return {"workers": [], "body": self.num_live_bodies}
+        return {**self.live_body, "body": self.num_live_bodies}
 
     def last_requests(self, wanted: RowFilter) -> list[Row]:
         return wanted.choose(self.rows)

@@ -92,11 +92,18 @@ class Journal:
         """The attempt has ended, the request has not."""
         live.receipt.attempts[-1].finish(cause, self._clock.wall_ns())
 
+    def so_far(self, live: LiveRequest) -> None:
+        """Its tokens and gaps, which are not written down one by one."""
+        live.receipt.worst_gap_s = live.timing.worst_gap_s
+        if live.machine.active:  # else `finishing` has said how many the client gets
+            live.receipt.completion_tokens = len(live.machine.token_ids)
+
     def finishing(self, live: LiveRequest, effect: WriteFinish) -> None:
         live.receipt.completion_tokens, live.receipt.code = effect.num_tokens, effect.code
 
     def ended(self, live: LiveRequest, end: End) -> None:
         receipt = live.receipt
+        receipt.worst_gap_s = live.timing.worst_gap_s
         receipt.outcome, receipt.finish_reason = end.outcome, end.finish_reason or ""
         receipt.code = end.failure.code if end.failure else receipt.code
         receipt.ended_ns = self._clock.wall_ns()

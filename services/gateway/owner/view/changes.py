@@ -15,7 +15,8 @@ class Changes:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._drains: dict[str, bool] = {}
-        self._store = "ok"
+        self._store = ""
+        """nothing until Redis has answered once: at the start it was not asked yet"""
         self._attempts: Counter[str] = Counter()
 
     def look(
@@ -28,8 +29,9 @@ class Changes:
                 what = "drains" if drains_now else "serves again"
                 self._events.note("worker", f"{worker_id} {what}")
         self._drains = {incarnation: now for incarnation, (_, now) in drains.items()}
-        if store != self._store:
+        if self._store and store != self._store:
             self._events.note("redis", "Redis is back" if store == "ok" else f"Redis: {store}")
+        if self._store or store == "ok":
             self._store = store
         for reason, total in attempts.items():
             num = total - self._attempts[reason]

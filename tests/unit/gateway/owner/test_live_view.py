@@ -15,6 +15,7 @@ from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Span, Spans
 from shared.telemetry import attributes as names
+from tests.support.cases.live_body import live_body
 from tests.support.fakes.manual_clock import ManualClock
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
 
@@ -96,6 +97,7 @@ def test_gap_quantiles_are_bounds(counts: list[int], p50: float | None, p99: flo
 def test_changes_are_told_once() -> None:
     events = Events(ManualClock(100.0))
     changes = Changes(events)
+    changes.look({"i": ("d0", False)}, "away", {"first": 3})  # not asked yet
     changes.look({"i": ("d0", False)}, "ok", {"first": 3})
     assert events.told() == []
     for _ in range(2):
@@ -211,6 +213,23 @@ async def test_refused_and_repeated_requests_and_lost_workers_are_told() -> None
         assert "d0 lost with 1 live requests" in texts
         assert "attempts repeated after link_lost" in texts
         assert {"d0 linked", "d1 linked"} <= set(texts)
+
+
+async def test_the_body_that_the_page_is_tested_with_has_the_same_members() -> None:
+    async with started(Bench("pd")) as bench:
+        prefill, decode = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+        await bench.add(prefill, decode)
+        bench.door.submit(bench.request("r1"))
+        span = Span(names.SPAN_TRANSFER, 1, 2, 1, {names.TRANSFER_BYTES: 9})
+        decode.say(Spans(bench.live("r1").work.attempt, decode.incarnation, (span,)))
+        assert members(bench.door.live()) == members(live_body(1, 1))
+
+
+def members(body: Any) -> Any:
+    """The names in an object, also of the objects in it and of the first in each list."""
+    if isinstance(body, dict):
+        return {name: members(value) for name, value in body.items() if name != "step_costs"}
+    return [members(body[0])] if isinstance(body, list) and body else None
 
 
 async def test_a_worker_says_what_it_has_to_compute() -> None:

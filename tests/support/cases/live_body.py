@@ -1,0 +1,77 @@
+"""A body of `/v1/baton/live` as the operator's page gets it, with names that are markup."""
+
+from typing import Any
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def live_body(num_prefill: int = 2, num_decode: int = 3) -> dict[str, Any]:
+    """Of a gateway under load; worker names and events hold markup."""
+    prefill = [worker(f"prefill-{number}", "prefill") for number in range(num_prefill)]
+    decode = [
+        {**worker(f"decode-{number}", "decode"), "gaps_ms": [None, *range(119)]}
+        for number in range(num_decode)
+    ]
+    times = {"p50": 96.0, "p99": 310.0, "count": 240}
+    counts = {"done": 200, "failed": 3, "cancelled": 1, "refused": 2, "retried": 4}
+    return {
+        "now_ns": 1_795_615_716_000_000_000,
+        "version": "2026.11.0",
+        "model": MARKUP,
+        "topology": "pd",
+        "gateway": "gateway-7",
+        "uptime_s": 24.4,
+        "redis": "ok",
+        "trouble": "",
+        "requests": {
+            "live": 44,
+            "waiting": 4,
+            "oldest_wait_s": 0.8,
+            "stages": {"queue": 5, "prefill": 2, "handover": 1, "decode": 36},
+        },
+        "last_minute": {
+            "ttft_ms": times,
+            "gap_ms": {"p50": 12.1, "p99": 21.4, "count": 9000},
+            "stages_ms": dict.fromkeys(("queue", "prefill", "handover", "decode"), times),
+            **counts,
+        },
+        "since_start": counts,
+        "workers": prefill + decode,
+        "hand_overs": [
+            {
+                "prefill": source["id"],
+                "decode": target["id"],
+                "transport": "tcp",
+                "why": "other hosts",
+                "gb_per_s": 12.1,
+                "num": 9,
+                "bytes": 10**9,
+                "in_flight": 1,
+            }
+            for source in prefill
+            for target in decode
+        ],
+        "events": [
+            {"at_ns": 1_795_615_700_000_000_000, "kind": "worker", "text": MARKUP, "count": 2}
+        ],
+    }
+
+
+def worker(name: str, role: str) -> dict[str, Any]:
+    return {
+        "id": f"{name}{MARKUP if name.endswith('-1') else ''}",
+        "role": role,
+        "pid": 7,
+        "host": "here",
+        "incarnation": f"{name}.1",
+        "protocol": 6,
+        "state": "ready",
+        "kv": {"total": 1000, "free": 200, "cached": 90, "held": 710},
+        "running": 37,
+        "waiting": 1,
+        "step_costs": {},
+        "step_error": 0.0,
+        "heartbeat_age_s": 0.2,
+        "queued_tokens": 31_000,
+        "queued_s": 1.9,
+    }
