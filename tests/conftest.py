@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.chromium import chromium
 from tests.support.clock import ClockTests
 from tests.support.interpreter import patch_once
 from tests.support.measured import Measured, MeasuredLines, Record
-from tests.support.skip_ledger import GPU, PROMTOOL, SkipLedger, skip
+from tests.support.skip_ledger import CHROMIUM, GPU, PROMTOOL, SkipLedger, skip
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -42,7 +43,7 @@ def measured(record_property: Record) -> Measured:
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     num_gpus, no_redis = _num_gpus(items), _redis_not_here(items)
-    no_promtool = _promtool_not_here(items)
+    no_promtool, no_chromium = _promtool_not_here(items), chromium() is None
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
@@ -58,6 +59,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
                 skip(item, mark.args[0], "needs a Redis newer than the bundled one on PATH")
         if no_promtool and item.get_closest_marker("needs_promtool"):
             skip(item, PROMTOOL, "needs promtool, of Prometheus, on PATH")
+        if no_chromium and item.get_closest_marker("needs_chromium"):
+            skip(item, CHROMIUM, "needs a Chromium on PATH")
 
 
 def _is_gpu_test(item: pytest.Item) -> bool:

@@ -1,8 +1,8 @@
 """What a run of the tests did not exercise, and why: counted, named last, never silent.
 
-Three things may be away: GPUs, a Redis newer than the bundled one, and Prometheus' promtool. Any
-other skipped test fails the run. `make test` is several runs: each adds its counts to the file
-that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger FILE` says the sum.
+Four things may be away: GPUs, a Redis newer than the bundled one, Prometheus' promtool and a
+Chromium. Any other skipped test fails the run. `make test` is several runs: each adds its counts
+to the file that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger FILE` says the sum.
 """
 
 import os
@@ -16,6 +16,8 @@ import pytest
 LEDGER = "SKIP_LEDGER"
 GPU = "GPU"
 PROMTOOL = "promtool"
+CHROMIUM = "Chromium"
+PACKAGES = {PROMTOOL: "prometheus", CHROMIUM: "chromium"}
 
 
 class SkipLedger:
@@ -47,7 +49,7 @@ class SkipLedger:
         if hasattr(config, "workerinput"):
             return
         for nodeid in self._others:
-            sys.stdout.write(f"no GPU, Redis or promtool is missing, yet skipped: {nodeid}\n")
+            sys.stdout.write(f"nothing that may be away is missing, yet skipped: {nodeid}\n")
         sys.stdout.write(sentence(self._allowed))
         if os.environ.get(LEDGER):
             with Path(os.environ[LEDGER]).open("a", encoding="utf-8") as file:
@@ -67,10 +69,9 @@ def sentence(counts: Counter[str]) -> str:
 
 
 def _cures(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    if set(names) - {GPU, PROMTOOL}:
+    if set(names) - {GPU, *PACKAGES}:
         yield "Redis", "redis-server"
-    if PROMTOOL in names:
-        yield PROMTOOL, "prometheus"
+    yield from ((name, package) for name, package in PACKAGES.items() if name in names)
 
 
 def main(path: str) -> int:

@@ -1,0 +1,100 @@
+"""The page in a real browser: what it shows, what it asks, and that it says when data stops.
+
+The failure guarded: a script that the policy or a browser refuses, data that becomes markup, and
+old numbers that look like new ones.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.integration.http.page.conftest import AdminPort
+from tests.support.cases.live_body import MARKUP
+from tests.support.chromium import Page, browser
+
+pytestmark = [pytest.mark.anyio, pytest.mark.needs_chromium]
+
+T = TypeVar("T")
+SHOWN = "document.getElementById('event-list')?.children.length > 0 && rowsText !== ''"
+STALE = "document.body.classList.contains('stale')"
+
+
+@pytest.fixture
+def tab(tmp_path: Path) -> Iterator[Page]:
+    with browser(tmp_path) as page:
+        yield page
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """In a thread: the gateway is served by this event loop."""
+    return await asyncio.to_thread(work)
+
+
+def open_at(tab: Page, admin: AdminPort, width: int = 1280, theme: str = "light") -> None:
+    tab.look(width, 900, theme)
+    tab.open(f"{admin.url}/ui")
+    tab.wait_for(SHOWN)
+
+
+async def test_it_shows_what_the_gateway_tells_and_asks_nobody_else(
+    admin: AdminPort, tab: Page
+) -> None:
+    def look() -> None:
+        open_at(tab, admin)
+        text = tab.value("document.body.innerText")
+        for shown in ("310 ms", "21 ms", "31k tokens to compute", "link 12 GB/s", "(2 times)"):
+            assert shown in text, shown
+        assert tab.value("document.querySelectorAll('.heat-row').length") == 3
+        assert tab.value("document.querySelectorAll('#pairs path').length") == 6
+        assert tab.value("document.querySelector('#rows a').href").endswith("/requests/r%2F1")
+
+    await beside(look)
+    assert tab.problems == []
+    assert {url.partition("/ui")[0].partition("/v1/")[0] for url in tab.asked} == {admin.url}
+
+
+async def test_names_that_are_markup_stay_text(admin: AdminPort, tab: Page) -> None:
+    def look() -> None:
+        open_at(tab, admin)
+        assert tab.value("document.images.length") == 0
+        for place in ("#model", "#decode-pool", "#lines", "#event-list", "#rows"):
+            assert MARKUP in tab.value(f"document.querySelector('{place}').textContent"), place
+
+    await beside(look)
+
+
+async def test_a_change_is_shown_soon(admin: AdminPort, tab: Page) -> None:
+    await beside(lambda: open_at(tab, admin))
+    admin.door.live_body["last_minute"] |= {"refused": 4321}
+    shown = "document.querySelector('.figures').textContent.includes('4,321')"
+    await beside(lambda: tab.wait_for(shown, limit_s=5))
+    assert await beside(lambda: tab.value("source !== null")), "it is told, and does not poll"
+
+
+async def test_old_data_is_marked_and_new_data_is_not(admin: AdminPort, tab: Page) -> None:
+    await beside(lambda: open_at(tab, admin))
+    admin.door.live_body, good = {"a set is no JSON": {1}}, admin.door.live_body
+    await beside(lambda: tab.wait_for(STALE))
+    assert "updated" in await beside(lambda: tab.value("at('age').textContent"))
+    assert "No data" in await beside(lambda: tab.value("at('banner').innerText"))
+    admin.door.live_body = good
+    await beside(lambda: tab.wait_for(f"!{STALE}"))
+    assert await beside(lambda: tab.value("at('banner').hidden"))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_it_fits_the_screen_in_both_themes(admin: AdminPort, tab: Page, width: int) -> None:
+    def look() -> None:
+        grounds = set()
+        for theme in ("light", "dark"):
+            open_at(tab, admin, width, theme)
+            assert tab.value("document.documentElement.scrollWidth") <= width
+            grounds.add(tab.value("getComputedStyle(document.body).backgroundColor"))
+        tab.value("at('theme').click()")
+        assert tab.value("getComputedStyle(document.body).backgroundColor") in grounds
+        assert len(grounds) == 2
+
+    await beside(look)
