@@ -28,11 +28,20 @@ class PlainHistogram(Collector):
         assert set(self._exported) <= set(self._bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
+        self._find(0.0)
 
     def observe(self, value: float, count: int = 1) -> None:
         """`count` times `value`."""
-        self._counts[bisect_left(self._bounds, value)] += count
+        if not self._above < value <= self._until:
+            self._find(value)
+        self._counts[self._place] += count
         self._sum += value * count
+
+    def _find(self, value: float) -> None:
+        """The bucket of a value, which the next one, of the same step, is likely to share."""
+        place = self._place = bisect_left(self._bounds, value)
+        self._above = self._bounds[place - 1] if place else -inf
+        self._until = self._bounds[place] if place < len(self._bounds) else inf
 
     def counts(self) -> list[int]:
         """Not accumulated, by the bounds that are counted by; the last of what is beyond."""
