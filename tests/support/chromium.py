@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from base64 import b64decode
 from collections.abc import Iterator
@@ -121,25 +122,28 @@ class Page:
 
 
 @contextlib.contextmanager
-def browser(folder: Path) -> Iterator[Page]:
-    """A tab of a browser of its own, whose profile is in `folder`."""
+def browser() -> Iterator[Page]:
+    """A tab of a browser of its own; its files are in a folder with a short path, as the socket
+    among them needs."""
     program = chromium()
     assert program is not None
-    theirs, ours = os.pipe(), os.pipe()
-    flags = (*_FLAGS, f"--user-data-dir={folder}")
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _START, str(theirs[0]), str(ours[1]), program, *flags],
-        pass_fds=(theirs[0], ours[1]),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    os.close(theirs[0])
-    os.close(ours[1])
-    try:
-        yield Page(theirs[1], ours[0])
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(theirs[1])
-        os.close(ours[0])
+    with tempfile.TemporaryDirectory(prefix="c-", ignore_cleanup_errors=True) as folder:
+        theirs, ours = os.pipe(), os.pipe()
+        flags = (*_FLAGS, f"--user-data-dir={folder}/profile")
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-c", _START, str(theirs[0]), str(ours[1]), program, *flags],
+            pass_fds=(theirs[0], ours[1]),
+            env={**os.environ, "TMPDIR": folder},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(theirs[0])
+        os.close(ours[1])
+        try:
+            yield Page(theirs[1], ours[0])
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            os.close(theirs[1])
+            os.close(ours[0])

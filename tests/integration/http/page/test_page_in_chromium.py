@@ -6,7 +6,6 @@ old numbers that look like new ones.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -23,8 +22,8 @@ STALE = "document.body.classList.contains('stale')"
 
 
 @pytest.fixture
-def tab(tmp_path: Path) -> Iterator[Page]:
-    with browser(tmp_path) as page:
+def tab() -> Iterator[Page]:
+    with browser() as page:
         yield page
 
 
