@@ -1,8 +1,10 @@
 """The release without a cluster: its three command lines as processes of this machine, asked what
 a kubelet and `helm test` would ask; workers in pods of their own, and colocated."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,15 +25,21 @@ from tests.chart.release import Object, Release, render
 from tests.support.redis_server import RedisServers
 
 HOST = "127.0.0.1"
+LISTENING_PORTS = (20000, 32768)
 READY_LIMIT_S = 60.0
 SECRET = "salt-nobody-sees"  # noqa: S105 a made-up one, searched for below
 
 
 def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
+    """Below those that the kernel gives to connections: until a pod listens there, another test
+    would get one of them."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as listeners:
+        while len(ports) < count:
+            port = random.randrange(*LISTENING_PORTS)  # noqa: S311
+            with contextlib.suppress(OSError):
+                listeners.enter_context(socket.create_server((HOST, port)))
+                ports.append(port)
     return ports
 
 
@@ -71,7 +79,8 @@ class Pod:
         for reference, text in known.items():
             args = [arg.replace(reference, text) for arg in args]
         environment = environment_of(container, folder)
-        with (folder / f"{role}.log").open("wb") as log:
+        self.log = folder / f"{role}.log"
+        with self.log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 the chart's own command
                 [sys.executable, "-m", "services.cli", *args],
                 env={**os.environ, **environment},
@@ -209,5 +218,6 @@ def wait_until_ready(pods: dict[str, Pod]) -> None:
     deadline_s = time.monotonic() + READY_LIMIT_S
     while any(pod.status("readinessProbe") != 200 for pod in pods.values()):
         assert time.monotonic() < deadline_s, "not ready"
-        assert all(pod.process.poll() is None for pod in pods.values())
+        for pod in pods.values():
+            assert pod.process.poll() is None, pod.log.read_text(errors="replace")
         time.sleep(0.05)
