@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -70,11 +71,13 @@ def environment_of(container: Object, folder: Path) -> dict[str, str]:
 
 
 class Pod:
-    """One container as a process; its mounts are folders under `folder`, shared by all."""
+    """One container as a process; its mounts are folders under `folder`, shared by all, and `run`,
+    whose path is short enough for sockets."""
 
-    def __init__(self, role: str, container: Object, folder: Path, name: str) -> None:
+    def __init__(self, role: str, container: Object, folder: Path, run: str, name: str) -> None:
         self.container = container
-        known = {"$(POD_IP)": HOST, "$(POD_NAME)": name, "/run/baton": str(folder / "run")}
+        self.run = Path(run)
+        known = {"$(POD_IP)": HOST, "$(POD_NAME)": name, "/run/baton": run}
         args = container["args"]
         for reference, text in known.items():
             args = [arg.replace(reference, text) for arg in args]
@@ -112,8 +115,8 @@ def cell(
     tmp_path: Path, redis_url: str, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Release, dict[str, Pod]]]:
     """`request.param`: whether prefill and decode are colocated."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run").chmod(0o2777)  # as an emptyDir with fsGroup
+    run = tempfile.mkdtemp(prefix="run")
+    Path(run).chmod(0o2777)  # as an emptyDir with fsGroup
     files = {"redis/url": redis_url, "kv/kv-secret": SECRET, "cell/cell-secret": f"cell-{SECRET}"}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir()
@@ -123,13 +126,14 @@ def cell(
     try:
         for role, _, container in processes(release):
             name = "pod-0" if request.param else f"{role}-0"
-            pods[role] = Pod(role, container, tmp_path, name)
+            pods[role] = Pod(role, container, tmp_path, run, name)
         yield release, pods
     finally:
         for pod in pods.values():
             pod.process.kill()
             pod.process.wait()
         shutil.rmtree(tmp_path, ignore_errors=True)
+        shutil.rmtree(run, ignore_errors=True)
 
 
 @pytest.fixture
@@ -169,7 +173,7 @@ def test_the_command_lines_serve_a_completion_and_drain(
         (pair,) = status_of(pods["gateway"])["hand_overs"]
         told = [pair[key] for key in ("prefill", "decode", "transport")]
         assert told == ["pod-0-prefill", "pod-0-decode", "mapped"]
-        assert list((tmp_path / "run/kv").glob("*.sock"))
+        assert list((pods["decode"].run / "kv").glob("*.sock"))
     found = doctor_s_findings(release, pods["gateway"], tmp_path)
     assert {each["check"] for each in found if each["level"] == "ok"} >= {"gateway", *ids}
     assert [each for each in found if each["level"] == "FAIL"] == []
