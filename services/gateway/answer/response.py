@@ -22,8 +22,8 @@ from services.gateway.http.byte_budget import ByteShare
 from services.gateway.http.chunk_stream import ChunkStream, chunk_stream
 from services.gateway.http.client_connection import ClientConnection, ClientGoneError
 from services.gateway.http.errors import error_response, json_response
+from services.gateway.http.event_headers import event_headers
 from services.gateway.http.protocol import drop_connection, mark_event_stream
-from services.gateway.http.request_id import request_id
 from services.gateway.owner.generation import Delta
 from shared.errors import BatonError
 from shared.settings.groups import LimitSettings
@@ -215,10 +215,7 @@ class StreamResponse(AnswerResponse):
         self._started = True
         mark_event_stream(scope)
         headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-            (b"x-request-id", request_id(scope).encode()),
+            *event_headers(scope),
             *((name.encode(), value.encode()) for name, value in self._answer.headers.items()),
         ]
         await client.send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.http.client_connection import ClientConnection, ClientGoneError
+from services.gateway.http.event_headers import event_headers
 from services.gateway.http.protocol import drop_connection, mark_event_stream
-from services.gateway.http.request_id import request_id
 from shared.errors import OverloadedError
 
 INTERVAL_S = 1.0
@@ -81,16 +81,6 @@ class WatchResponse(Response):
             await client.send({"type": "http.response.body", "body": event, "more_body": True})
             body = await self._broadcast.next()
         await client.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def event_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Of a stream that proxies should not hold back."""
-    return [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),
-        (b"x-request-id", request_id(scope).encode()),
-    ]
 
 
 def head_only(request: Request) -> Response:

@@ -7,7 +7,7 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import End, WriteFinish
 from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
-from services.gateway.owner.records.receipt import AttemptNote, Receipt
+from services.gateway.owner.records.receipt import STAGES, AttemptNote, Receipt
 from services.gateway.owner.records.receipts import Receipts
 from services.gateway.owner.records.row import Row
 from services.gateway.owner.view.recent import Recent, RecentStages
@@ -16,8 +16,6 @@ from shared.protocol import Spans
 from shared.telemetry import attributes as names
 
 RECEIPT_WAIT_S = 0.05
-STAGES = ("queue", "prefill", "handover", "decode")
-"""of the critical path, whose times of the last minute are kept"""
 
 
 class Journal:
@@ -83,8 +81,7 @@ class Journal:
             return False
         receipt.first_token_ns = now_ns
         receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
-        ttft_ms = (receipt.first_token_ns - receipt.received_ns) / 1e6
-        self.recent_ttft_ms.note(self._clock.monotonic_s(), ttft_ms)
+        self.recent_ttft_ms.note(self._clock.monotonic_s(), receipt.ttft_ns / 1e6)
         self._observer.first_token(receipt)
         return True
 

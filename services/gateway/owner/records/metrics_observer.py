@@ -17,7 +17,7 @@ class MetricsObserver:
         self._model = model
 
     def first_token(self, receipt: Receipt) -> None:
-        self._metrics.ttft.observe((receipt.first_token_ns - receipt.received_ns) / 1e9)
+        self._metrics.ttft.observe(receipt.ttft_ns / 1e9)
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """`num_tokens` tokens of one request arrived together, `gap_s` after the one before."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
 from shared.protocol import Span
@@ -13,7 +13,10 @@ from shared.telemetry import attributes as names
 MAX_SPANS = 256
 """kept of one request"""
 
-_STAGES = ("earlier_attempts", "queue", "prefill", "handover", "decode")
+Stage = Literal["queue", "prefill", "handover", "decode"]
+STAGES: tuple[Stage, ...] = ("queue", "prefill", "handover", "decode")
+"""of an attempt, in the order in which it goes through them"""
+_STAGES = ("earlier_attempts", *STAGES)
 _GATEWAY = "gateway"
 _NOTABLE_WAIT_NS = 1_000_000
 
@@ -93,6 +96,11 @@ class Receipt:
     def prefill_of(self, epoch: int) -> str:
         """The worker that an attempt's prompt was given to."""
         return next((each.prefill for each in self.attempts if each.epoch == epoch), "")
+
+    @property
+    def ttft_ns(self) -> int:
+        """From the receipt of the request to its first token; 0 while there is none."""
+        return self.first_token_ns - self.received_ns if self.first_token_ns else 0
 
     @property
     def complete(self) -> bool:

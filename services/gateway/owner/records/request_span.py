@@ -45,8 +45,7 @@ def request_span(request: GenerateRequest, receipt: Receipt, model: str) -> Span
     }
     events: tuple[SpanEvent, ...] = ()
     if receipt.first_token_ns:
-        since_ns = receipt.first_token_ns - receipt.received_ns
-        attributes[names.TIME_TO_FIRST_CHUNK] = since_ns / 1e9
+        attributes[names.TIME_TO_FIRST_CHUNK] = receipt.ttft_ns / 1e9
         events = (SpanEvent(names.EVENT_FIRST_TOKEN, receipt.first_token_ns),)
     if receipt.outcome == "failed":
         attributes[names.ERROR_TYPE] = receipt.code

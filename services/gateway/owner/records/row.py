@@ -38,7 +38,6 @@ class Row:
     @classmethod
     def of(cls, receipt: Receipt) -> "Row":
         last = receipt.attempts[-1] if receipt.attempts else None
-        first_ns = receipt.first_token_ns
         return cls(
             receipt.rid,
             receipt.group,
@@ -50,7 +49,7 @@ class Row:
             receipt.prompt_tokens,
             receipt.cached_tokens,
             receipt.completion_tokens,
-            (first_ns - receipt.received_ns) / 1e6 if first_ns else None,
+            receipt.ttft_ns / 1e6 if receipt.first_token_ns else None,
             receipt.worst_gap_s * 1e3,
             last.prefill if last else "",
             last.decode if last else "",

@@ -5,13 +5,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.records.journal import Journal
+from services.gateway.owner.records.receipt import STAGES, Stage
 from services.gateway.owner.requests import Requests
 from services.gateway.owner.view.changes import FIRST, Changes
 from services.gateway.owner.view.minute import Look, Minute, gap_quantiles
@@ -19,8 +20,6 @@ from shared.clock import Clock
 from shared.telemetry.metrics import FINE_GAP_BOUNDS_S, OUTCOMES
 
 LOOK_INTERVAL_S = 1.0
-Stage = Literal["queue", "prefill", "handover", "decode"]
-STAGES: tuple[Stage, ...] = ("queue", "prefill", "handover", "decode")
 
 
 def stage_of(live: LiveRequest) -> Stage:
