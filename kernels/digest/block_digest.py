@@ -4,9 +4,9 @@
 
 `mix` is the finalizer of SplitMix64. A pool may hold some heads of each block: then `i` counts the
 words of the whole part, and digests of the same part in pools that hold all heads between them add
-up to that of the whole. A program for each part of a block: short ones find room next
-to a step that runs at the same time, while few long ones keep a multiprocessor from it (a prefill
-of 8,192 tokens takes 0.5 % longer instead of 2 %).
+up to that of the whole. A part of a block is cut into pieces, a program for each: short ones find
+room next to a step that runs at the same time, while long ones keep multiprocessors from it. A
+digest of 32 MiB next to matrix products of an H100 costs these 35 us; with one piece 65 us.
 """
 
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from kernels.launching.launch import check_same_device
 WORD_BYTES = 8
 TILE_WORDS = 2048
 NUM_WARPS = 8
+NUM_PIECES = 8
+"""of a part; tiles are dealt out to them in turn"""
 
 
 class Row(NamedTuple):
@@ -68,13 +70,13 @@ def block_digest_kernel(
     WHOLE: tl.constexpr,
     TILE_WORDS: tl.constexpr,
 ):
-    """Grid (blocks, parts)."""
-    number, part = tl.program_id(0), tl.program_id(1)
+    """Grid (blocks, parts, pieces)."""
+    number, part, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_word = tl.load(bound_ptr + first_part + part)
     num_words = tl.load(bound_ptr + first_part + part + 1) - first_word
     words_ptr = pool_ptr + tl.load(block_ptr + number) * STRIDE + first_word
     total = tl.zeros((TILE_WORDS,), tl.uint64)
-    for start in range(0, num_words, TILE_WORDS):
+    for start in range(piece * TILE_WORDS, num_words, tl.num_programs(2) * TILE_WORDS):
         at = start + tl.arange(0, TILE_WORDS)
         inside = at < num_words
         words = tl.load(words_ptr + at, inside, other=0).to(tl.uint64, bitcast=True)
@@ -84,7 +86,8 @@ def block_digest_kernel(
         key = _mix((place + 1).to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64))
         total += tl.where(inside, _mix(words ^ key), tl.zeros((), tl.uint64))
     digest = tl.sum(total, 0).to(tl.int64, bitcast=True)
-    tl.store(output_ptr + number * tl.num_programs(1) + part, digest)
+    row = number * tl.num_programs(1) + part
+    tl.store(output_ptr + row * tl.num_programs(2) + piece, digest)
 
 
 def block_digests(
@@ -96,7 +99,8 @@ def block_digests(
     row: Row = WHOLE_ROW,
 ) -> None:
     """Write the digests of parts of blocks of the pool u8[num_blocks, bytes] into `output`
-    i64[n, parts], whose bits are the unsigned values.
+    i64[n, parts, NUM_PIECES], whose bits are the unsigned values: the sum over the pieces is the
+    digest.
 
     `bounds`: i64[all parts + 1], the words of a block at which its parts begin, and at which the
     last one ends. `first_part`: the others follow it. `block_ids`: i64[n]; they and `output` are
@@ -111,9 +115,9 @@ def block_digests(
     if any(tensor.dtype != torch.int64 or not tensor.is_contiguous() for tensor in tensors):
         types = ", ".join(str(tensor.dtype) for tensor in tensors)
         raise TypeError(f"bounds, block_ids, output of {types}: need contiguous int64")
-    if output.dim() != 2 or block_ids.shape != output.shape[:1]:
+    if output.dim() != 3 or block_ids.shape != output.shape[:1] or output.shape[2] != NUM_PIECES:
         raise ValueError(f"{tuple(block_ids.shape)} blocks, {tuple(output.shape)} digests")
-    num_blocks, num_parts = output.shape
+    num_blocks, num_parts, _ = output.shape
     if first_part < 0 or first_part + num_parts >= bounds.numel():
         raise ValueError(f"{num_parts} parts from {first_part} on of {bounds.numel() - 1}")
     if not (row.own > 0 and 0 <= row.first <= row.whole - row.own):
@@ -121,7 +125,7 @@ def block_digests(
     check_same_device(pool, *(tensor for tensor in tensors if not _is_pinned(tensor, pool)))
     if not output.numel():
         return
-    block_digest_kernel[(num_blocks, num_parts)](
+    block_digest_kernel[(num_blocks, num_parts, NUM_PIECES)](
         pool.view(torch.int64),
         bounds,
         block_ids,

@@ -1,5 +1,6 @@
 """Copies between pools in GPU memory, on a stream of their own."""
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.digest.block_digest import WORD_BYTES, Row, block_digests
+from kernels.digest.block_digest import NUM_PIECES, WORD_BYTES, Row, block_digests
 from kernels.launching.driver import DriverError
 from kernels.sharing.copy_batch import copy_batch
 from kernels.sharing.copy_rows import copy_rows
@@ -108,7 +109,7 @@ class DeviceCopies:
             self._done = torch.cuda.Event(blocking=True)
         self._bounds = torch.tensor(self._groups.bounds(WORD_BYTES), device=self._device)
         self._ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
-        self._found = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
+        self._found = torch.empty(MAX_DIGESTS * NUM_PIECES, dtype=torch.int64, pin_memory=True)
         self._has_probe = has_probe
         self._probe_copy = torch.empty(0, dtype=torch.uint8, device=self._device)
         # No hand-over is to wait until the kernel is compiled or loaded.
@@ -286,9 +287,10 @@ class DeviceCopies:
         """Behind what is on the stream; returns once all of it is done."""
         ids = self._ids[: len(blocks)]
         ids.numpy()[:] = blocks
-        found = self._found[: len(blocks) * groups.num].view(len(blocks), groups.num)
+        shape = len(blocks), groups.num, NUM_PIECES
+        found = self._found[: math.prod(shape)].view(shape)
         block_digests(self._rows, self._bounds, groups.first, ids, found, self._row)
         self._done.record()
         self._done.synchronize()
-        words: Words = found.numpy().view(np.uint64).copy()
+        words: Words = found.numpy().view(np.uint64).sum(2)
         return words

@@ -1,7 +1,7 @@
 """Decode's end of one pull connection: the conversation, whichever way the blocks come.
 
 Open -> Opened     the source knows the attempt
-Watermark          its blocks are wanted from now on, while prefill computes
+Watermark          its blocks are wanted from now on, while prefill computes; read in bursts
 Seal               tags that differ from the manifest are read again (R12)
 verify             once, when nothing is missing and the last read has ended (R13)
 Release
@@ -17,6 +17,7 @@ from shared.kv.layer_groups import GroupRange
 from shared.protocol import TokenRun
 from shared.transfer.blocks.manifest import Part, Publication
 from shared.transfer.blocks.progress import Progress, Reads
+from shared.transfer.bursts import Bursts
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import (
@@ -81,6 +82,7 @@ class Pull:
         self._traffic = traffic
         self._limits = limits
         self._clock = clock
+        self._bursts = Bursts(len(self._request.block_ids), progress.block_bytes, clock)
         self._over = asyncio.Event()
         self._start_ns = self._sealed_ns = clock.wall_ns()
         self._token_1: TokenRun | None = None
@@ -171,11 +173,27 @@ class Pull:
                         return
 
     async def _bring(self, reads: Reads) -> None:
-        """Read what is wanted, once it is this pull's turn."""
-        async with self._slots:
-            self._traffic.begin(self._request.attempt)
-            self._start_ns = self._clock.wall_ns()
-            await reads.bring()
+        """Read what is wanted, whenever that is due and it is this pull's turn. Between two bursts
+        it is another's."""
+        while True:
+            await self._until_due(reads.in_bursts)
+            self._traffic.wait(self._request.attempt)
+            async with self._slots:
+                self._traffic.begin(self._request.attempt)
+                if not self._progress.num_bytes:
+                    self._start_ns = self._clock.wall_ns()
+                await reads.bring()
+
+    async def _until_due(self, in_bursts: bool) -> None:
+        """`changed` is cleared before the ledger is asked, so no want is missed."""
+        while True:
+            self._progress.changed.clear()
+            num_bytes = self._ledger.num_wanted_bytes
+            bytes_s = self._traffic.bytes_s(self._request.source_incarnation)
+            is_due = self._bursts.is_due(self._ledger.num_published_blocks, num_bytes, bytes_s)
+            if is_due or (num_bytes and not in_bursts):
+                return
+            await self._progress.changed.wait()
 
     async def _verify(self, reads: Reads) -> None:
         """R13: once, after SEAL and after the last read has been digested. Blocks that never

@@ -29,7 +29,7 @@ class Backlog(NamedTuple):
 class _Account:
     source: str
     left_bytes: int
-    waits: bool = True
+    waits: bool = False
 
 
 class Traffic:
@@ -47,6 +47,11 @@ class Traffic:
     def expect(self, attempt: Attempt, num_bytes: int, source: str = "") -> None:
         """`num_bytes` are to be moved for it. `source`: incarnation they come from."""
         self._accounts[attempt] = _Account(source, num_bytes)
+
+    def wait(self, attempt: Attempt) -> None:
+        """What may be read of it waits for its turn."""
+        if attempt in self._accounts:
+            self._accounts[attempt].waits = True
 
     def begin(self, attempt: Attempt) -> None:
         """Its turn has come."""
@@ -82,7 +87,7 @@ class Traffic:
         return account.left_bytes if account is not None else 0
 
     def waits(self, attempt: Attempt) -> bool:
-        """It is expected, and its turn has not come."""
+        """It waits for its turn."""
         account = self._accounts.get(attempt)
         return account is not None and account.waits
 

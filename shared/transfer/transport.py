@@ -83,6 +83,10 @@ class TransferLimits:
     """a peer that sends or takes no byte for this long is lost"""
     max_read_bytes: int = 32 * 2**20
     """payload of one answer"""
+    max_copy_bytes: int = 32 * 2**20
+    """of one copy out of a pool that is mapped or joined"""
+    in_bursts: bool = False
+    """what is mapped is reached over links that take power (`shared.transfer.bursts`)"""
     num_pipelined_reads: int = 3
     """reads asked for before the first is answered"""
 

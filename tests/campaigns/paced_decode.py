@@ -91,7 +91,7 @@ def build_service(pace: Pace, parts: Parts) -> DecodeService:
     """As that of `services.decode.main`, paced."""
     handover = parts.settings.handover
     limits = TransferLimits(
-        lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_read_bytes=COPY_BYTES
+        lease_s=handover.lease_s, max_pulls=handover.max_pulls, max_copy_bytes=COPY_BYTES
     )
     assert isinstance(parts.mover, MoverClient)
     transport = mapped_transport(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.digest.block_digest import Row, block_digests
+from kernels.digest.block_digest import NUM_PIECES, Row, block_digests
 from kernels.launching.listing import listing
 from kernels.peer.inbox import PeerInbox
 from kernels.peer.reduce import SIZES
@@ -98,4 +98,5 @@ def _launch_digests(share: KVShare) -> None:
     """Of the mover."""
     pool = device_pool(share.layout, NUM_BLOCKS, META).flatten(1).view(torch.uint8)
     bounds = torch.empty(2, dtype=torch.int64, device=META)
-    block_digests(pool, bounds, 0, bounds[:1], bounds[:1].view(1, 1), Row.of_bytes(*share.row))
+    found = bounds.new_empty(1, 1, NUM_PIECES)
+    block_digests(pool, bounds, 0, bounds[:1], found, Row.of_bytes(*share.row))

@@ -40,6 +40,7 @@ class CopiedReads:
         traffic: Traffic,
         limits: TransferLimits,
     ) -> None:
+        self.in_bursts = limits.in_bursts
         self._request = progress.request
         self._mappings = mappings
         self._fetches = Fetches(progress, mappings.of, layout, traffic, limits)

@@ -44,17 +44,13 @@ class Fetches:
         self._pool_of = pool_of
         self._groups = layer_groups(layout)
         self._traffic = traffic
-        self._max_bytes = limits.max_read_bytes
+        self._max_bytes = limits.max_copy_bytes
 
     async def bring(self) -> None:
-        """One copy at a time, of what was published meanwhile as much as lies together. `changed`
-        is cleared before the ledger is asked, so no want is missed."""
-        while True:
-            self._progress.changed.clear()
-            while part := self._ledger.next_read(self._max_bytes, joined=True):
-                await self._copy(part)
-            self._traffic.rest(self._request.attempt)
-            await self._progress.changed.wait()
+        """One copy at a time, of what was published meanwhile as much as lies together."""
+        while part := self._ledger.next_read(self._max_bytes, joined=True):
+            await self._copy(part)
+        self._traffic.rest(self._request.attempt)
 
     async def _copy(self, part: Part) -> None:
         pool = await self._pool_of(self._request)

@@ -110,6 +110,7 @@ class JoinedReads:
     """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
 
     name = "nixl"
+    in_bursts = False
 
     def __init__(
         self,

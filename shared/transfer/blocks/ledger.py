@@ -116,6 +116,16 @@ class PullLedger:
         self._want(part.first_block, again)
 
     @property
+    def num_wanted_bytes(self) -> int:
+        """Of what `next_read` has to give."""
+        return sum(part.num_blocks * self._groups.num_bytes(part.groups) for part in self._wanted)
+
+    @property
+    def num_published_blocks(self) -> int:
+        """Of which something is published."""
+        return int(self._manifest.published.any(1).sum())
+
+    @property
     def idle(self) -> bool:
         """Sealed, and no read is queued or in flight: what is missing now stays missing."""
         return self.sealed and not self._num_pending

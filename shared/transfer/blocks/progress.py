@@ -19,6 +19,7 @@ class Progress:
     def __init__(self, request: PullRequest, groups: LayerGroups, clock: Clock) -> None:
         self.request = request
         self._clock = clock
+        self.block_bytes = groups.num_bytes(groups.all)
         self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks, groups)
         self.num_bytes = 0
         """payload that arrived"""
@@ -53,9 +54,13 @@ class Reads(Protocol):
     def name(self) -> str:
         """Of the way, as counters and traces call it."""
 
+    @property
+    def in_bursts(self) -> bool:
+        """What comes early had better wait for more (`shared.transfer.bursts`)."""
+
     async def bring(self) -> None:
-        """Read what the ledger wants, and what it will want, until cancelled. Called when it is
-        the pull's turn."""
+        """Read what the ledger wants, until it wants nothing more and no read is unanswered.
+        Called when it is the pull's turn."""
 
     async def take(self, frame: Frame, payload_bytes: int) -> None:
         """What the source answers to a read or to the question whether blocks are fresh.

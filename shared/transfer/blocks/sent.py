@@ -46,6 +46,7 @@ class SentReads:
     """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
 
     name = "tcp"
+    in_bursts = False
 
     def __init__(
         self,
@@ -66,23 +67,21 @@ class SentReads:
         self._traffic = traffic
         self._limits = limits
         self._in_flight: deque[Part] = deque()
+        self._is_receiving = False
         self._digesting: list[asyncio.Future[Words]] = []
         self._checks = asyncio.TaskGroup()
         self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
         self._moved = partial(traffic.move, progress.request.attempt)
 
     async def bring(self) -> None:
-        """Keep a few reads in flight for what is wanted."""
-        async with self._checks:
+        """Keep a few reads in flight for what is wanted. `changed` is cleared before the ledger is
+        asked, so no want is missed."""
+        async with asyncio.TaskGroup() as self._checks:
             while True:
-                while len(self._in_flight) < self._limits.num_pipelined_reads:
-                    part = self._ledger.next_read(self._limits.max_read_bytes)
-                    if part is None:
-                        break
-                    self._in_flight.append(part)
-                    self._traffic.activate(self._request.attempt)
-                    await self._stream.send(Read(part.first_block, part.num_blocks, *part.groups))
                 self._progress.changed.clear()
+                await self._ask()
+                if not self._in_flight and not self._is_receiving:
+                    return
                 await self._progress.changed.wait()
 
     async def take(self, frame: Frame, payload_bytes: int) -> None:
@@ -98,6 +97,15 @@ class SentReads:
         await settled(self._digesting)
         self._memory.unmap_pages(self._request.block_ids)
 
+    async def _ask(self) -> None:
+        while len(self._in_flight) < self._limits.num_pipelined_reads:
+            part = self._ledger.next_read(self._limits.max_read_bytes)
+            if part is None:
+                return
+            self._in_flight.append(part)
+            self._traffic.activate(self._request.attempt)
+            await self._stream.send(Read(part.first_block, part.num_blocks, *part.groups))
+
     async def _receive(self, frame: Blocks, payload_bytes: int) -> None:
         """The answer to the oldest read."""
         tags = unpack_tags(frame.block_ids, frame.generations)
@@ -107,6 +115,7 @@ class SentReads:
         block_bytes = self._groups.num_bytes(part.groups)
         if payload_bytes != part.num_blocks * block_bytes:
             raise ProtocolError("a payload is not as long as its blocks")
+        self._is_receiving = True
         self._progress.changed.set()
         num_digested = max(1, DIGEST_BYTES // block_bytes)
         for start in range(0, part.num_blocks, num_digested):
@@ -115,6 +124,8 @@ class SentReads:
         if not self._in_flight:
             self._traffic.rest(self._request.attempt)
         self._progress.num_bytes += payload_bytes
+        self._is_receiving = False
+        self._progress.changed.set()
 
     async def _fill(self, part: Part, tags: Tags) -> None:
         """Receive a part into its destination; it is digested while the next arrives."""

@@ -96,12 +96,15 @@ async def test_a_pull_that_waits_for_its_turn_keeps_its_lease() -> None:
         second = pair.p.transport.offer(Attempt("second", 1), TICKET)
         second.publish(pair.p.piece(0, 2))
         second.seal(RUN)
+        gate = pair.p.plan.hold("blocks")
         pull = pair.pull(1)
-        await until(lambda: pair.received(0) == content(1, 0))
+        await gate.reached.wait()
         request = replace(pair.request(1, attempt=Attempt("second", 1)), block_ids=(0,))
         waiting = asyncio.create_task(pair.d.transport.pull(request))
         await until(lambda: pair.d.plan.passed["renew"] >= 24)
         assert pair.p.released == []
+        assert not waiting.done()
+        gate.open.set()
         first.seal(RUN)
         await pull
         await waiting

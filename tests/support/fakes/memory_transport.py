@@ -125,26 +125,36 @@ class MemoryTransport:
         await asyncio.sleep(self.limits.renew_every_s)
         with contextlib.suppress(KVTransferError):
             source = self._network.at(request.source.port)
-            await _MemoryPull(request, self, source, self._clock).keep()
+            await self._pull_from(source, request).keep()
 
     async def _pull(self, request: PullRequest) -> Pulled:
-        pull = _MemoryPull(request, self, self._network.at(request.source.port), self._clock)
+        pull = self._pull_from(self._network.at(request.source.port), request)
         try:
-            return await pull.run(self._slots.of(request.source_incarnation))
+            return await pull.run()
         except* KVTransferError as group:
             failure = pull_failure(group)
         raise failure
+
+    def _pull_from(self, source: "MemoryTransport", request: PullRequest) -> "_MemoryPull":
+        slots = self._slots.of(request.source_incarnation)
+        return _MemoryPull(request, self, source, slots, self._clock)
 
 
 class _MemoryPull:
     """One pull: `ours` is the destination's transport, `source` the other side's."""
 
     def __init__(
-        self, request: PullRequest, ours: MemoryTransport, source: MemoryTransport, clock: Clock
+        self,
+        request: PullRequest,
+        ours: MemoryTransport,
+        source: MemoryTransport,
+        slots: asyncio.Semaphore,
+        clock: Clock,
     ) -> None:
         self._request = request
         self._ours = ours
         self._source = source
+        self._slots = slots
         self._clock = clock
         self._groups = layer_groups(ours.memory.layout)
         num_blocks = len(request.block_ids)
@@ -157,16 +167,14 @@ class _MemoryPull:
         """Renew the lease and read nothing, until cancelled."""
         await self._renew(await self._open())
 
-    async def run(self, slots: asyncio.Semaphore) -> Pulled:
+    async def run(self) -> Pulled:
         offer = await self._open()
         self._source.traffic.forget(self._request.attempt)
         offer.watchers.add(self._changed)
         try:
             async with asyncio.TaskGroup() as group:
                 renewing = group.create_task(self._renew(offer))
-                async with slots:
-                    self._ours.traffic.begin(self._request.attempt)
-                    pulled = await self._read_all(offer)
+                pulled = await self._read_all(offer)
                 renewing.cancel()
         finally:
             offer.watchers.discard(self._changed)
@@ -227,11 +235,14 @@ class _MemoryPull:
         return num_told
 
     async def _copy(self, offer: LiveOffer, part: Part) -> None:
-        self._ours.traffic.activate(self._request.attempt)
-        try:
-            await self._copy_block(offer, part)
-        finally:
-            self._ours.traffic.rest(self._request.attempt)
+        self._ours.traffic.wait(self._request.attempt)
+        async with self._slots:
+            self._ours.traffic.begin(self._request.attempt)
+            self._ours.traffic.activate(self._request.attempt)
+            try:
+                await self._copy_block(offer, part)
+            finally:
+                self._ours.traffic.rest(self._request.attempt)
 
     async def _copy_block(self, offer: LiveOffer, part: Part) -> None:
         await self._ours.reach("read")

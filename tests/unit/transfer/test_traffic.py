@@ -31,6 +31,8 @@ def test_bytes_of_an_attempt_that_nobody_expects_count_as_moved_only() -> None:
 def test_an_attempt_waits_until_its_turn_has_come() -> None:
     traffic = Traffic(ManualClock())
     traffic.expect(ONE, 10)
+    assert not traffic.waits(ONE)
+    traffic.wait(ONE)
     assert traffic.waits(ONE)
     traffic.begin(ONE)
     assert not traffic.waits(ONE)

@@ -72,6 +72,7 @@ def test_a_pull_goes_on_by_its_own_bytes_once_its_turn_has_come() -> None:
     watch = Watch(**RESERVED)
     traffic = watch.state.traffic
     traffic.expect(ATTEMPT, 1000)
+    traffic.wait(ATTEMPT)
     assert watch.went_on()
     traffic.move(Attempt("before", 0), 10)
     assert watch.went_on()

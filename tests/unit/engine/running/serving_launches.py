@@ -30,7 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from kernels.attention.prefill_plan import PrefillTile, prefill_tile
-from kernels.digest.block_digest import WORD_BYTES, block_digests
+from kernels.digest.block_digest import NUM_PIECES, WORD_BYTES, block_digests
 from shared.engine.engine import Engine
 from shared.engine.handover.kv_pool import host_pool
 from shared.engine.layers import paged_attention
@@ -250,7 +250,7 @@ def make_engine(case: Case, *, warm: bool) -> tuple[Engine, DeviceRunner]:
 def launch_digests(kv_pool: torch.Tensor, layout: KVLayout) -> None:
     """As a mover does when it is made."""
     bounds = torch.tensor(layer_groups(layout).bounds(WORD_BYTES))
-    ids, found = bounds.new_zeros(1), bounds.new_zeros(1, len(bounds) - 1)
+    ids, found = bounds.new_zeros(1), bounds.new_zeros(1, len(bounds) - 1, NUM_PIECES)
     block_digests(kv_pool.flatten(1).view(torch.uint8), bounds, 0, ids, found)
 
 

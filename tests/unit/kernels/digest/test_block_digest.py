@@ -9,6 +9,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.digest import reference
 from kernels.digest.block_digest import (
+    NUM_PIECES,
     TILE_WORDS,
     WORD_BYTES,
     block_digest_kernel,
@@ -58,12 +59,13 @@ def digests_by(
     groups = groups or of_layout.all
     bounds = torch.tensor(of_layout.bounds(WORD_BYTES), device=device)
     ids = torch.tensor(blocks, dtype=torch.int64, device=device)
-    output = torch.zeros(len(blocks), groups.num, dtype=torch.int64, device=device)
+    shape = len(blocks), groups.num, NUM_PIECES
+    output = torch.full(shape, 7, dtype=torch.int64, device=device)
     function(pool_of(memory).to(device), bounds, groups.first, ids, output)  # type: ignore[operator]
-    return [[word % 2**64 for word in row] for row in output.tolist()]
+    return [[word % 2**64 for word in row] for row in output.sum(2).tolist()]
 
 
-@pytest.mark.parametrize("num_words", [1, 7, TILE_WORDS, TILE_WORDS + 5])
+@pytest.mark.parametrize("num_words", [1, 7, TILE_WORDS, TILE_WORDS * (NUM_PIECES + 1) + 5])
 def test_three_ways_one_digest(num_words: int) -> None:
     memory = filled(6, num_words, seed=num_words)
     blocks = [5, 0, 3, 3]
@@ -114,11 +116,11 @@ def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 
 
 def test_no_block_is_no_work() -> None:
-    block_digests(zeros(2, 16, dtype=torch.uint8), zeros(2), 0, zeros(0), zeros(0, 1))
+    block_digests(zeros(2, 16, dtype=torch.uint8), zeros(2), 0, zeros(0), zeros(0, 1, 8))
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    pool, bounds, ids, found = zeros(2, 16, dtype=torch.uint8), zeros(3), zeros(1), zeros(1, 2)
+    pool, bounds, ids, found = zeros(2, 16, dtype=torch.uint8), zeros(3), zeros(1), zeros(1, 2, 8)
     with pytest.raises(ValueError, match="no whole words of 8"):
         block_digests(zeros(2, 12, dtype=torch.uint8), bounds, 0, ids, found)
     with pytest.raises(ValueError, match="no whole words of 8"):  # words begin at 4 bytes
@@ -130,9 +132,11 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(TypeError, match="need contiguous int64"):
         block_digests(pool, bounds, 0, zeros(1, dtype=torch.int32), found)
     with pytest.raises(TypeError, match="need contiguous int64"):
-        block_digests(pool, bounds, 0, ids, zeros(2, 2)[:, :1])
+        block_digests(pool, bounds, 0, ids, zeros(2, 2, 8)[:, :1])
     with pytest.raises(ValueError, match="blocks"):
         block_digests(pool, bounds, 0, zeros(2), found)
+    with pytest.raises(ValueError, match="digests"):
+        block_digests(pool, bounds, 0, ids, zeros(1, 2, 7))
     for first_part in (-1, 1, 2):
         with pytest.raises(ValueError, match="parts from"):
             block_digests(pool, bounds, first_part, ids, found)

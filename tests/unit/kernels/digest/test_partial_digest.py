@@ -10,6 +10,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.digest import reference
 from kernels.digest.block_digest import (
+    NUM_PIECES,
     TILE_WORDS,
     WHOLE_ROW,
     WORD_BYTES,
@@ -45,10 +46,11 @@ def digests_of(function: object, memory: KVMemory, groups: GroupRange, share: KV
     device = DEVICE if function is block_digests else "cpu"
     bounds = torch.tensor(share.groups.bounds(WORD_BYTES), device=device)
     ids = torch.tensor(BLOCKS, dtype=torch.int64, device=device)
-    found = torch.zeros(len(BLOCKS), groups.num, dtype=torch.int64, device=device)
+    shape = len(BLOCKS), groups.num, NUM_PIECES
+    found = torch.zeros(shape, dtype=torch.int64, device=device)
     pool, row = torch.from_numpy(heads_of(memory, share)).flatten(1), Row.of_bytes(*share.row)
     function(pool.to(device), bounds, groups.first, ids, found, row)  # type: ignore[operator]
-    words: Words = found.cpu().numpy().view(np.uint64)
+    words: Words = found.cpu().numpy().view(np.uint64).sum(2)
     return words
 
 
@@ -102,5 +104,5 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
             block_digests(pool, bounds, 0, ids, found, row)
 
 
-SHAPES = ((2,), (1,), (1, 1))
+SHAPES = ((2,), (1,), (1, 1, NUM_PIECES))
 """of bounds, ids and digests"""
