@@ -50,6 +50,7 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.telemetry.attainment import Objectives
 from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
 from shared.telemetry.span_sink import build_span_sink
@@ -130,7 +131,7 @@ class Gateway:
         )
         attributes = {"service.instance.id": identity.gateway_incarnation}
         self._sink = build_span_sink(settings.telemetry.otlp_endpoint, "baton-gateway", attributes)
-        metrics = GatewayMetrics(self._links.samples, self._facts)
+        metrics = GatewayMetrics(self._links.samples, self._facts, _objectives(settings))
         self._core = GatewayCore(
             limits,
             identity,
@@ -220,6 +221,13 @@ def gateway_identity(
         hashing=hashing,
         topology=cast(Topology, cell.topology),
         vocab_size=model.vocab_size,
+    )
+
+
+def _objectives(settings: Settings) -> Objectives:
+    return Objectives(
+        settings.telemetry.slo_ttft_ms / 1e3,
+        settings.telemetry.slo_gap_ms / 1e3,
     )
 
 

@@ -244,6 +244,10 @@ class TelemetrySettings(Group, heading="Telemetry"):
     """What a process tells, and what a test makes slow so that it shows."""
 
     otlp_endpoint: str = setting("", "OTLP/HTTP base URL for traces; empty exports nothing")
+    slo_ttft_ms: float = setting(
+        1000.0, "what users are to wait for the first token at most, ms", low=1.0
+    )
+    slo_gap_ms: float = setting(50.0, "and between two tokens, ms", low=1.0)
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
     debug: bool = setting(False, "show tracebacks")
     fault_delay: str = setting("", "planted delays for tests: stage=ms[,stage=ms]")

@@ -24,9 +24,10 @@ class PlainHistogram(Collector):
         self._name = name
         self._text = text
         self._exported = tuple(map(float, bounds))
-        self._bounds = tuple(map(float, fine or bounds))
-        assert set(self._exported) <= set(self._bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
+        self.bounds = tuple(map(float, fine or bounds))
+        """that are counted by"""
+        assert set(self._exported) <= set(self.bounds)
+        self._counts = [0] * (len(self.bounds) + 1)
         self._sum = 0.0
         self._find(0.0)
 
@@ -39,16 +40,21 @@ class PlainHistogram(Collector):
 
     def _find(self, value: float) -> None:
         """The bucket of a value, which the next one, of the same step, is likely to share."""
-        place = self._place = bisect_left(self._bounds, value)
-        self._above = self._bounds[place - 1] if place else -inf
-        self._until = self._bounds[place] if place < len(self._bounds) else inf
+        place = self._place = bisect_left(self.bounds, value)
+        self._above = self.bounds[place - 1] if place else -inf
+        self._until = self.bounds[place] if place < len(self.bounds) else inf
 
     def counts(self) -> list[int]:
         """Not accumulated, by the bounds that are counted by; the last of what is beyond."""
         return list(self._counts)
 
+    def split(self, bound: float) -> tuple[int, int]:
+        """Values up to this bound, one of those that are counted by, and above it."""
+        end = self.bounds.index(bound) + 1
+        return sum(self._counts[:end]), sum(self._counts[end:])
+
     def collect(self) -> Iterable[Metric]:
-        sums = dict(zip((*self._bounds, inf), accumulate(self._counts), strict=True))
+        sums = dict(zip((*self.bounds, inf), accumulate(self._counts), strict=True))
         buckets = [(str(bound), sums[bound]) for bound in self._exported]
         buckets.append(("+Inf", sums[inf]))
         yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)

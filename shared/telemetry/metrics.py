@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.telemetry.attainment import DEFAULT_OBJECTIVES, Attainment, Objectives
 from shared.telemetry.histogram import PlainHistogram
 from shared.telemetry.worker_metrics import WorkerCollector, WorkerSample
 
@@ -70,6 +71,7 @@ class GatewayMetrics:
         self,
         workers: Callable[[], Iterable[WorkerSample]],
         facts: Callable[[], GatewayFacts] = GatewayFacts,
+        objectives: Objectives = DEFAULT_OBJECTIVES,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_GatewayCollector(facts))
@@ -91,9 +93,11 @@ class GatewayMetrics:
             "baton_inter_token_latency_seconds",
             "gap between consecutive tokens",
             GAP_BUCKETS_S,
-            FINE_GAP_BOUNDS_S,
+            sorted({*FINE_GAP_BOUNDS_S, objectives.gap_s}),
         )
         self.registry.register(self.gap)
+        self.attainment = Attainment(objectives, self.gap)
+        self.registry.register(self.attainment)
         self.e2e = self._histogram(
             "e2e_request_latency", "arrival to the recorded end", DURATION_BUCKETS_S
         )

@@ -43,7 +43,8 @@ from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestReco
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
 from shared.state.registry import WorkerEntry
-from shared.telemetry.metrics import FINE_GAP_BOUNDS_S
+from shared.telemetry.attainment import DEFAULT_OBJECTIVES, Attainment
+from shared.telemetry.histogram import PlainHistogram
 from shared.transfer_address import TransferAddress
 from tests.support.measured import Measured
 
@@ -134,14 +135,13 @@ class ScriptedWorker:
 class Unobserved:
     """An Observer that keeps nothing."""
 
+    attainment = Attainment(DEFAULT_OBJECTIVES, PlainHistogram("gaps", "", (0.05,)))
+
     def first_token(self, receipt: Receipt) -> None:
         pass
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         pass
-
-    def gap_counts(self) -> list[int]:
-        return [0] * (len(FINE_GAP_BOUNDS_S) + 1)
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         pass

@@ -36,6 +36,10 @@ def live_body(num_prefill: int = 2, num_decode: int = 3) -> dict[str, Any]:
             **counts,
         },
         "since_start": counts,
+        "objectives": {
+            "ttft": objective(1000.0, 237, 3),
+            "gap": objective(50.0, 9000, 0),
+        },
         "workers": prefill + decode,
         "hand_overs": [
             {
@@ -55,6 +59,13 @@ def live_body(num_prefill: int = 2, num_decode: int = 3) -> dict[str, Any]:
             {"at_ns": 1_795_615_700_000_000_000, "kind": "worker", "text": MARKUP, "count": 2}
         ],
     }
+
+
+def objective(limit_ms: float, met: int, missed: int) -> dict[str, Any]:
+    """As often missed in the hour as in its last minute."""
+    last_minute = {"met": met, "missed": missed}
+    last_hour = {"met": 60 * met, "missed": missed}
+    return {"limit_ms": limit_ms, "last_minute": last_minute, "last_hour": last_hour}
 
 
 def worker(name: str, role: str) -> dict[str, Any]:

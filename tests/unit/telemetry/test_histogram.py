@@ -25,6 +25,9 @@ def test_it_is_exported_as_the_library_does(fine: tuple[float, ...]) -> None:
         plain.observe(value, 2)
     assert generate_latest(ours) == generate_latest(theirs)
     assert sum(plain.counts()) == 2 * len(VALUES)
+    for bound in GAP_BUCKETS_S:
+        num_within = 2 * sum(value <= bound for value in VALUES)
+        assert plain.split(bound) == (num_within, 2 * len(VALUES) - num_within)
 
 
 def test_fine_bounds_are_close_enough_to_tell_a_quantile() -> None:

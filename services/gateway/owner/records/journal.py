@@ -27,6 +27,7 @@ class Journal:
         self._clock = clock
         self._receipts = Receipts()
         self.hand_overs = HandOvers()
+        self.attainment = observer.attainment
         self.recent_ttft_ms = Recent()
         self.recent_stages_ms = RecentStages(STAGES)
 
@@ -124,10 +125,6 @@ class Journal:
     def refused(self, status: int) -> None:
         """For lack of room or of a worker, before it became a request."""
         self.counters.refused[status] += 1
-
-    def gap_counts(self) -> list[int]:
-        """Token gaps so far, by size."""
-        return self._observer.gap_counts()
 
     def receipt(self, rid: str) -> dict[str, Any] | None:
         """What happened to a request; None if it is not among the last 1,000."""

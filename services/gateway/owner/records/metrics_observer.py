@@ -4,6 +4,7 @@ from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.records.request_span import parent_of, request_span
 from shared.telemetry import attributes as names
+from shared.telemetry.attainment import Attainment
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import SpanSink, parse_traceparent
 
@@ -17,7 +18,9 @@ class MetricsObserver:
         self._model = model
 
     def first_token(self, receipt: Receipt) -> None:
-        self._metrics.ttft.observe(receipt.ttft_ns / 1e9)
+        ttft_s = receipt.ttft_ns / 1e9
+        self._metrics.ttft.observe(ttft_s)
+        self._metrics.attainment.first_token(ttft_s)
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """`num_tokens` tokens of one request arrived together, `gap_s` after the one before."""
@@ -26,8 +29,9 @@ class MetricsObserver:
         if num_tokens > 1:
             self._metrics.gap.observe(0.0, num_tokens - 1)
 
-    def gap_counts(self) -> list[int]:
-        return self._metrics.gap.counts()
+    @property
+    def attainment(self) -> Attainment:
+        return self._metrics.attainment
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""

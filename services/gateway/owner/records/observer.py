@@ -4,6 +4,7 @@ from typing import Protocol
 
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.records.receipt import Receipt
+from shared.telemetry.attainment import Attainment
 
 
 class Observer(Protocol):
@@ -15,8 +16,9 @@ class Observer(Protocol):
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """`num_tokens` of one request arrived together, `gap_s` after the one before."""
 
-    def gap_counts(self) -> list[int]:
-        """Token gaps so far, by FINE_GAP_BOUNDS_S, the last of those beyond."""
+    @property
+    def attainment(self) -> Attainment:
+        """How often users' objectives were kept so far, and all token gaps."""
 
     def ended(self, request: GenerateRequest, receipt: Receipt) -> None:
         """Step 9: the request has its one outcome."""

@@ -15,9 +15,9 @@ from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.receipt import STAGES, Stage
 from services.gateway.owner.requests import Requests
 from services.gateway.owner.view.changes import FIRST, Changes
-from services.gateway.owner.view.minute import Look, Minute, gap_quantiles
+from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from shared.clock import Clock
-from shared.telemetry.metrics import FINE_GAP_BOUNDS_S, OUTCOMES
+from shared.telemetry.metrics import OUTCOMES
 
 LOOK_INTERVAL_S = 1.0
 
@@ -52,13 +52,16 @@ class LiveView:
         self._clock = clock
         self._store_state = store_state
         self._start_s = clock.monotonic_s()
-        self._minute = Minute()
+        self._minute = Looks(60.0, 0.0)
+        self._hour = Looks(3600.0, 60.0)
         self._changes = Changes(links.events)
 
     async def turn(self) -> None:
         """One look at what changes without a word, and at totals."""
         now_s = self._clock.monotonic_s()
-        self._minute.note(self._look(now_s))
+        look = self._look(now_s)
+        self._minute.note(look)
+        self._hour.note(look)
         self._note_missing_tokens(now_s)
         drains = {
             worker.incarnation: (worker.worker_id, worker.drains)
@@ -89,11 +92,12 @@ class LiveView:
             },
             "last_minute": {
                 "ttft_ms": self._journal.recent_ttft_ms.told(now_s),
-                "gap_ms": gap_quantiles(minute.gaps, FINE_GAP_BOUNDS_S),
+                "gap_ms": gap_quantiles(minute.gaps, self._journal.attainment.gaps.bounds),
                 "stages_ms": self._journal.recent_stages_ms.told(now_s),
                 **minute.counts,
             },
             "since_start": dict(now.counts),
+            "objectives": self._objectives(minute, self._hour.growth(now)),
             "workers": self._workers(now_s),
             "hand_overs": self._hand_overs(lives),
             "events": self._links.events.told(),
@@ -104,7 +108,19 @@ class LiveView:
         counts = {outcome: counters.requests[outcome] for outcome in OUTCOMES}
         counts["refused"] = sum(counters.refused.values())
         counts["retried"] = sum(counters.attempts.values()) - counters.attempts[FIRST]
-        return Look(now_s, counts, self._journal.gap_counts())
+        attainment = self._journal.attainment
+        return Look(now_s, counts, attainment.gaps.counts(), attainment.kept())
+
+    def _objectives(self, minute: Look, hour: Look) -> dict[str, Any]:
+        """What users are to wait at most, and how often that was kept."""
+        return {
+            name: {
+                "limit_ms": limit_s * 1e3,
+                "last_minute": minute.kept[name]._asdict(),
+                "last_hour": hour.kept[name]._asdict(),
+            }
+            for name, limit_s in self._journal.attainment.limits_s.items()
+        }
 
     def _note_missing_tokens(self, now_s: float) -> None:
         """A worker that stands still sends no frame that would tell."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from tests.integration.http.page.conftest import AdminPort
-from tests.support.cases.live_body import MARKUP
+from tests.support.cases.live_body import MARKUP, objective
 from tests.support.chromium import Page, browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs_chromium]
@@ -44,7 +44,10 @@ async def test_it_shows_what_the_gateway_tells_and_asks_nobody_else(
     def look() -> None:
         open_at(tab, admin)
         text = tab.value("document.body.innerText")
-        for shown in ("310 ms", "21 ms", "31k tokens to compute", "link 12 GB/s", "(2 times)"):
+        for shown in (
+            *("98.7 %", "within 1 s · 99.9 % in the last hour", "100 %", "310 ms", "21 ms"),
+            *("31k tokens to compute", "link 12 GB/s", "(2 times)"),
+        ):
             assert shown in text, shown
         assert tab.value("document.querySelectorAll('.heat-row').length") == 3
         assert tab.value("document.querySelectorAll('#pairs path').length") == 6
@@ -71,6 +74,25 @@ async def test_a_change_is_shown_soon(admin: AdminPort, tab: Page) -> None:
     shown = "document.querySelector('.figures').textContent.includes('4,321')"
     await beside(lambda: tab.wait_for(shown, limit_s=5))
     assert await beside(lambda: tab.value("source !== null")), "it is told, and does not poll"
+
+
+async def test_gaps_are_coloured_by_what_they_may_be(admin: AdminPort, tab: Page) -> None:
+    admin.door.live_body["objectives"]["gap"] = objective(2.0, 94, 6)
+    gaps = [None, 1.0, 1.1, 2.0, 2.1, 4.1, 10.1, 41.0]
+    for worker in admin.door.live_body["workers"]:
+        if "gaps_ms" in worker:
+            worker["gaps_ms"] = gaps
+
+    def look() -> None:
+        open_at(tab, admin)
+        rects = "[...document.querySelectorAll('.heat-row')[0].querySelectorAll('rect')]"
+        colours = tab.value(f"{rects}.map((rect) => rect.getAttribute('class'))")
+        assert colours == ["none", "h0", "h1", "h1", "h2", "h3", "h4", "h5"]
+        legend = tab.value("at('legend').textContent")
+        assert legend == "to 1 msto 2 msto 4 msto 10 msto 40 msmore"
+        assert tab.value("document.querySelectorAll('.figure b')[1].className") == "bad"
+
+    await beside(look)
 
 
 async def test_old_data_is_marked_and_new_data_is_not(admin: AdminPort, tab: Page) -> None:

@@ -10,11 +10,12 @@ import pytest
 from services.gateway.owner.view.changes import Changes
 from services.gateway.owner.view.events import MAX_EVENTS, Events
 from services.gateway.owner.view.gap_line import NUM_SECONDS, GapLine
-from services.gateway.owner.view.minute import Look, Minute, gap_quantiles
+from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Span, Spans
 from shared.telemetry import attributes as names
+from shared.telemetry.attainment import Kept
 from tests.support.cases.live_body import live_body
 from tests.support.fakes.manual_clock import ManualClock
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
@@ -77,12 +78,23 @@ def test_stages_that_a_path_lacks_are_not_counted() -> None:
 
 
 def test_a_minute_is_what_totals_grew_by_since_a_minute_ago() -> None:
-    minute = Minute()
-    assert minute.growth(Look(0.0, {"failed": 3}, [1, 0])).counts == {"failed": 3}
+    minute = Looks(60.0, 0.0)
+    first = Look(0.0, {"failed": 3}, [1, 0], {"gap": Kept(1, 0)})
+    assert minute.growth(first) == first
     for second in range(200):
-        minute.note(Look(float(second), {"failed": second}, [second, 0]))
-    grown = minute.growth(Look(199.5, {"failed": 200, "done": 2}, [205, 1]))
+        kept = {"gap": Kept(2 * second, second)}
+        minute.note(Look(float(second), {"failed": second}, [second, 0], kept))
+    now = Look(199.5, {"failed": 200, "done": 2}, [205, 1], {"gap": Kept(400, 199)})
+    grown = minute.growth(now)
     assert (grown.counts, grown.gaps) == ({"failed": 61, "done": 2}, [66, 1])
+    assert grown.kept == {"gap": Kept(122, 60)}
+
+
+def test_an_hour_is_told_by_few_looks() -> None:
+    hour = Looks(3600.0, 60.0)
+    for second in range(3 * 3600):
+        hour.note(Look(float(second), {"failed": second}, [], {}))
+    assert hour.growth(Look(10_799.5, {"failed": 10_800}, [], {})).counts == {"failed": 3660}
 
 
 @pytest.mark.parametrize(

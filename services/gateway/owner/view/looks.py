@@ -1,4 +1,4 @@
-"""What totals have grown by in the last minute, from one look at them a second."""
+"""What totals have grown by in the last minute, or hour, from looks at them."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from services.gateway.owner.view.recent import WINDOW_S
+from shared.telemetry.attainment import Kept
 
 MAX_LOOKS = 120
-"""kept; one a second is meant"""
+"""kept; half of them, and a step more, reach over the whole time"""
 
 
 @dataclass(frozen=True)
@@ -20,27 +20,35 @@ class Look:
     counts: Mapping[str, int]
     gaps: Sequence[int]
     """token gaps by size"""
+    kept: Mapping[str, Kept]
+    """by objective"""
 
 
-class Minute:
-    """The looks that the last minute is told by."""
+class Looks:
+    """Those that a time up to now is told by."""
 
-    def __init__(self) -> None:
+    def __init__(self, length_s: float, step_s: float) -> None:
+        """`step_s`: between two that are kept, at least."""
+        self._length_s = length_s
+        self._step_s = step_s
         self._looks: deque[Look] = deque(maxlen=MAX_LOOKS)
 
     def note(self, look: Look) -> None:
+        if self._looks and look.at_s - self._looks[-1].at_s < self._step_s:
+            return
         self._looks.append(look)
-        while len(self._looks) > 1 and look.at_s - self._looks[1].at_s >= WINDOW_S:
+        while len(self._looks) > 1 and look.at_s - self._looks[1].at_s >= self._length_s:
             self._looks.popleft()
 
     def growth(self, now: Look) -> Look:
-        """Since the oldest look, which is at least a minute ago once there are that many."""
+        """Since the oldest look, which is about that long ago once there are that many."""
         if not self._looks:
             return now
         then = self._looks[0]
         counts = {name: count - then.counts.get(name, 0) for name, count in now.counts.items()}
         gaps = [count - before for count, before in zip(now.gaps, then.gaps, strict=True)]
-        return Look(now.at_s, counts, gaps)
+        kept = {name: total.since(then.kept[name]) for name, total in now.kept.items()}
+        return Look(now.at_s, counts, gaps, kept)
 
 
 def gap_quantiles(counts: Sequence[int], bounds_s: Sequence[float]) -> dict[str, Any]:
