@@ -1,9 +1,10 @@
-"""The last decision, for people and for other autoscalers."""
+"""The last decision, for people, for other autoscalers and for gateways."""
 
 from typing import Any
 
 from services.autoscaler.autoscaler import Told
 from services.autoscaler.view import RoleDecision, RoleView
+from shared.state.scaling import RoleScaling, Scaling
 
 UNDECIDED = "nothing is decided yet"
 
@@ -26,6 +27,22 @@ def explanation(told: Told | None, mode: str) -> dict[str, Any]:
             for role, of_role in decision.roles.items()
         },
     }
+
+
+def scaling(told: Told, mode: str) -> Scaling:
+    """The same in short."""
+    view, decision = told.view, told.decision
+    roles = tuple(
+        RoleScaling(
+            role=role,
+            replicas=view.roles[role].replicas,
+            wanted=told.wanted[role],
+            num_draining=sum(worker.is_draining for worker in view.roles[role].workers),
+            reason=of_role.reason,
+        )
+        for role, of_role in decision.roles.items()
+    )
+    return Scaling(mode, told.acts, decision.holds, view.trouble, roles)
 
 
 def _role(view: RoleView, decision: RoleDecision, wanted: int) -> dict[str, Any]:

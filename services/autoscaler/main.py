@@ -1,6 +1,7 @@
 """The autoscaler's process: its parts, its loops, its end.
 
 decide   each `every_s`: look, decide, and act if this process leads
+tell     each few seconds: what was decided, to the gateways, which show it
 drains   each few seconds: ask again those that are to drain
 lease    each two seconds: take or renew the lease; only where replicas are ordered
 """
@@ -15,6 +16,7 @@ from typing import Any
 from services.autoscaler.autoscaler import Autoscaler
 from services.autoscaler.cell import Cell
 from services.autoscaler.drains import RENEW_S, Drains
+from services.autoscaler.explanation import scaling
 from services.autoscaler.kube.leadership import RENEW_S as RENEW_LEASE_S
 from services.autoscaler.kube.seat import Seat
 from services.autoscaler.page import PageServer, make_page
@@ -29,6 +31,7 @@ from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.scaling import TELL_S, ScalingNotes
 from shared.telemetry.logs import configure_logs
 
 logger = logging.getLogger(__name__)
@@ -68,8 +71,10 @@ class Process:
         seat = Seat(plan.place, clock) if plan.place.deployments else None
         self._leader = seat if plan.mode == "builtin" else None
         """None: this process only advises"""
+        self._notes = ScalingNotes(redis, keys)
+        self._cell = Cell(registry, ended, backlog, clock, plan.view.look_s, plan.pool)
         self._autoscaler = Autoscaler(
-            Cell(registry, ended, backlog, clock, plan.view.look_s, plan.pool),
+            self._cell,
             self._drains,
             seat.cluster if seat else None,
             plan.view,
@@ -84,10 +89,17 @@ class Process:
         """Returns the port that it answers on; OSError when that is taken."""
         port = self._server.start()
         self._loops.start("decide", self._autoscaler.turn, self._plan.every_s)
+        self._loops.start("tell", self._tell, TELL_S)
         if self._leader is not None:
             self._loops.start("drains", self._autoscaler.renew_drains, RENEW_S)
             self._loops.start("lease", self._leader.look, RENEW_LEASE_S)
         return port
+
+    async def _tell(self) -> None:
+        """The gateways; one that is to lead and does not keeps silent. StateUnavailableError."""
+        told, pool = self._autoscaler.told, self._cell.pool
+        if told is not None and pool and (self._leader is None or self._leads()):
+            await self._notes.tell(pool, scaling(told, self._plan.mode))
 
     async def close(self) -> None:
         """Nobody drains on our word any more, and another may lead at once."""

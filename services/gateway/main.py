@@ -25,6 +25,7 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.owner.upkeep import Upkeep
+from services.gateway.owner.view.scaling_feed import ScalingFeed
 from services.gateway.prompt.served_model import ServedModel, served_model
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_admin_app, create_app
@@ -50,6 +51,7 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.scaling import ScalingNotes
 from shared.telemetry.attainment import Objectives
 from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
@@ -154,7 +156,8 @@ class Gateway:
             reaper,
             feed,
         )
-        self._loops = (self._links.loops, self._core.loops, self._upkeep.loops)
+        self._scaling = ScalingFeed(ScalingNotes(redis, keys), served, self._core.door.view)
+        self._loops = (self._links.loops, self._core.loops, self._upkeep.loops, self._scaling.loops)
         self._text = TextPool(
             checkpoint.path,
             model,
@@ -162,8 +165,7 @@ class Gateway:
             workers_limit=self._links.max_model_len,
         )
         status = StatusRoutes(self._core.door, metrics.text, identity.version, self._trouble)
-        device = device_type(compute.device)
-        sharing = PromptSharing.of(settings.engine, kv.block_size, device)
+        sharing = PromptSharing.of(settings.engine, kv.block_size, device_type(compute.device))
         app = create_app(limits, network, sharing, model, self._core.door, self._text, status)
         self.server = http_server(app, limits.drain_s, http_limits(limits))
         self.admin = admin_server(create_admin_app(status))
@@ -172,6 +174,7 @@ class Gateway:
         await self._text.start()
         self._core.start()
         self._upkeep.start()
+        self._scaling.start()
 
     def _facts(self) -> GatewayFacts:
         """With what this process counts as workers do, in the same totals."""
@@ -195,6 +198,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Requests that still live end with one clean error each, then the rest."""
+        await self._scaling.close()
         await self._upkeep.close()
         await self._core.close()
         await self._text.close()

@@ -17,6 +17,7 @@ own.
 | workers-expiry:{pool}  | zset   | inc -> server time it goes stale, ms   | WORKER_KEYS |
 | workers-drains:{pool}  | zset   | inc -> server time its drain ends, ms  | WORKER_KEYS |
 | ended:{pool}           | stream | HTTP requests that ended, capped       | ENDED_LIST  |
+| scaling:{pool}         | string | the autoscaler's last decision         | WORKER_KEYS |
 | kv-events:{inc}        | stream | numbered prefix-cache changes, capped  | KV          |
 | kv-held:{inc}          | set    | the sum of all those changes           | KV          |
 | backlog-order:{pool}   | zset   | waiting requests by class and tag      | LIVE        |
@@ -24,8 +25,8 @@ own.
 | backlog-clock:{pool}   | hash   | virtual times, arrivals, passes        | LIVE        |
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
 
-A worker's access rights need neither the first four nor `ended`: those are for gateways, and for
-the autoscaler, which reads what ended and writes drains.
+A worker's access rights need neither the first four nor `ended` and `scaling`: those are for
+gateways, and for the autoscaler, which reads what ended and writes drains and decisions.
 
 RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
 garbage: they run on the server's wall clock, so nothing that matters is decided by one.
@@ -83,6 +84,9 @@ class Keys:
 
     def ended(self, pool_id: str) -> str:
         return self._key("ended", pool_id)
+
+    def scaling(self, pool_id: str) -> str:
+        return self._key("scaling", pool_id)
 
     def kv(self, incarnation: str) -> tuple[str, str]:
         """Event stream and held set."""

@@ -1,12 +1,16 @@
 """What an autoscaler sees of a real cell, and what a drain that it asks for does there."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from services.autoscaler.cell import Cell, CellView
 from services.autoscaler.drains import DRAIN_S
+from services.gateway.owner.view.scaling_feed import LOOK_S
 from shared.clock import SystemClock
 from shared.protocol import NO_COSTS
 from shared.queue.redis_backlog import RedisBacklog
@@ -15,7 +19,9 @@ from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.scaling import TELL_S
 from tests.e2e.cluster import Cluster, running
+from tests.integration.cli.test_autoscaler_command import running as autoscaler
 
 NUM_REQUESTS, NUM_TOKENS = 3, 8
 BODY = {"prompt": [7] * 40, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
@@ -69,3 +75,26 @@ def test_arrivals_and_costs_are_seen_and_a_drained_worker_serves_again(tmp_path:
         cluster.wait(is_empty, 5)
         anyio.run(drain, 0.0)
         cluster.wait(lambda: states(cluster) == ["ready", "ready"], 5)
+
+
+@pytest.mark.e2e
+@pytest.mark.redis
+def test_a_gateway_shows_what_an_autoscaler_decided(tmp_path: Path) -> None:
+    with (
+        EmbeddedRedis() as server,
+        running(tmp_path, "--topology", "agg", "--redis", server.url) as cluster,
+    ):
+        page = re.search(r"operator's page (\S+)/ui", cluster.log.read_text(encoding="utf-8"))
+        assert page is not None
+
+        def told() -> Any:
+            live = httpx.get(f"{page[1]}/v1/baton/live", timeout=10).json()
+            return live["autoscaler"]
+
+        assert told() is None
+        with autoscaler("--redis", server.url, "--every-s", "1"):
+            cluster.wait(told, 2 * (TELL_S + LOOK_S))
+        shown = told()
+        assert (shown["mode"], shown["acts"]) == ("advise", False)
+        by_role = {role["role"]: role for role in shown["roles"]}
+        assert (by_role["decode"]["replicas"], by_role["decode"]["wanted"]) == (1, 1)

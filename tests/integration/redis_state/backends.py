@@ -19,6 +19,7 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerRegistry
+from shared.state.scaling import ScalingNotes
 from tests.support.fakes.memory_kv_events import MemoryKVEvents
 
 MAX_LENGTH = 12
@@ -51,6 +52,10 @@ class RedisBackend:
 
     client: RedisClient
     keys: Keys
+
+    @property
+    def scaling(self) -> ScalingNotes:
+        return ScalingNotes(self.client, self.keys)
 
     @property
     def liveness(self) -> GatewayLiveness:

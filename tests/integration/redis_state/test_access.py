@@ -55,6 +55,7 @@ async def test_a_worker_cannot_touch_a_request(worker: RedisBackend) -> None:
         worker.records.read("r1"),
         worker.records.finish(REQUEST, outcome),
         worker.ended.after(REQUEST.pool),
+        worker.scaling.of(REQUEST.pool),
         worker.records.reap("r1", "g.1", 0),
         worker.liveness.beat("g.1"),
         worker.liveness.live_requests("g.1"),

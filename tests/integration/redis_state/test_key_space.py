@@ -19,6 +19,7 @@ from shared.state.keys import (
 from shared.state.kv_events import KVEvent
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.reply import as_int, as_list, as_text
+from shared.state.scaling import Scaling
 from tests.integration.redis_state.backends import RedisBackend
 from tests.integration.redis_state.test_registry_contract import ENTRY
 
@@ -56,6 +57,7 @@ async def use_everything(backend: RedisBackend) -> None:
     await backend.registry().drain(ENTRY.pool, ENTRY.incarnation, 30)
     name = hashlib.sha256(b"block").digest()
     await backend.kv_events().publish(KVEvent("w.1", 1, stored=(name,)))
+    await backend.scaling.tell("pool", Scaling("advise", False, "", "", ()))
     await backend.backlog().put(BacklogEntry("r9", "g.1", "acme", 10, heads=(name,)))
 
 

@@ -55,6 +55,7 @@ def live_body(num_prefill: int = 2, num_decode: int = 3) -> dict[str, Any]:
             for source in prefill
             for target in decode
         ],
+        "autoscaler": autoscaler(),
         "events": [
             {"at_ns": 1_795_615_700_000_000_000, "kind": "worker", "text": MARKUP, "count": 2}
         ],
@@ -66,6 +67,30 @@ def objective(limit_ms: float, met: int, missed: int) -> dict[str, Any]:
     last_minute = {"met": met, "missed": missed}
     last_hour = {"met": 60 * met, "missed": missed}
     return {"limit_ms": limit_ms, "last_minute": last_minute, "last_hour": last_hour}
+
+
+def autoscaler() -> dict[str, Any]:
+    """It orders a prefill worker, and waits for it."""
+    return {
+        "mode": "builtin",
+        "acts": True,
+        "holds": "a prefill worker starts",
+        "trouble": "",
+        "roles": (
+            scaling_of("prefill", 2, 3, "2 keep 97.1 % of first tokens within 1 s"),
+            scaling_of("decode", 3, 3, ""),
+        ),
+    }
+
+
+def scaling_of(role: str, replicas: int, wanted: int, reason: str) -> dict[str, Any]:
+    return {
+        "role": role,
+        "replicas": replicas,
+        "wanted": wanted,
+        "num_draining": 0,
+        "reason": reason,
+    }
 
 
 def worker(name: str, role: str) -> dict[str, Any]:

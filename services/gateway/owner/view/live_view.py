@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from services.gateway.owner.identity import GatewayIdentity
@@ -17,6 +18,7 @@ from services.gateway.owner.requests import Requests
 from services.gateway.owner.view.changes import FIRST, Changes
 from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from shared.clock import Clock
+from shared.state.scaling import Scaling
 from shared.telemetry.metrics import OUTCOMES
 
 LOOK_INTERVAL_S = 1.0
@@ -52,6 +54,8 @@ class LiveView:
         self._clock = clock
         self._store_state = store_state
         self._start_s = clock.monotonic_s()
+        self.scaling: Scaling | None = None
+        """what the autoscaler last decided, set by whoever asks"""
         self._minute = Looks(60.0, 0.0)
         self._hour = Looks(3600.0, 60.0)
         self._changes = Changes(links.events)
@@ -100,6 +104,7 @@ class LiveView:
             "objectives": self._objectives(minute, self._hour.growth(now)),
             "workers": self._workers(now_s),
             "hand_overs": self._hand_overs(lives),
+            "autoscaler": None if self.scaling is None else asdict(self.scaling),
             "events": self._links.events.told(),
         }
 

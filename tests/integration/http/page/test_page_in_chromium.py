@@ -47,6 +47,8 @@ async def test_it_shows_what_the_gateway_tells_and_asks_nobody_else(
         for shown in (
             *("98.7 %", "within 1 s · 99.9 % in the last hour", "100 %", "310 ms", "21 ms"),
             *("31k tokens to compute", "link 12 GB/s", "(2 times)"),
+            "Autoscaler: prefill 2 → 3: 2 keep 97.1 % of first tokens within 1 s; "
+            "decode stays at 3. Holds: a prefill worker starts.",
         ):
             assert shown in text, shown
         assert tab.value("document.querySelectorAll('.heat-row').length") == 3

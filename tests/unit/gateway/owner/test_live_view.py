@@ -14,6 +14,7 @@ from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Span, Spans
+from shared.state.scaling import RoleScaling, Scaling
 from shared.telemetry import attributes as names
 from shared.telemetry.attainment import Kept
 from tests.support.cases.live_body import live_body
@@ -234,6 +235,9 @@ async def test_the_body_that_the_page_is_tested_with_has_the_same_members() -> N
         bench.door.submit(bench.request("r1"))
         span = Span(names.SPAN_TRANSFER, 1, 2, 1, {names.TRANSFER_BYTES: 9})
         decode.say(Spans(bench.live("r1").work.attempt, decode.incarnation, (span,)))
+        roles = tuple(RoleScaling(role, 1, 2, 0, "") for role in ("prefill", "decode"))
+        assert bench.door.live()["autoscaler"] is None
+        bench.door.view.scaling = Scaling("advise", False, "", "", roles)
         assert members(bench.door.live()) == members(live_body(1, 1))
 
 
