@@ -55,6 +55,11 @@ class HeldAttempt:
         return cls(work.attempt, peer, work.traceparent, num_tokens, now_ns, mode=mode)
 
     @property
+    def num_tokens(self) -> int:
+        """What whoever goes on with it has to compute, about: its prompt and its answer so far."""
+        return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
+
+    @property
     def stage(self) -> str:
         """Where it is now, as the queue-stage gauges call it."""
         if self.mode == "receive":
@@ -80,6 +85,10 @@ class AttemptTable:
 
     def __iter__(self) -> Iterator[HeldAttempt]:
         return iter(list(self._held.values()))
+
+    def shortest_first(self) -> list[HeldAttempt]:
+        """Those that are soonest computed again somewhere else first."""
+        return sorted(self, key=lambda held: held.num_tokens)
 
     def __getitem__(self, attempt: Attempt) -> HeldAttempt:
         return self._held[attempt]

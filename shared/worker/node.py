@@ -155,8 +155,9 @@ class Node:
         self.hand_back("draining")
 
     def hand_back(self, reason: str) -> None:
-        """Give all attempts back: that they end here is no fault of theirs, nor of this worker."""
-        for held in self._state.attempts:
+        """Give all attempts back: that they end here is no fault of theirs, nor of this worker.
+        The shortest go first: they wait least for it elsewhere."""
+        for held in self._state.attempts.shortest_first():
             self._outbox.hand_back(held, reason)
 
     async def close(self) -> None:

@@ -77,8 +77,10 @@ class Frames:
         self._requests.place_waiting()
 
     def worker_lost(self, worker: WorkerLink) -> None:
+        """Its requests start again, the shortest first: they wait least for it."""
         self._requests.for_each(
-            lambda live: live.machine.lose_link(worker.incarnation, excused=worker.drains)
+            lambda live: live.machine.lose_link(worker.incarnation, excused=worker.drains),
+            by=lambda live: len(live.machine.token_ids) + live.work.num_prompt_tokens,
         )
 
     def live_attempts(self, incarnation: str) -> tuple[Attempt, ...]:

@@ -108,9 +108,14 @@ class Requests:
         for effect in todo:  # grows meanwhile
             todo += self._perform[type(effect)](live, effect) or ()
 
-    def for_each(self, event: Callable[[LiveRequest], Iterable[Effect]]) -> None:
-        """An event of all requests. What it raises ends the one request it was about."""
-        for live in self.all():
+    def for_each(
+        self,
+        event: Callable[[LiveRequest], Iterable[Effect]],
+        by: Callable[[LiveRequest], int] | None = None,
+    ) -> None:
+        """An event of all requests, in this order or that of their acceptance. What it raises ends
+        the one request it was about."""
+        for live in sorted(self.all(), key=by) if by else self.all():
             with self.isolated(live):
                 self.execute(live, event(live))
 

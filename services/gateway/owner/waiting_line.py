@@ -20,13 +20,18 @@ REPEAT_PUT_S = 5.0
 FULL_S = 3.0
 """a backlog that was full is emptied by the workers for so long: nobody may own what fills it"""
 MAX_CANCELS = 10_000
+PATIENCE = 4
+"""Of requests that failed, one lets later ones go first until that many times its own tokens have
+joined after it: of those that a fault sends back together the shortest go on first."""
 
 
 class _Place:
     """One waiting request."""
 
-    def __init__(self, live: LiveRequest, since_s: float) -> None:
+    def __init__(self, live: LiveRequest, since_s: float, due: int) -> None:
+        """`due`: see PATIENCE; in tokens that have joined the line."""
         self.live = live
+        self.due = due
         self.since_s = since_s
         self.put_s: float | None = None
         self.popped = live.machine.epoch > 0
@@ -60,6 +65,7 @@ class WaitingLine:
         self._clock = clock
         self._grew = grew
         self._places: dict[str, _Place] = {}
+        self._num_joined_tokens = 0
         self._uncancelled: dict[str, None] = {}
         """rids that may still be in the backlog and must not, for Redis was away; oldest first"""
         self._cancelling: asyncio.Task[None] | None = None
@@ -82,13 +88,13 @@ class WaitingLine:
 
     def join(self, live: LiveRequest, *, no_room: bool) -> None:
         """Wait; in the backlog too when workers live but have no room."""
-        place = self._places.setdefault(live.rid, _Place(live, self._clock.monotonic_s()))
+        place = self._place_of(live)
         if no_room and place.put_s is None and not place.popped:
             self._put(place)
 
     def hold(self, live: LiveRequest) -> None:
         """Wait, and not be placed before it has left and joins again."""
-        self._places.setdefault(live.rid, _Place(live, self._clock.monotonic_s()))
+        self._place_of(live)
         self._held.add(live.rid)
 
     def note_popped(self, rid: str) -> bool:
@@ -99,10 +105,11 @@ class WaitingLine:
         return place is not None
 
     def popped(self) -> list[LiveRequest]:
-        """Those whose turn has come, first come, first placed."""
-        lives = [place.live for place in self._places.values() if place.popped]
-        waiting = [live for live in lives if self._may_be_placed(live)]
-        return sorted(waiting, key=lambda live: live.receipt.accepted_ns)
+        """Those whose turn has come: first those whose clients read already, by PATIENCE, then
+        first come, first placed."""
+        popped = (place for place in self._places.values() if place.popped)
+        waiting = [place for place in popped if self._may_be_placed(place.live)]
+        return [place.live for place in sorted(waiting, key=_turn)]
 
     def leave(self, rid: str) -> LiveRequest | None:
         """Take a request out, placed or ended; None if it did not wait."""
@@ -130,6 +137,15 @@ class WaitingLine:
 
     async def close(self) -> None:
         await self._tasks.close()
+
+    def _place_of(self, live: LiveRequest) -> _Place:
+        place = self._places.get(live.rid)
+        if place is None:
+            num_tokens = len(live.work.token_ids)
+            due = self._num_joined_tokens + PATIENCE * num_tokens
+            self._num_joined_tokens += num_tokens
+            place = self._places[live.rid] = _Place(live, self._clock.monotonic_s(), due)
+        return place
 
     def _may_be_placed(self, live: LiveRequest) -> bool:
         return live.machine.waits and live.rid not in self._held
@@ -188,3 +204,8 @@ class WaitingLine:
             except StateUnavailableError:
                 return
             self._uncancelled.pop(rid, None)
+
+
+def _turn(place: _Place) -> tuple[bool, int]:
+    live = place.live
+    return (False, place.due) if live.machine.token_ids else (True, live.receipt.accepted_ns)

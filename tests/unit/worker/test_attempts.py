@@ -54,6 +54,15 @@ def test_a_gateways_attempts_are_found_by_its_link() -> None:
     assert len(table) == 0
 
 
+def test_what_is_soonest_computed_again_is_the_prompt_and_the_answer_so_far() -> None:
+    table = AttemptTable()
+    prompt, decoding, new = held("a", num_tokens=50), held("b"), held("c", num_tokens=20)
+    decoding.num_awaited_tokens, decoding.num_decoded_tokens = 16, 20
+    for item in (prompt, decoding, new):
+        table.hold(item)
+    assert table.shortest_first() == [new, decoding, prompt]
+
+
 def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     table = AttemptTable()
     waiting, running = held("a", num_tokens=7), held("b", num_tokens=9)
