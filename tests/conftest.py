@@ -6,7 +6,7 @@ Imports nothing that a GPU machine with only torch, triton and pytest lacks.
 import gc
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,16 @@ from tests.support.chromium import chromium
 from tests.support.clock import ClockTests
 from tests.support.interpreter import patch_once
 from tests.support.measured import Measured, MeasuredLines, Record
-from tests.support.skip_ledger import CHROMIUM, GPU, PROMTOOL, SkipLedger, skip
+from tests.support.mounts import may_mount
+from tests.support.skip_ledger import (
+    CHROMIUM,
+    COMPILER,
+    GPU,
+    MOUNTS,
+    PROMTOOL,
+    SkipLedger,
+    skip,
+)
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -26,6 +35,16 @@ for _name in [name for name in os.environ if name.startswith("BATON_")]:
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("gpu", "e2e")
+OPTIONAL: dict[str, tuple[str, Callable[[], bool], str]] = {
+    "needs_chromium": (CHROMIUM, lambda: chromium() is not None, "a Chromium on PATH"),
+    "needs_compiler": (
+        COMPILER,
+        lambda: any(map(shutil.which, ("gcc", "clang"))),
+        "gcc or clang on PATH",
+    ),
+    "needs_mounts": (MOUNTS, may_mount, "the right to mount"),
+}
+"""by marker: what the ledger calls it, whether it is here, and what it is"""
 REDIS_NAMES = frozenset({"EmbeddedRedis", "RedisServers", "server_binary"})
 
 
@@ -43,7 +62,7 @@ def measured(record_property: Record) -> Measured:
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     num_gpus, no_redis = _num_gpus(items), _redis_not_here(items)
-    no_promtool, no_chromium = _promtool_not_here(items), chromium() is None
+    no_promtool = _promtool_not_here(items)
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
         if folder in MARKED_FOLDERS:
@@ -59,8 +78,13 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
                 skip(item, mark.args[0], "needs a Redis newer than the bundled one on PATH")
         if no_promtool and item.get_closest_marker("needs_promtool"):
             skip(item, PROMTOOL, "needs promtool, of Prometheus, on PATH")
-        if no_chromium and item.get_closest_marker("needs_chromium"):
-            skip(item, CHROMIUM, "needs a Chromium on PATH")
+        _skip_without_tools(item)
+
+
+def _skip_without_tools(item: pytest.Item) -> None:
+    for marker, (name, is_here, what) in OPTIONAL.items():
+        if item.get_closest_marker(marker) and not is_here():
+            skip(item, name, f"needs {what}")
 
 
 def _is_gpu_test(item: pytest.Item) -> bool:

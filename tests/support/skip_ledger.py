@@ -1,8 +1,9 @@
 """What a run of the tests did not exercise, and why: counted, named last, never silent.
 
-Four things may be away: GPUs, a Redis newer than the bundled one, Prometheus' promtool and a
-Chromium. Any other skipped test fails the run. `make test` is several runs: each adds its counts
-to the file that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger FILE` says the sum.
+What may be away: GPUs, a Redis newer than the bundled one, Prometheus' promtool, a Chromium, a C
+compiler, and the right to mount. Any other skipped test fails the run. `make test` is several runs:
+each adds its counts to the file that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger
+FILE` says the sum.
 """
 
 import os
@@ -17,7 +18,9 @@ LEDGER = "SKIP_LEDGER"
 GPU = "GPU"
 PROMTOOL = "promtool"
 CHROMIUM = "Chromium"
-PACKAGES = {PROMTOOL: "prometheus", CHROMIUM: "chromium"}
+COMPILER = "C compiler"
+MOUNTS = "mounts"
+PACKAGES = {PROMTOOL: "prometheus", CHROMIUM: "chromium", COMPILER: "gcc libc6-dev"}
 
 
 class SkipLedger:
@@ -69,7 +72,7 @@ def sentence(counts: Counter[str]) -> str:
 
 
 def _cures(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    if set(names) - {GPU, *PACKAGES}:
+    if set(names) - {GPU, MOUNTS, *PACKAGES}:
         yield "Redis", "redis-server"
     yield from ((name, package) for name, package in PACKAGES.items() if name in names)
 

@@ -25,6 +25,7 @@ from services.cli.doctor.model_size import Memory
 from services.cli.doctor.ports import check_ports
 from shared.demo_model import checkpoint as demo
 from tests.rules.blocked_imports import FORBIDDEN
+from tests.support.mounts import with_own_mounts
 from tests.support.settings import settings_with
 
 GIB = 2**30
@@ -109,6 +110,7 @@ def test_of_a_gpu_that_computes_its_memory_counts(
     assert machine.check_machine(settings_with(device="cuda:2"), [], worker).memory is None
 
 
+@pytest.mark.needs_mounts
 def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Path) -> None:
     """All of them real: a noexec mount, no compiler, few open files, a folder that others may
     write to, a port in use, a model that is nowhere, no GPU."""
@@ -147,9 +149,8 @@ def test_one_machine_with_many_faults_has_each_named_with_its_cure(tmp_path: Pat
 def in_noexec_mount(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
     """A shell in a mount namespace of its own, where nothing in the folder can be executed."""
     mount = shlex.join(["mount", "-t", "tmpfs", "-o", "noexec,size=1m", "none", str(folder)])
-    command = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
     return subprocess.run(  # noqa: S603
-        [*command, f"{mount} && {script}"],
+        with_own_mounts(["bash", "-c", f"{mount} && {script}"]),
         capture_output=True,
         text=True,
         check=False,
@@ -168,6 +169,7 @@ def script_at(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.needs_compiler
 def test_a_kernel_cache_that_takes_kernels_is_left_as_it_was(tmp_path: Path) -> None:
     environ = {"TRITON_CACHE_DIR": str(tmp_path / "new"), "PATH": os.environ["PATH"]}
     assert not faults(judge_kernel_cache(gather_kernel_cache(environ)))
