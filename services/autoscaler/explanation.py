@@ -37,7 +37,7 @@ def scaling(told: Told, mode: str) -> Scaling:
             role=role,
             replicas=view.roles[role].replicas,
             wanted=told.wanted[role],
-            num_draining=sum(worker.is_draining for worker in view.roles[role].workers),
+            num_draining=view.roles[role].num_draining,
             reason=of_role.reason,
         )
         for role, of_role in decision.roles.items()
@@ -52,7 +52,7 @@ def _role(view: RoleView, decision: RoleDecision, wanted: int) -> dict[str, Any]
         "least": view.least,
         "most": view.most,
         "registered": len(view.workers),
-        "draining": sum(worker.is_draining for worker in view.workers),
+        "draining": view.num_draining,
         "pods": len(view.pods),
         "ready_pods": sum(pod.is_ready for pod in view.pods),
         "drain": list(decision.drain),

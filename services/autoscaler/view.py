@@ -91,6 +91,11 @@ class RoleView:
     num_gpus: int = 0
     """of one worker"""
 
+    @property
+    def num_draining(self) -> int:
+        """Of the workers."""
+        return sum(worker.is_draining for worker in self.workers)
+
 
 @dataclass(frozen=True)
 class View:

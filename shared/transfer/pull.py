@@ -188,12 +188,16 @@ class Pull:
         """`changed` is cleared before the ledger is asked, so no want is missed."""
         while True:
             self._progress.changed.clear()
-            num_bytes = self._ledger.num_wanted_bytes
-            bytes_s = self._traffic.bytes_s(self._request.source_incarnation)
-            is_due = self._bursts.is_due(self._ledger.num_published_blocks, num_bytes, bytes_s)
-            if is_due or (num_bytes and not in_bursts):
+            if self._is_due() if in_bursts else self._ledger.num_wanted_bytes:
                 return
             await self._progress.changed.wait()
+
+    def _is_due(self) -> bool:
+        return self._bursts.is_due(
+            self._ledger.num_published_blocks,
+            self._ledger.num_wanted_bytes,
+            self._traffic.bytes_s(self._request.source_incarnation),
+        )
 
     async def _verify(self, reads: Reads) -> None:
         """R13: once, after SEAL and after the last read has been digested. Blocks that never

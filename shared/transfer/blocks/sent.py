@@ -69,7 +69,8 @@ class SentReads:
         self._in_flight: deque[Part] = deque()
         self._is_receiving = False
         self._digesting: list[asyncio.Future[Words]] = []
-        self._checks = asyncio.TaskGroup()
+        self._checks: asyncio.TaskGroup
+        """of the reads of one turn"""
         self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
         self._moved = partial(traffic.move, progress.request.attempt)
 

@@ -17,6 +17,7 @@ from services.gateway.owner.records.receipt import STAGES, Stage
 from services.gateway.owner.requests import Requests
 from services.gateway.owner.view.changes import FIRST, Changes
 from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
+from services.gateway.owner.view.recent import WINDOW_S
 from shared.clock import Clock
 from shared.state.scaling import Scaling
 from shared.telemetry.metrics import OUTCOMES
@@ -56,7 +57,7 @@ class LiveView:
         self._start_s = clock.monotonic_s()
         self.scaling: Scaling | None = None
         """what the autoscaler last decided, set by whoever asks"""
-        self._minute = Looks(60.0, 0.0)
+        self._minute = Looks(WINDOW_S, 0.0)
         self._hour = Looks(3600.0, 60.0)
         self._changes = Changes(links.events)
 

@@ -2,6 +2,7 @@
 
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.view.live_view import LiveView
+from shared.errors import StateUnavailableError
 from shared.loops import Loops
 from shared.state.scaling import ScalingNotes
 
@@ -24,7 +25,10 @@ class ScalingFeed:
         await self.loops.close()
 
     async def look(self) -> None:
-        """StateUnavailableError: then nothing is known."""
-        self._view.scaling = None
-        if self._served.name:
-            self._view.scaling = await self._notes.of(self._served.name)
+        """StateUnavailableError: then nothing is known. Until the answer what was known is."""
+        pool = self._served.name
+        try:
+            self._view.scaling = await self._notes.of(pool) if pool else None
+        except StateUnavailableError:
+            self._view.scaling = None
+            raise

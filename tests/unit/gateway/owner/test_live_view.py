@@ -3,18 +3,22 @@
 The failure guarded: trouble that users feel and the page does not show, and rings that grow.
 """
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.view.changes import Changes
 from services.gateway.owner.view.events import MAX_EVENTS, Events
 from services.gateway.owner.view.gap_line import NUM_SECONDS, GapLine
+from services.gateway.owner.view.live_view import LiveView
 from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
-from shared.errors import OverloadedError
+from services.gateway.owner.view.scaling_feed import ScalingFeed
+from shared.errors import OverloadedError, StateUnavailableError
 from shared.protocol import Assign, Span, Spans
-from shared.state.scaling import RoleScaling, Scaling
+from shared.state.scaling import RoleScaling, Scaling, ScalingNotes
 from shared.telemetry import attributes as names
 from shared.telemetry.attainment import Kept
 from tests.support.cases.live_body import live_body
@@ -239,6 +243,29 @@ async def test_the_body_that_the_page_is_tested_with_has_the_same_members() -> N
         assert bench.door.live()["autoscaler"] is None
         bench.door.view.scaling = Scaling("advise", False, "", "", roles)
         assert members(bench.door.live()) == members(live_body(1, 1))
+
+
+async def test_it_is_shown_while_redis_is_asked_and_not_when_redis_is_away() -> None:
+    told, view = Scaling("advise", False, "", "", ()), SimpleNamespace(scaling=None)
+    answers: list[Scaling | Exception | None] = [told, None, told, StateUnavailableError("away")]
+    shown = []
+
+    async def of(pool: str) -> Scaling | None:
+        assert pool == "pool"
+        shown.append(view.scaling)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    notes = cast("ScalingNotes", SimpleNamespace(of=of))
+    feed = ScalingFeed(notes, ServedPool("m", "pool"), cast("LiveView", view))
+    for _ in range(3):
+        await feed.look()
+    with pytest.raises(StateUnavailableError):
+        await feed.look()
+    assert shown == [None, told, None, told]
+    assert view.scaling is None
 
 
 def members(body: Any) -> Any:
