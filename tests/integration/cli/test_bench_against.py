@@ -86,9 +86,7 @@ def test_one_is_never_loaded_while_the_other_answers(tmp_path: Path) -> None:
         run(ours, theirs, tmp_path, "--rate", "100,200", *SHORT)
     spans = [[*one.times_s] for one in (ours, theirs)]
     assert all(len(one) == 2 * NUM + 1 for one in spans)
-    overlaps = [
-        (a, b) for a in spans[0] for b in spans[1] if max(a[0], b[0]) < min(a[1], b[1]) - 1e-3
-    ]
+    overlaps = [(a, b) for a in spans[0] for b in spans[1] if max(a[0], b[0]) < min(a[1], b[1])]
     assert overlaps == []
 
 

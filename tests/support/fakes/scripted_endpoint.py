@@ -35,7 +35,7 @@ class ScriptedEndpoint:
     models: set[str] = field(default_factory=set)
     """that were asked for"""
     times_s: list[tuple[float, float]] = field(default_factory=list)
-    """of each answer, when it was asked for and when it was whole"""
+    """of each answer, when it was asked for and when its last byte was about to be sent"""
     port: int = 0
     stop: Callable[[], object] = lambda: None
     _engine: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -108,8 +108,9 @@ class ScriptedEndpoint:
         _chunk(writer, {"choices": [{"text": "", "finish_reason": "length"}]})
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
         _chunk(writer, {"choices": [], "usage": usage})
-        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        # Before the last byte is written: its reader may run before this thread does again.
         self.times_s.append((asked_s, time.monotonic()))
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def _write(writer: asyncio.StreamWriter, status: int, value: object) -> None:
