@@ -60,8 +60,12 @@ class StepTime:
         return StepCosts(*(self._seed * self._multiples * paces).tolist())
 
     def predict(self, size: StepSize) -> float:
-        """Seconds."""
-        return self._pace(size).factor * self._fitted_s(self._seed * (1, *size))
+        """Seconds. A step with a chunk takes as long as its rows alone at least, however much their
+        paces differ."""
+        step_s = self._pace(size).factor * self._fitted_s(self._seed * (1, *size))
+        if not _has_chunk(size):
+            return step_s
+        return max(step_s, self.predict(size._replace(num_chunk_tokens=0, num_chunk_pairs=0)))
 
     def note(self, size: StepSize, seconds_s: float) -> None:
         """A step of this size took so long. What no step can take is ignored."""
@@ -69,7 +73,7 @@ class StepTime:
             return
         terms_s = self._seed * (1, *size)
         fitted_s, pace = self._fitted_s(terms_s), self._pace(size)
-        self.error.note(pace.factor * fitted_s, seconds_s)
+        self.error.note(self.predict(size), seconds_s)
         pace.note(fitted_s, seconds_s)
         # Divided by the larger time, no feature is more than a share of a step and no surprise is
         # far beyond 1, however wrong the clock or the model.
@@ -77,7 +81,7 @@ class StepTime:
         self._learn(shares, seconds_s / max(seconds_s, fitted_s) - float(shares @ self._fit))
 
     def _pace(self, size: StepSize) -> Pace:
-        return self._chunk_pace if size.num_chunk_tokens else self._row_pace
+        return self._chunk_pace if _has_chunk(size) else self._row_pace
 
     def _fitted_s(self, terms_s: NDArray[np.float64]) -> float:
         """`terms_s`: of a step, as the seed has them."""
@@ -100,6 +104,10 @@ class StepTime:
             return 1.0
         limit = max(LEAST_SURPRISE, self.error.p90)
         return limit / max(limit, abs(surprise))
+
+
+def _has_chunk(size: StepSize) -> bool:
+    return bool(size.num_chunk_tokens or size.num_chunk_pairs)
 
 
 def _without_negatives(

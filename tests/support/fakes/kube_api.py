@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -281,7 +281,8 @@ def serving(api: FakeKubeApi, certificate: Path | None = None) -> Iterator[FakeK
             server.shutdown()
             thread.join()
             for connection in tuple(server.connections):
-                connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # it has gone already
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def write_kubeconfig(folder: Path, port: int, token: str = TOKEN) -> Path:

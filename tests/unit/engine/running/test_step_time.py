@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import CEILING_S, FLOOR_S, StepTime
@@ -130,6 +130,7 @@ def test_whatever_it_is_told_costs_are_finite_and_none_is_negative(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), sizes, st.sampled_from(np.eye(4, dtype=int).tolist()))
+@example(67907, StepSize(0, 0, 0, 0), [0, 0, 1, 0])  # a chunk's pace below that of rows
 def test_more_work_is_never_predicted_to_take_less(
     seed: int, size: StepSize, more: list[int]
 ) -> None:
