@@ -62,7 +62,7 @@ class Autoscaler:
         leads: Callable[[], bool],
     ) -> None:
         """`cluster`: None: replicas are the workers that are registered, and none are ordered.
-        `template`: the roles with their limits, objectives and budget. `leads`: whether this
+        `template`: the roles with their limits, promise and budget. `leads`: whether this
         process may write, now."""
         self._cell = cell
         self._drains = drains

@@ -4,7 +4,7 @@ from typing import Any
 
 from services.autoscaler.autoscaler import Told
 from services.autoscaler.view import RoleDecision, RoleView
-from shared.state.scaling import RoleScaling, Scaling
+from shared.state.notes.scaling import RoleScaling, Scaling
 
 UNDECIDED = "nothing is decided yet"
 

@@ -29,9 +29,9 @@ from shared.queue.redis_backlog import RedisBacklog
 from shared.settings.groups import Settings
 from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
+from shared.state.notes.scaling import TELL_S, ScalingNotes
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.state.scaling import TELL_S, ScalingNotes
 from shared.telemetry.logs import configure_logs
 
 logger = logging.getLogger(__name__)

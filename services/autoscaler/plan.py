@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from services.autoscaler.kube.seat import Place
-from services.autoscaler.view import ROLES, Objectives, Role, RoleView, View
+from services.autoscaler.view import ROLES, Promise, Role, RoleView, View
 from shared.errors import SettingsError
 
 Mode = Literal["advise", "builtin"]
@@ -20,7 +20,7 @@ class Plan:
 
     mode: Mode
     view: View
-    """its roles with their limits, objectives and budget; the rest is seen"""
+    """its roles with their limits, promise and budget; the rest is seen"""
     place: Place
     pool: str
     every_s: float
@@ -38,7 +38,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     view = View(
         now_s=0.0,
         roles={role: _role(role, options) for role in ROLES},
-        objectives=Objectives(
+        promise=Promise(
             options["slo_ttft_ms"] / 1000, options["slo_gap_ms"] / 1000, options["slo_target"]
         ),
         max_gpus=options["max_gpus"] or None,

@@ -16,10 +16,10 @@ ROLES: tuple[Role, Role] = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
-class Objectives:
+class Promise:
     """What users are promised."""
 
-    ttft_s: float = 1.0
+    wait_s: float = 1.0
     """a prompt waits for its first token at most this long, the prompt's own computing apart"""
     gap_s: float = 0.05
     """an answer's mean time from token to token"""
@@ -106,7 +106,7 @@ class View:
     arrivals: tuple[Arrival, ...] = ()
     """of the last `look_s` seconds, oldest first"""
     waiting: Waiting = field(default_factory=Waiting)
-    objectives: Objectives = Objectives()
+    promise: Promise = Promise()
     look_s: float = 900.0
     """how far back arrivals are known"""
     start_s: float = 60.0

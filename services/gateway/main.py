@@ -25,6 +25,7 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.owner.upkeep import Upkeep
+from services.gateway.owner.view.other_receipts import OtherReceipts
 from services.gateway.owner.view.scaling_feed import ScalingFeed
 from services.gateway.prompt.served_model import ServedModel, served_model
 from services.gateway.prompt.text_work.text_pool import TextPool
@@ -44,6 +45,8 @@ from shared.release import release
 from shared.settings.groups import CellSettings, Settings, Topology
 from shared.state.keys import Keys
 from shared.state.kv_feed import PrefixFeed
+from shared.state.notes.receipt_calls import ReceiptCalls
+from shared.state.notes.scaling import ScalingNotes
 from shared.state.prefix_index import PrefixIndex
 from shared.state.reaper import Reaper
 from shared.state.redis_client import RedisClient
@@ -51,7 +54,6 @@ from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.state.scaling import ScalingNotes
 from shared.telemetry.attainment import Objectives
 from shared.telemetry.logs import configure_logs, num_dropped_lines
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
@@ -121,8 +123,7 @@ class Gateway:
         served = ServedPool(model.name, on_change=backlog.serve)
         hashing = kv.hashing(network.cell_secret)
         identity = gateway_identity(settings.cell, model, hashing, served, listeners)
-        index = PrefixIndex()
-        cost = PrefillCost()
+        index, cost = PrefixIndex(), PrefillCost()
         self._links = WorkerLinks(
             RedisWorkerRegistry(redis, keys),
             served,
@@ -157,14 +158,15 @@ class Gateway:
             feed,
         )
         self._scaling = ScalingFeed(ScalingNotes(redis, keys), served, self._core.door.view)
-        self._loops = (self._links.loops, self._core.loops, self._upkeep.loops, self._scaling.loops)
-        self._text = TextPool(
-            checkpoint.path,
-            model,
-            hashing,
-            workers_limit=self._links.max_model_len,
+        calls = ReceiptCalls(redis, keys, identity.gateway_incarnation)
+        self._receipts = OtherReceipts(calls, self._core.door.receipt)
+        self._parts = (self._core, self._upkeep, self._scaling, self._receipts)
+        self._loops = (self._links.loops, *(part.loops for part in self._parts))
+        longest = self._links.max_model_len
+        self._text = TextPool(checkpoint.path, model, hashing, workers_limit=longest)
+        status = StatusRoutes(
+            self._core.door, metrics.text, identity.version, self._trouble, self._receipts.find
         )
-        status = StatusRoutes(self._core.door, metrics.text, identity.version, self._trouble)
         sharing = PromptSharing.of(settings.engine, kv.block_size, device_type(compute.device))
         app = create_app(limits, network, sharing, model, self._core.door, self._text, status)
         self.server = http_server(app, limits.drain_s, http_limits(limits))
@@ -172,9 +174,8 @@ class Gateway:
 
     async def start(self) -> None:
         await self._text.start()
-        self._core.start()
-        self._upkeep.start()
-        self._scaling.start()
+        for part in self._parts:
+            part.start()
 
     def _facts(self) -> GatewayFacts:
         """With what this process counts as workers do, in the same totals."""
@@ -198,9 +199,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Requests that still live end with one clean error each, then the rest."""
-        await self._scaling.close()
-        await self._upkeep.close()
-        await self._core.close()
+        for part in reversed(self._parts):
+            await part.close()
         await self._text.close()
         self._sink.close()
         await self._redis.close()

@@ -24,9 +24,11 @@ own.
 | backlog-entries:{pool} | hash   | rid -> entry (msgpack)                 | LIVE        |
 | backlog-clock:{pool}   | hash   | virtual times, arrivals, passes        | LIVE        |
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
+| receipt-calls:{g_inc}  | list   | receipts that a gateway is asked for   | CALL        |
+| receipt-told:{call}    | string | the receipt, as JSON                   | CALL        |
 
-A worker's access rights need neither the first four nor `ended` and `scaling`: those are for
-gateways, and for the autoscaler, which reads what ended and writes drains and decisions.
+A worker's access rights need neither the first four nor `ended`, `scaling` and the last two: those
+are for gateways, and for the autoscaler, which reads what ended and writes drains and decisions.
 
 RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
 garbage: they run on the server's wall clock, so nothing that matters is decided by one.
@@ -48,6 +50,8 @@ WORKER_TTL_S = 4.0
 WORKER_KEYS_TTL_S = 60
 ENDED_LIST_TTL_S = 3600
 """since the last end"""
+CALL_TTL_S = 10
+"""nobody waits for so long"""
 KV_TTL_S = 120
 """prefix-cache keys of a worker that stopped publishing; it writes at least every 10 s"""
 
@@ -87,6 +91,12 @@ class Keys:
 
     def scaling(self, pool_id: str) -> str:
         return self._key("scaling", pool_id)
+
+    def receipt_calls(self, gateway_incarnation: str) -> str:
+        return self._key("receipt-calls", gateway_incarnation)
+
+    def receipt_told(self, call: str) -> str:
+        return self._key("receipt-told", call)
 
     def kv(self, incarnation: str) -> tuple[str, str]:
         """Event stream and held set."""

@@ -42,7 +42,7 @@ def test_it_is_there_only_where_it_is_asked_for(builtin: Release) -> None:
     prefill, decode = plan.view.roles["prefill"], plan.view.roles["decode"]
     assert (prefill.least, prefill.most, prefill.num_gpus) == (1, 8, 1)
     assert (decode.least, decode.most, decode.num_gpus) == (2, 4, 1)
-    assert plan.view.max_gpus == 12 and plan.view.objectives.ttft_s == 0.5
+    assert plan.view.max_gpus == 12 and plan.view.promise.wait_s == 0.5
     assert plan_in(render(VALUE_SETS["keda"])) is None
     advised = plan_in(render(VALUE_SETS["advised"]))
     assert advised is not None and advised.mode == "advise"

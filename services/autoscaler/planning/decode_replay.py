@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from math import inf, sqrt
 
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Arrival, Objectives
+from services.autoscaler.view import Arrival, Promise
 from shared.protocol import StepCosts
 
 LEAST_STEP_S = 1e-6
@@ -40,7 +40,7 @@ class DecodeReplay:
     costs: StepCosts
     num_blocks: int
     """of one worker"""
-    objectives: Objectives
+    promise: Promise
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class DecodeReplay:
         arrivals: Iterable[Arrival],
         takes_s: Iterable[float],
         worker: TypicalWorker,
-        objectives: Objectives,
+        promise: Promise,
     ) -> "DecodeReplay":
         """`takes_s`: the computing of each arrival's prompt. An answer that no worker has blocks
         for is left out."""
@@ -60,7 +60,7 @@ class DecodeReplay:
             if needed <= num_blocks:
                 sequences.append((arrival.at_s + prompt_s, num_prompt, num_output, needed))
         sequences.sort()
-        return cls(sequences, worker.costs, num_blocks, objectives)
+        return cls(sequences, worker.costs, num_blocks, promise)
 
     def latest(self, num_requests: int) -> "DecodeReplay":
         return replace(self, sequences=self.sequences[-num_requests:])
@@ -115,8 +115,8 @@ class _Worker:
         self._row_s = costs.row_s
         self._alone_s = self._step_s + self._row_s
         self._context_token_s = costs.context_token_s
-        self._gap_s = strictness * replay.objectives.gap_s
-        self._wait_s = strictness * replay.objectives.ttft_s
+        self._gap_s = strictness * replay.promise.gap_s
+        self._wait_s = strictness * replay.promise.wait_s
         self._num_workers = num_workers
         self._num_blocks = replay.num_blocks
         self._now_s = -inf

@@ -48,11 +48,11 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     computes = prefill or decode
     takes_s = computing_s(view.arrivals, computes) if computes else []
     if prefill:
-        prompts = PrefillReplay.of(view.arrivals, takes_s, view.objectives.ttft_s)
+        prompts = PrefillReplay.of(view.arrivals, takes_s, view.promise.wait_s)
         line = prefill_line(view, prompts, prefill)
         found["prefill"] = _demand(view, pools["prefill"], prompts, line)
     if decode and decode.num_blocks > 0:
-        answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.objectives)
+        answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.promise)
         found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
     return found
 
@@ -70,7 +70,7 @@ def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
 def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, str]:
     """What the past needed, and why."""
     if view.arrivals:
-        target, guess = view.objectives.target, pool.memory.need or pool.replicas
+        target, guess = view.promise.target, pool.memory.need or pool.replicas
         need = smallest_need(replay, target, max(1, least), pool.cap, guess)
         return need.num_workers, sentence(need, pool.role, target, _promise(view, pool))
     if _is_busy(view, pool):
@@ -82,7 +82,7 @@ def _clearing(view: View, pool: Pool, line: Line) -> float:
     """Workers that the line of now asks for; 0: it needs none. A worker that drains comes back
     before another is ordered."""
     num_ready = sum(not is_full_of_sealed(worker) for worker in pool.serving)
-    limit_s = view.objectives.ttft_s
+    limit_s = view.promise.wait_s
     needed = workers_to_clear(line, num_ready, pool.coming_s, view.start_s, limit_s)
     if needed and pool.victim and not pool.memory.is_going:
         more = workers_to_clear(line, num_ready + 1, pool.coming_s, view.start_s, limit_s)
@@ -115,5 +115,5 @@ def _promise(view: View, pool: Pool) -> str:
     """What a request in time was given."""
     past = f"of the last {_minutes(view)}' {len(view.arrivals)}"
     if pool.role == "prefill":
-        return f"{past} prompts would have waited at most {view.objectives.ttft_s:g} s"
-    return f"{past} answers would have taken at most {1000 * view.objectives.gap_s:g} ms a token"
+        return f"{past} prompts would have waited at most {view.promise.wait_s:g} s"
+    return f"{past} answers would have taken at most {1000 * view.promise.gap_s:g} ms a token"

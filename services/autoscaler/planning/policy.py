@@ -164,7 +164,7 @@ def _why_not(
         return "another worker drains"
     if view.arrivals and demand.replay and pool.replicas <= demand.cap:
         fewer = pool.replicas - 1
-        if not is_safe(demand.replay, fewer, view.objectives.target):
+        if not is_safe(demand.replay, fewer, view.promise.target):
             return f"{fewer} would do, but with nothing in hand"
     return ""
 

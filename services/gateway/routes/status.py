@@ -1,6 +1,7 @@
 """Health, readiness, version, metrics, status and receipts."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +25,14 @@ RETRY_AFTER_S = 1.0
 """how soon it is worth asking again whether the gateway is ready"""
 
 
+Elsewhere = Callable[[str], Awaitable[dict[str, Any] | None]]
+"""the receipt of a request that another gateway has"""
+
+
+async def nowhere(rid: str) -> None:
+    """There is no other gateway."""
+
+
 class StatusRoutes:
     """What operators and probes ask."""
 
@@ -33,6 +42,7 @@ class StatusRoutes:
         metrics: Callable[[], bytes],
         version: str,
         trouble: Callable[[], str] = str,
+        elsewhere: Elsewhere = nowhere,
     ) -> None:
         """`metrics` returns the Prometheus text; `trouble` which background loop fails, nothing
         when none does."""
@@ -40,6 +50,7 @@ class StatusRoutes:
         self._metrics = metrics
         self.release = version
         self._trouble = trouble
+        self._elsewhere = elsewhere
         self.live = LiveRoutes(door)
 
     async def health(self, request: Request) -> Response:
@@ -83,10 +94,10 @@ class StatusRoutes:
         rid: str = request.path_params["rid"]
         for prefix in PREFIXES:
             rid = rid.removeprefix(prefix)
-        receipt = self._door.receipt(rid)
+        receipt = self._door.receipt(rid) or await self._elsewhere(rid)
         if receipt is None or not may_see(request.scope, receipt["tenant"]):
             raise RequestError(
-                f"no such request; only the last {MAX_RECEIPTS:,} are kept",
+                f"no such request; each gateway keeps the last {MAX_RECEIPTS:,}",
                 status=404,
                 code="not_found",
                 param="id",

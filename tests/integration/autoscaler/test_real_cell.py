@@ -17,9 +17,9 @@ from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
 from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
+from shared.state.notes.scaling import TELL_S
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
-from shared.state.scaling import TELL_S
 from tests.e2e.cluster import Cluster, running
 from tests.integration.cli.test_autoscaler_command import running as autoscaler
 

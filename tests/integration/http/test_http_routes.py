@@ -1,6 +1,7 @@
 """The other routes: models, text, probes, status, receipts, metrics."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -116,6 +117,18 @@ async def test_the_admin_port_names_its_own_paths() -> None:
     )
 
 
+async def test_a_receipt_that_another_gateway_has_is_found() -> None:
+    async def elsewhere(rid: str) -> dict[str, Any] | None:
+        return {"id": rid, "tenant": ""} if rid == "far" else None
+
+    status = StatusRoutes(ScriptedDoor(lambda _: ()), lambda: b"", "1", elsewhere=elsewhere)
+    transport = httpx.ASGITransport(create_admin_app(status))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        found = await client.get("/v1/baton/requests/chatcmpl-far")
+        assert (found.status_code, found.json()["id"]) == (200, "far")
+        assert (await client.get("/v1/baton/requests/gone")).status_code == 404
+
+
 async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     assert (await client.get("/health")).status_code == 200
     for store in ("ok", "refuses writes", "away"):
@@ -158,7 +171,7 @@ async def test_status_version_metrics_and_receipts(
     missing = await client.get("/v1/baton/requests/xyz")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert missing.json()["error"]["param"] == "id"
-    assert "only the last 1,000 are kept" in missing.json()["error"]["message"]
+    assert "each gateway keeps the last 1,000" in missing.json()["error"]["message"]
     for response in (metrics, missing):
         assert len(response.headers["x-request-id"]) == 32
 

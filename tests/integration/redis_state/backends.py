@@ -12,6 +12,8 @@ from shared.state.kv_events import KVEvents
 from shared.state.liveness import GatewayLiveness
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
+from shared.state.notes.receipt_calls import ReceiptCalls
+from shared.state.notes.scaling import ScalingNotes
 from shared.state.records import RequestRecords
 from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
@@ -19,7 +21,6 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerRegistry
-from shared.state.scaling import ScalingNotes
 from tests.support.fakes.memory_kv_events import MemoryKVEvents
 
 MAX_LENGTH = 12
@@ -56,6 +57,9 @@ class RedisBackend:
     @property
     def scaling(self) -> ScalingNotes:
         return ScalingNotes(self.client, self.keys)
+
+    def receipt_calls(self, gateway_incarnation: str) -> ReceiptCalls:
+        return ReceiptCalls(self.client, self.keys, gateway_incarnation)
 
     @property
     def liveness(self) -> GatewayLiveness:

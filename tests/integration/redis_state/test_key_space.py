@@ -9,6 +9,7 @@ from shared.queue.backlog import BacklogEntry
 from shared.state import keys as key_table
 from shared.state.keys import (
     ABANDONED_TTL_S,
+    CALL_TTL_S,
     ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     KV_TTL_S,
@@ -17,9 +18,10 @@ from shared.state.keys import (
     WORKER_KEYS_TTL_S,
 )
 from shared.state.kv_events import KVEvent
+from shared.state.notes.receipt_calls import Call
+from shared.state.notes.scaling import Scaling
 from shared.state.records import AdmittedRequest, Outcome, RequestState
 from shared.state.reply import as_int, as_list, as_text
-from shared.state.scaling import Scaling
 from tests.integration.redis_state.backends import RedisBackend
 from tests.integration.redis_state.test_registry_contract import ENTRY
 
@@ -31,6 +33,7 @@ ROW = re.compile(
 SECONDS = {
     "LIVE": [LIVE_TTL_S],
     "RECORD": [LIVE_TTL_S, ENDED_TTL_S, ABANDONED_TTL_S],
+    "CALL": [CALL_TTL_S],
     "WORKER_KEYS": [WORKER_KEYS_TTL_S],
     "KV": [KV_TTL_S],
     "ENDED_LIST": [ENDED_LIST_TTL_S],
@@ -58,6 +61,9 @@ async def use_everything(backend: RedisBackend) -> None:
     name = hashlib.sha256(b"block").digest()
     await backend.kv_events().publish(KVEvent("w.1", 1, stored=(name,)))
     await backend.scaling.tell("pool", Scaling("advise", False, "", "", ()))
+    calls = backend.receipt_calls("g.2")
+    await calls.ask("r0")
+    await calls.tell(Call("r0", "c"), b"{}")
     await backend.backlog().put(BacklogEntry("r9", "g.1", "acme", 10, heads=(name,)))
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from shared.state.notes.scaling import RoleScaling, Scaling
 from shared.state.records import pool_id
-from shared.state.scaling import RoleScaling, Scaling
 from tests.integration.redis_state.backends import RedisBackend
 
 pytestmark = pytest.mark.anyio

@@ -12,17 +12,17 @@ from services.autoscaler.planning.decode_replay import DecodeReplay
 from services.autoscaler.planning.policy import HOLD_S, decide
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Memory, Objectives, RoleMemory, View
+from services.autoscaler.view import Memory, Promise, RoleMemory, View
 from tests.support.cell_views import COSTS, NOW_S, cell, poisson, pool, workers
 
-OBJECTIVES = Objectives(gap_s=0.007)
+PROMISE = Promise(gap_s=0.007)
 
 
 def _crowded(num_prefill: int, num_decode: int, max_gpus: int | None = None) -> View:
     """More than twelve workers would be needed."""
     prefill, decode = pool(workers("p", num_prefill)), pool(workers("d", num_decode))
     arrivals = poisson(40.0, 300.0, num_output=200)
-    return cell(prefill, decode, arrivals, objectives=OBJECTIVES, max_gpus=max_gpus)
+    return cell(prefill, decode, arrivals, promise=PROMISE, max_gpus=max_gpus)
 
 
 def test_twelve_gpus_are_split_so_that_both_roles_serve() -> None:
@@ -43,7 +43,7 @@ def test_no_pair_of_the_budget_is_better(rate_s: float, wanted: tuple[int, int])
     arrivals = poisson(rate_s, 45.0, num_output=200)
     takes_s = computing_s(arrivals, typical)
     prefill = PrefillReplay.of(arrivals, takes_s, 1.0)
-    decode = DecodeReplay.of(arrivals, takes_s, typical, OBJECTIVES)
+    decode = DecodeReplay.of(arrivals, takes_s, typical, PROMISE)
     pairs = Pairs(wanted, (1, 1), (1, 1), 12)
     joint = [
         prefill.share(number) * decode.share(pairs.num_decode(number))

@@ -31,9 +31,9 @@ def test_the_flags_make_the_view_that_every_turn_starts_from() -> None:
     prefill, decode = plan.view.roles["prefill"], plan.view.roles["decode"]
     assert (prefill.least, prefill.most, prefill.num_gpus) == (2, 6, 1)
     assert (decode.least, decode.most, decode.num_gpus) == (1, 4, 4)
-    assert plan.view.objectives.ttft_s == 0.5
-    assert plan.view.objectives.gap_s == 0.02
-    assert plan.view.objectives.target == 0.95
+    assert plan.view.promise.wait_s == 0.5
+    assert plan.view.promise.gap_s == 0.02
+    assert plan.view.promise.target == 0.95
     assert plan.view.max_gpus == 12
     assert plan.place.deployments == {"prefill": "b-prefill", "decode": "b-decode"}
 

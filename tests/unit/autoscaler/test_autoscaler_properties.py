@@ -14,8 +14,8 @@ from services.autoscaler.view import (
     ROLES,
     Arrival,
     Memory,
-    Objectives,
     PodView,
+    Promise,
     RoleMemory,
     RoleView,
     View,
@@ -84,7 +84,7 @@ VIEWS = st.builds(
     roles=st.dictionaries(st.sampled_from(ROLES), _pools()),
     arrivals=ARRIVALS,
     waiting=st.builds(Waiting, SMALL, TOKENS),
-    objectives=st.builds(Objectives, st.floats(0, 5), st.floats(0, 0.2), st.floats(0, 1)),
+    promise=st.builds(Promise, st.floats(0, 5), st.floats(0, 0.2), st.floats(0, 1)),
     start_s=st.floats(0, 300),
     max_gpus=st.none() | st.integers(0, 30),
     trouble=st.sampled_from(["", "", "", "Redis is away"]),
@@ -180,7 +180,7 @@ CROWDS = st.lists(
 def _needed(arrivals: tuple[Arrival, ...]) -> tuple[int, int]:
     """By (prefill, decode), without a budget: an order comes at once."""
     roles = (pool(workers("p", 1), most=40), pool(workers("d", 1, num_blocks=4000), most=40))
-    ready = cell(*roles, arrivals, objectives=Objectives(gap_s=0.006))
+    ready = cell(*roles, arrivals, promise=Promise(gap_s=0.006))
     decision, _ = decide(ready, Memory())
     return decision.roles["prefill"].replicas, decision.roles["decode"].replicas
 

@@ -12,7 +12,7 @@ from services.autoscaler.planning.decode_replay import DecodeReplay, DecodeSeque
 from services.autoscaler.planning.need import Need, sentence, smallest_need
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Arrival, Objectives
+from services.autoscaler.view import Arrival, Promise
 from shared.protocol import StepCosts
 from tests.support.cell_views import COSTS, poisson, worker
 
@@ -62,7 +62,7 @@ def test_a_replay_that_stops_early_is_below_the_target_as_the_whole_one_is(
 
 
 def _token_by_token(
-    sequences: list[DecodeSequence], costs: StepCosts, num_blocks: int, promised: Objectives
+    sequences: list[DecodeSequence], costs: StepCosts, num_blocks: int, promised: Promise
 ) -> float:
     """One worker whose every step is taken. A sequence joins at a step's beginning."""
     running: list[tuple[DecodeSequence, float, list[int]]] = []
@@ -82,7 +82,7 @@ def _token_by_token(
             ready_s, num_prompt, num_output, _ = sequence
             alone_s = costs.step_s + costs.row_s
             alone_s += costs.context_token_s * (num_prompt + num_output / 2)
-            is_late = joined_s - ready_s > promised.ttft_s
+            is_late = joined_s - ready_s > promised.wait_s
             is_late |= now_s - joined_s > promised.gap_s * num_output
             hopeless += alone_s > promised.gap_s
             late += is_late and alone_s <= promised.gap_s
@@ -96,7 +96,7 @@ def _token_by_token(
 def test_answers_of_one_worker_are_as_late_as_token_by_token(num_blocks: int, gap_s: float) -> None:
     arrivals = poisson(4.0, 60.0, num_output=200, until_s=60.0)
     typical = TypicalWorker(COSTS, 2048, num_blocks, 16)
-    promised = Objectives(gap_s=gap_s)
+    promised = Promise(gap_s=gap_s)
     replay = DecodeReplay.of(arrivals, [0.0] * len(arrivals), typical, promised)
     expected = _token_by_token(list(replay.sequences), COSTS, num_blocks, promised)
     assert replay.share(1) == pytest.approx(expected, abs=0.03)
@@ -106,21 +106,21 @@ def test_answers_of_one_worker_are_as_late_as_token_by_token(num_blocks: int, ga
 def test_more_decode_workers_than_sequences_make_nobody_late(
     sequences: list[DecodeSequence], num_workers: int
 ) -> None:
-    replay = DecodeReplay(sequences, COSTS, 100, Objectives(gap_s=0.006))
+    replay = DecodeReplay(sequences, COSTS, 100, Promise(gap_s=0.006))
     assert 0 <= replay.share(num_workers) <= 1
     assert replay.share(10_000) == 1
 
 
 def test_an_answer_that_no_number_of_workers_helps_asks_for_none() -> None:
     hopeless = [(float(i), 1_000_000, 100, 10) for i in range(50)]
-    replay = DecodeReplay(hopeless, COSTS, 100, Objectives(gap_s=0.006))
+    replay = DecodeReplay(hopeless, COSTS, 100, Promise(gap_s=0.006))
     assert smallest_need(replay, 0.99, 1, 16, 0).num_workers == 1
 
 
 def test_an_answer_that_no_worker_has_blocks_for_is_left_out() -> None:
     typical = TypicalWorker(COSTS, 2048, num_blocks=10, block_size=16)
     arrivals = [Arrival(0.0, 1000, 0, 10), Arrival(1.0, 100, 0, 10)]
-    replay = DecodeReplay.of(arrivals, [0.0, 0.0], typical, Objectives())
+    replay = DecodeReplay.of(arrivals, [0.0, 0.0], typical, Promise())
     assert [sequence[1] for sequence in replay.sequences] == [100]
 
 

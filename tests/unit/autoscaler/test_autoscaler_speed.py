@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from services.autoscaler.planning.policy import decide
-from services.autoscaler.view import Memory, Objectives, View
+from services.autoscaler.view import Memory, Promise, View
 from tests.support.cell_views import cell, poisson, pool, workers
 from tests.support.measured import Measured
 
@@ -34,8 +34,8 @@ def test_a_decision_takes_a_fraction_of_a_second(
     gap_s: float, max_gpus: int | None, measured: Measured
 ) -> None:
     prefill, decode = pool(workers("p", 7)), pool(workers("d", 5))
-    objectives = Objectives(gap_s=gap_s)
-    view = cell(prefill, decode, ARRIVALS, objectives=objectives, max_gpus=max_gpus)
+    promise = Promise(gap_s=gap_s)
+    view = cell(prefill, decode, ARRIVALS, promise=promise, max_gpus=max_gpus)
     first_s, memory = _seconds(view, Memory())
     measured.note(f"the first of a process, {len(ARRIVALS)} requests: {1000 * first_s:.0f} ms")
     next_s, memory = _seconds(replace(view, now_s=view.now_s + 1), memory)

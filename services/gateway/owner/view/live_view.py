@@ -19,7 +19,7 @@ from services.gateway.owner.view.changes import FIRST, Changes
 from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import WINDOW_S
 from shared.clock import Clock
-from shared.state.scaling import Scaling
+from shared.state.notes.scaling import Scaling
 from shared.telemetry.metrics import OUTCOMES
 
 LOOK_INTERVAL_S = 1.0

@@ -4,7 +4,7 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.view.live_view import LiveView
 from shared.errors import StateUnavailableError
 from shared.loops import Loops
-from shared.state.scaling import ScalingNotes
+from shared.state.notes.scaling import ScalingNotes
 
 LOOK_S = 5.0
 
