@@ -18,17 +18,13 @@ better: the role's ports, its device and ranks, its pod's address. Takes {root, 
 {{- $ofPod := include "baton.prefix" . -}}
 {{- if not $settings.workerId }}{{ $_ := set $settings "workerId" (ternary (printf "$(POD_NAME)-%s" .role) "$(POD_NAME)" (ne $ofPod "")) }}{{ end -}}
 {{- if and $ofPod (eq .role "decode") -}}
-{{- range $port := list "workerPort" "probePort" -}}
+{{- range $port := list "workerPort" "transferPort" "probePort" -}}
 {{- if not (hasKey $block.settings $port) }}{{ $_ := set $settings $port (add (int (get $settings $port)) 10) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- if not $settings.workerAdvertise }}{{ $_ := set $settings "workerAdvertise" (printf "$(POD_IP):%v" $settings.workerPort) }}{{ end -}}
 {{- with include "baton.transferDir" . }}{{ $_ := set $settings "transferDir" . }}{{ end -}}
-{{- if eq .role "decode" -}}
-{{- $unused = concat $unused (list "transferPort" "transferAdvertise") -}}
-{{- else if not $settings.transferAdvertise -}}
-{{- $_ := set $settings "transferAdvertise" (printf "$(POD_IP):%v" $settings.transferPort) -}}
-{{- end -}}
+{{- if not $settings.transferAdvertise }}{{ $_ := set $settings "transferAdvertise" (printf "$(POD_IP):%v" $settings.transferPort) }}{{ end -}}
 {{- end -}}
 {{- if not $settings.device }}{{ $_ := set $settings "device" (ternary "cuda" "cpu" (gt (int $block.gpu.count) 0)) }}{{ end -}}
 {{- if and $values.redis.existingUrl (not $values.redis.existingSecret) }}{{ $_ := set $settings "redis" $values.redis.existingUrl }}{{ end -}}
@@ -46,7 +42,7 @@ name there says where it is, so it is the same in all. Takes {root, role}. */}}
 {{/* The volume that it is in. An emptyDir is root's and open to the group; a folder that the first
 worker makes in it is the workers' own. Takes {root, role}. */}}
 {{- define "baton.transferMount" -}}
-{{- if and .root.Values.prefill.enabled (ne .role "gateway") -}}
+{{- if ne .role "gateway" -}}
 {{- if .root.Values.transfer.hostPath }}/run/baton-kv{{ else if .root.Values.colocated.enabled }}/run/baton{{ end -}}
 {{- end -}}
 {{- end -}}

@@ -21,7 +21,7 @@
 {{- range $role, $end := $ends -}}
 {{- if eq $end.transport "tcp" }}{{ $reason = printf "settings.transport of %s is tcp" $role }}{{ end -}}
 {{- end -}}
-{{- if not .Values.prefill.enabled }}{{ $reason = "prefill.enabled is false and no KV moves" }}{{ end -}}
+{{- if not .Values.prefill.enabled }}{{ $reason = "prefill.enabled is false: KV moves only where a worker drains" }}{{ end -}}
 {{- $reason -}}
 {{- end -}}
 

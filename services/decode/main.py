@@ -20,4 +20,11 @@ def build_service(parts: Parts) -> DecodeService:
         settings, parts.incarnation, parts.memory, parts.pools, parts.mover, parts.clock
     )
     pulls = Pulls(transport, planted_delay_s(settings.telemetry.fault_delay, "transport"))
-    return DecodeService(parts.state, parts.outbox, parts.engine, pulls, parts.clock)
+    return DecodeService(
+        parts.state,
+        parts.outbox,
+        parts.engine,
+        pulls,
+        parts.clock,
+        prefix_cache=settings.engine.prefix_cache,
+    )

@@ -8,7 +8,9 @@
     CANCEL          a pull ends its piece in flight first; then the engine forgets the attempt
 
 ASSIGN with mode local (aggregated, no prefill worker, slow link) computes the prompt here instead.
-RECEIVE, ASSIGN and CANCEL come here through `shared.worker.inbox`.
+ASSIGN with mode prefill takes the place of an attempt that decodes here, while the worker drains:
+its KV is handed over as a prefill worker's is (`shared.worker.attempts.offers`). All of these come
+through `shared.worker.inbox`.
 """
 
 from services.decode.pulls import Pulls
@@ -17,7 +19,9 @@ from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import ProtocolError
 from shared.protocol import Assign, Attempt, Receive, TokenRun
 from shared.transfer.transport import Pulled
-from shared.worker.attempts import HeldAttempt
+from shared.worker.attempts.offers import Offers
+from shared.worker.attempts.spans import decode_span, prefill_span, queue_span, transfer_span
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.channel import (
     Abort,
     Add,
@@ -30,7 +34,6 @@ from shared.worker.channel import (
 )
 from shared.worker.engine_sender import EngineSender
 from shared.worker.outbox import Outbox
-from shared.worker.spans import decode_span, prefill_span, queue_span, transfer_span
 from shared.worker.state import WorkerState
 
 TRANSFER_COUNTERS = ("kv_transfers", "kv_transfer_bytes", "kv_transfer_blocks")
@@ -47,7 +50,10 @@ class DecodeService:
         engine: EngineSender,
         pulls: Pulls,
         clock: Clock,
+        *,
+        prefix_cache: bool = True,
     ) -> None:
+        """`prefix_cache`: the engine finds the KV of what it has decoded."""
         self._state = state
         self._outbox = outbox
         self._engine = engine
@@ -56,6 +62,8 @@ class DecodeService:
         self._awaited: dict[Attempt, Receive] = {}
         """attempts whose reservation or pull is under way"""
         self.transport = pulls.transport
+        self._offers = Offers(state, outbox, engine, self.transport, clock)
+        self._prefix_cache = prefix_cache
         state.traffic = self.transport.traffic
         for way in self.transport.ways:
             for name in TRANSFER_COUNTERS:
@@ -63,21 +71,29 @@ class DecodeService:
         state.count("prompt_tokens:transferred", 0)
 
     async def start(self) -> None:
-        """Nothing to open: pulls dial out."""
+        """Listen for those who pull what this worker decoded. Without a prefix cache it would have
+        to compute that again, so it hands nothing over."""
+        if self._prefix_cache:
+            await self.transport.start()
 
     async def close(self) -> None:
         await self._pulls.close()
 
     def check(self, message: Assign | Receive) -> None:
-        if isinstance(message, Assign) and message.mode != "local":
-            raise ProtocolError("a decode worker keeps the prompts it computes")
-        if isinstance(message, Assign) and not message.reason:
+        if isinstance(message, Receive):
+            return
+        if message.mode == "prefill" and not self.transport.address:
+            raise ProtocolError("this worker hands nothing over: it names no transfer address")
+        if message.mode == "local" and not message.reason:
             raise ProtocolError("local prefill needs a reason")
 
     def begin(self, message: Assign | Receive) -> None:
         """Step 5: a prefill worker has started on this prompt; take its blocks here. ASSIGN is
-        step 4: this worker computes the prompt too, for the recorded reason."""
+        step 4: this worker computes the prompt too, for the recorded reason, or to hand it over."""
         work, block_size = message.work, self._state.block_size
+        if isinstance(message, Assign) and message.mode == "prefill":
+            self._offers.begin(message)
+            return
         if isinstance(message, Assign):
             self._engine.send(Add(SequenceSpec.of(work, block_size, "full", message.reason)))
             return
@@ -98,14 +114,17 @@ class DecodeService:
     def forget(self, attempt: Attempt) -> None:
         """CANCEL. Blocks under a read in flight stay quarantined until it has ended (R18)."""
         self._awaited.pop(attempt, None)
-        held = self._state.attempts.drop(attempt)
+        self._offers.withdraw(attempt)
+        held = self._offers.drop(attempt)
         if held is None:
             return
         self._tell_decode(held)
         self._pulls.cancel(attempt, lambda: self._engine.send(Abort(attempt)))
 
     def _schedule(self, event: Scheduled) -> None:
-        """Before the step computes: blocks that are ours now, sequences given back."""
+        """Before the step computes: blocks that are ours now or may be read, sequences given
+        back."""
+        self._offers.announce(event)
         for reserved in event.reserved:
             self._pull(reserved)
         for attempt in event.handed_back:
@@ -117,6 +136,7 @@ class DecodeService:
     def _report(self, report: StepReport) -> None:
         """Step 7: what one engine step did, to the gateways it concerns."""
         self._send_tokens(report)
+        self._offers.seal(report)
         for attempt in report.finished:
             self._state.attempts.drop(attempt)
 

@@ -87,8 +87,8 @@ class Engine:
         RequestError if it can never fit.
         """
         assert spec.mode != "decode", "a decode sequence is reserved, not added"
-        if self.role == "decode" and not spec.reason:
-            raise RequestError("a decode worker computes no prompt without a reason", status=500)
+        if self.role == "decode" and spec.mode == "full" and not spec.reason:
+            raise RequestError("a decode worker keeps no prompt without a reason", status=500)
         return self._queue(spec)
 
     def reserve(self, spec: SequenceSpec) -> bool:
@@ -321,7 +321,7 @@ class Engine:
         for sequence, _, num_tokens, _, prefill in scheduled.items:
             if prefill:
                 counters.prompt_tokens_computed += num_tokens
-                if self.role == "decode":
+                if self.role == "decode" and sequence.spec.mode == "full":
                     counters.local_prefill_tokens[sequence.spec.reason] += num_tokens
 
     def _book(self, step: StartedStep, output: StepOutput) -> None:

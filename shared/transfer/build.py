@@ -11,8 +11,9 @@ from shared.mover.copies import NOT_READ
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
+from shared.transfer.limits import TransferLimits
 from shared.transfer.terms import Terms
-from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.transport import KVTransport
 from shared.transfer.ways.auto import Mover, auto_transport
 from shared.transfer.ways.folder import transfer_folder
 from shared.transfer.ways.mapped import mapped_transport

@@ -36,8 +36,9 @@ from shared.transfer.frames import (
     unpack_digests,
     unpack_tags,
 )
+from shared.transfer.limits import TransferLimits
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import Pulled, PullRequest, TransferLimits
+from shared.transfer.transport import Pulled, PullRequest
 
 logger = logging.getLogger(__name__)
 

@@ -37,9 +37,9 @@ from shared.transfer.frames import (
     pack_tags,
     unpack_tags,
 )
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer, OfferState, OfferTable
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import TransferLimits
 
 logger = logging.getLogger(__name__)
 

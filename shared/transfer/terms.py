@@ -7,8 +7,8 @@ from shared.clock import Clock, SystemClock
 from shared.errors import PeerLostError
 from shared.protocol import SPOKEN
 from shared.transfer.frame_stream import FrameStream
+from shared.transfer.limits import TransferLimits
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import TransferLimits
 
 
 class Terms:

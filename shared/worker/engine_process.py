@@ -208,7 +208,8 @@ def _load(
     """The engine and the size of its vocabulary."""
     drawn = settings.model.random_weights
     checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
-    is_shared = role == "prefill" and settings.handover.transport != "tcp"
+    hands_over = role == "prefill" or settings.engine.prefix_cache
+    is_shared = hands_over and settings.handover.transport != "tcp"
     engine = build_engine(
         *settings.of_engine,
         role,

@@ -11,7 +11,7 @@ from shared.errors import ProtocolError
 from shared.link.server import Peer
 from shared.protocol import Assign, Attempt, Cancel, Message, Ping, Receive
 from shared.transfer.transport import KVTransport
-from shared.worker.attempts import HeldAttempt
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.channel import Event, Refused, Scheduled, StepReport
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
@@ -86,11 +86,13 @@ class Inbox:
         self._service.check(message)
         attempts = self._state.attempts
         held = HeldAttempt.of(message, peer, self._clock.wall_ns())
-        reason = self._state.refusal(message.incarnation, held.num_uncomputed_tokens)
+        older = attempts.superseded_by(held.attempt)
+        reason = self._state.refusal(
+            message.incarnation, held.num_uncomputed_tokens, is_new=older is None
+        )
         if reason is not None:
             self._outbox.refuse(peer, held.attempt, reason)
         elif not attempts.is_stale(held.attempt):
-            older = attempts.superseded_by(held.attempt)
             if older is not None:
                 self._service.forget(older.attempt)
             attempts.hold(held)

@@ -19,8 +19,8 @@ from shared.protocol import (
 )
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import SpanSink, parse_traceparent
-from shared.worker.attempts import HeldAttempt
-from shared.worker.progress import advanced_attempts
+from shared.worker.attempts.progress import advanced_attempts
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.state import WorkerState
 
 

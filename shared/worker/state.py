@@ -5,7 +5,7 @@ from shared.engine.scheduling.load import EngineLoad
 from shared.kv.layout import KVLayout, num_blocks_for
 from shared.protocol import Attempt, Incoming, Load, Refusal
 from shared.transfer.traffic import Traffic
-from shared.worker.attempts import AttemptTable
+from shared.worker.attempts.table import AttemptTable
 
 
 class WorkerState:
@@ -82,11 +82,14 @@ class WorkerState:
             step_error=engine.step_error,
         )
 
-    def refusal(self, incarnation: str, num_tokens: int) -> Refusal | None:
+    def refusal(self, incarnation: str, num_tokens: int, *, is_new: bool = True) -> Refusal | None:
         """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
-        here. An idle worker takes any number, so that the longest prompt is not refused forever."""
+        here. An idle worker takes any number, so that the longest prompt is not refused forever. An
+        attempt that takes the place of another of its request is not new."""
         if incarnation != self.incarnation:
             return "incarnation"
+        if not is_new:
+            return None
         if self.draining:
             return "draining"
         waiting = self.attempts.num_unstarted_tokens

@@ -21,8 +21,8 @@ from shared.mover.client import MoverClient
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.limits import TransferLimits
 from shared.transfer.terms import Terms
-from shared.transfer.transport import TransferLimits
 from shared.transfer.ways.folder import transfer_folder
 from shared.transfer.ways.mapped import mapped_transport
 from shared.worker.node import Parts

@@ -76,13 +76,12 @@ def _port_problems(role: str, container: Object, settings: Settings) -> Iterator
     if role == "gateway":
         used = {"http": settings.network.port, "admin": settings.network.admin_port}
     else:
-        used = {"link": settings.worker.port, "probe": settings.worker.probe_port}
-        if settings.worker.advertise != f"10.1.2.3:{settings.worker.port}":
-            yield f"{role}: gateways would dial {settings.worker.advertise!r}"
-    if role == "prefill":
-        used["transfer"] = settings.worker.transfer_port
-        if settings.worker.transfer_advertise != f"10.1.2.3:{settings.worker.transfer_port}":
-            yield f"{role}: decode would dial {settings.worker.transfer_advertise!r}"
+        worker = settings.worker
+        used = {"link": worker.port, "probe": worker.probe_port, "transfer": worker.transfer_port}
+        if worker.advertise != f"10.1.2.3:{worker.port}":
+            yield f"{role}: gateways would dial {worker.advertise!r}"
+        if worker.transfer_advertise != f"10.1.2.3:{worker.transfer_port}":
+            yield f"{role}: decode would dial {worker.transfer_advertise!r}"
     if declared != used:
         yield f"{role} declares {declared} and listens on {used}"
 

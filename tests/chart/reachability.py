@@ -10,6 +10,7 @@ from tests.chart.release import Object, Release, component
 
 DOCTOR = "doctor"
 SCRAPED = ("gateway", AUTOSCALER)
+WORKERS = ("prefill", "decode", COLOCATED)
 OUTSIDE = "outside"
 """a pod of somebody else, in this namespace"""
 Edge = tuple[str, str, int]
@@ -23,8 +24,7 @@ def needed(release: Release) -> set[Edge]:
     workers = [role for role in ("prefill", "decode") if role in settings]
     edges: set[Edge] = {("gateway", pods[role], settings[role].worker.port) for role in workers}
     edges.add(("test", "gateway", settings["gateway"].network.port))
-    if "prefill" in settings:
-        edges.add((pods["decode"], pods["prefill"], settings["prefill"].worker.transfer_port))
+    edges |= {(pods["decode"], pods[role], settings[role].worker.transfer_port) for role in workers}
     clients = {*pods.values(), *({DOCTOR} & set(dict(release.pods())))}
     if DOCTOR in clients:
         edges |= {(DOCTOR, *edge[1:]) for edge in edges if edge[1] in map(pods.get, workers)}
@@ -40,7 +40,7 @@ def needed(release: Release) -> set[Edge]:
 
 def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[Edge]:
     """Of all connections from these labelled pods to a port that a pod of ours listens on. One
-    colocated pod may want another's."""
+    worker may want another's of its kind."""
     policies = release.of_kind("NetworkPolicy")
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
     ports = {port["containerPort"] for _, c in release.containers() for port in c.get("ports", [])}
@@ -49,7 +49,7 @@ def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[
         for source, source_labels in sources.items()
         for target, target_labels in pods.items()
         for port in ports
-        if (source != target or source == COLOCATED)
+        if (source != target or source in WORKERS)
         and _passes(policies, "egress", source_labels, target_labels, port)
         and _passes(policies, "ingress", target_labels, source_labels, port)
     }

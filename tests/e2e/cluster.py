@@ -18,6 +18,9 @@ from typing import Any, Self
 import httpx
 import psutil
 
+from shared.state.embedded import EmbeddedRedis
+from tests.e2e.wire import free_port
+
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 BATON = (sys.executable, str(Path(sys.executable).with_name("baton")))
@@ -183,6 +186,65 @@ def _ready_url(supervisor: subprocess.Popen[bytes], log: Path) -> str:
             return found[1]
         time.sleep(0.05)
     raise AssertionError("`baton up` did not get ready:\n" + log.read_text(errors="replace"))
+
+
+class Cell:
+    """Processes as pods run them, each started as `baton serve`, and a Redis of their own."""
+
+    def __init__(self, folder: Path, redis: EmbeddedRedis) -> None:
+        self.redis = redis
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._flags: dict[str, tuple[str, ...]] = {}
+
+    def serve(self, role: str, *flags: str, name: str = "") -> None:
+        name = name or role
+        self._flags[name] = flags
+        command = [*BATON, "serve", role, "--redis", self.redis.url, *flags]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def stop(self, name: str, timeout_s: float = 60.0) -> float:
+        """SIGTERM; seconds until it has ended, which it does well."""
+        start_s, process = time.monotonic(), self._processes[name]
+        process.terminate()
+        assert process.wait(timeout_s) == 0
+        return time.monotonic() - start_s
+
+    def serve_again(self, role: str, name: str = "") -> None:
+        self.serve(role, *self._flags[name or role], name=name)
+
+    def exited(self) -> list[str]:
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait(40)
+
+    @contextmanager
+    def gateway(self, name: str, *flags: str, num_workers: int) -> Iterator[Cluster]:
+        """Once it is ready and has that number of workers."""
+        with free_port() as port:
+            self.serve("gateway", "--port", str(port), *flags, name=name)
+            url, log = f"http://127.0.0.1:{port}", self._folder / f"{name}.log"
+            cluster = Cluster(url, self._processes[name], log)
+            cluster.wait(lambda: is_ready(cluster, num_workers), 90)
+            yield cluster
+            cluster.client.close()
+
+
+def is_ready(cluster: Cluster, num_workers: int) -> bool:
+    try:
+        is_ready = bool(cluster.client.get("/ready").is_success)
+        return is_ready and len(cluster.workers()) == num_workers
+    except httpx.TransportError:
+        return False
 
 
 class Streams:

@@ -5,7 +5,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,14 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import redis
 
 from services.gateway.owner.upkeep import BEAT_LOOP
 from shared.protocol import Message, Tokens
 from shared.state.embedded import EmbeddedRedis
-from tests.e2e.cluster import BATON, Cluster, Stream
+from tests.e2e.cluster import Cell, Cluster, Stream, is_ready
 from tests.e2e.wire import LinkProxy, ProxyThread, free_port, pass_at_once
 from tests.support.measured import Measured
 
@@ -35,60 +33,17 @@ BACK_S = 2.0
 AWAY_S = {"killed": 2.0, "frozen": 3.0, "emptied": 0.5, "mistyped": 3.0}
 
 
-class Cell:
-    """Gateway, prefill and decode, each started as `baton serve`."""
+class ProxiedCell(Cell):
+    """Gateway, prefill and decode, with a proxy on the links of the workers."""
 
     def __init__(self, folder: Path, redis: EmbeddedRedis, thread: ProxyThread) -> None:
-        self.redis = redis
+        super().__init__(folder, redis)
         self.thread = thread
         self.proxies: dict[str, LinkProxy] = {}
-        self._folder = folder
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._flags: dict[str, tuple[str, ...]] = {}
-
-    def serve(self, role: str, *flags: str, name: str = "") -> None:
-        name = name or role
-        self._flags[name] = flags
-        command = [*BATON, "serve", role, "--redis", self.redis.url, *flags]
-        with (self._folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
-
-    def kill(self, name: str) -> None:
-        self._processes[name].kill()
-        self._processes[name].wait()
-
-    def serve_again(self, role: str) -> None:
-        self.serve(role, *self._flags[role])
-
-    def exited(self) -> list[str]:
-        return [name for name, process in self._processes.items() if process.poll() is not None]
-
-    def close(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            process.wait(40)
-
-    @contextmanager
-    def gateway(self, name: str, *flags: str) -> Iterator[Cluster]:
-        with free_port() as port:
-            self.serve("gateway", "--port", str(port), *flags, name=name)
-            url, log = f"http://127.0.0.1:{port}", self._folder / f"{name}.log"
-            cluster = Cluster(url, self._processes[name], log)
-            cluster.wait(lambda: is_ready(cluster), 90)
-            yield cluster
-            cluster.client.close()
-
-
-def is_ready(cluster: Cluster) -> bool:
-    try:
-        return bool(cluster.client.get("/ready").is_success and len(cluster.workers()) == 2)
-    except httpx.TransportError:
-        return False
 
 
 @contextmanager
-def proxied(cell: Cell, role: str, *flags: str) -> Iterator[None]:
+def proxied(cell: ProxiedCell, role: str, *flags: str) -> Iterator[None]:
     """A worker whose link goes through a proxy."""
     with free_port() as port:
         proxy = cell.proxies[role] = LinkProxy(f"127.0.0.1:{port}")
@@ -101,29 +56,29 @@ def proxied(cell: Cell, role: str, *flags: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cell, Cluster]]:
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxiedCell, Cluster]]:
     folder = tmp_path_factory.mktemp("control")
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedRedis())
         thread = ProxyThread()
         stack.callback(thread.close)
-        cell = Cell(folder, server, thread)
+        cell = ProxiedCell(folder, server, thread)
         for role in ("prefill", "decode"):
             stack.enter_context(proxied(cell, role, "--kv-blocks", "512"))
         stack.callback(cell.close)
-        yield cell, stack.enter_context(cell.gateway("gateway"))
+        yield cell, stack.enter_context(cell.gateway("gateway", num_workers=2))
 
 
 @pytest.fixture
-def cell(bed: tuple[Cell, Cluster]) -> Cell:
+def cell(bed: tuple[ProxiedCell, Cluster]) -> ProxiedCell:
     return bed[0]
 
 
 @pytest.fixture
-def cluster(bed: tuple[Cell, Cluster]) -> Cluster:
+def cluster(bed: tuple[ProxiedCell, Cluster]) -> Cluster:
     """Both workers ready, nothing held."""
     cluster = bed[1]
-    cluster.wait(lambda: is_ready(cluster), 60)
+    cluster.wait(lambda: is_ready(cluster, 2), 60)
     cluster.wait_blocks_back()
     return cluster
 
@@ -166,7 +121,7 @@ class Overtaking:
         self.order += [(run.rid, role, run.index) for run in message.runs]
 
 
-def test_decode_frames_before_those_of_prefill(cell: Cell, cluster: Cluster) -> None:
+def test_decode_frames_before_those_of_prefill(cell: ProxiedCell, cluster: Cluster) -> None:
     bodies = bodies_of(8, max_tokens=12, seed=1)
     overtaking = Overtaking()
     cell.proxies["prefill"].before = overtaking.prefill
@@ -191,7 +146,7 @@ def max_gap_s(streams: list[Stream]) -> float:
 
 @pytest.mark.parametrize("fault", AWAY_S)
 def test_redis_lost_under_running_streams(
-    cell: Cell, cluster: Cluster, fault: str, measured: Measured
+    cell: ProxiedCell, cluster: Cluster, fault: str, measured: Measured
 ) -> None:
     bodies = bodies_of(2, max_tokens=300, seed=len(fault))
     with cluster.streams(bodies) as streams:
@@ -219,7 +174,7 @@ def test_redis_lost_under_running_streams(
     cluster.wait_blocks_back()
 
 
-def lose_redis(cell: Cell, fault: str) -> None:
+def lose_redis(cell: ProxiedCell, fault: str) -> None:
     """Dead, frozen, there and empty, or with a string for its registry."""
     if fault in ("emptied", "mistyped"):
         with redis.Redis.from_url(cell.redis.url) as client:
@@ -231,7 +186,7 @@ def lose_redis(cell: Cell, fault: str) -> None:
         os.kill(cell.redis.pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
 
 
-def bring_back_redis(cell: Cell, cluster: Cluster, fault: str) -> None:
+def bring_back_redis(cell: ProxiedCell, cluster: Cluster, fault: str) -> None:
     if fault == "killed":
         # What the chart's alert that Redis is away reads.
         name, labels = "baton_loop_failures_total", f'loop="{BEAT_LOOP}"'
@@ -254,11 +209,13 @@ def registry_key(client: "redis.Redis") -> bytes:
     return key
 
 
-def test_no_worker_until_the_deadline_is_one_clean_error(cell: Cell, cluster: Cluster) -> None:
+def test_no_worker_until_the_deadline_is_one_clean_error(
+    cell: ProxiedCell, cluster: Cluster
+) -> None:
     """At a gateway that gives up soon; another, with the same request, waits and goes on."""
     (body,) = bodies_of(1, max_tokens=300, seed=3)
     with (
-        cell.gateway("hasty", "--request-timeout-s", str(TIMEOUT_S)) as hasty,
+        cell.gateway("hasty", "--request-timeout-s", str(TIMEOUT_S), num_workers=2) as hasty,
         hasty.streams([body]) as short,
         cluster.streams([body]) as long,
     ):

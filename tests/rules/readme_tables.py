@@ -36,7 +36,11 @@ PATH: dict[int, tuple[str, ...]] = {
         "services/gateway/owner/placement/placer.py",
         "services/gateway/owner/placement/router.py",
     ),
-    4: ("shared/worker/inbox.py", "services/prefill/service.py"),
+    4: (
+        "shared/worker/inbox.py",
+        "services/prefill/service.py",
+        "shared/worker/attempts/offers.py",
+    ),
     5: (
         "shared/engine/engine.py",
         "shared/engine/scheduling/scheduler.py",

@@ -101,6 +101,8 @@ class Plan:
             worker = changed(
                 shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device, tp=tp
             )
+            if role == "decode":  # the port that is named is prefill's
+                worker = changed(worker, transfer_port=0, transfer_advertise="")
             specs.append(_spec(name, role, worker))
         return tuple(specs)
 

@@ -63,7 +63,7 @@ def check_machine(
     found += check_folders(os.environ)
     found.append(check_transfer_folder(settings.handover.transfer_dir, settings.handover.transport))
     if worker:
-        found += check_worker_ports(settings.network.host, settings.worker, worker)
+        found += check_worker_ports(settings.network.host, settings.worker)
     else:
         found += check_ports(settings.network, settings.worker, running)
     memory = (

@@ -16,21 +16,22 @@ def check_ports(
     where none runs."""
     named = {"admin port": network.admin_port}
     if not running:
-        named |= {
-            "worker port": worker.port,
-            "transfer port": worker.transfer_port,
-            "probe port": worker.probe_port,
-        }
+        named |= _ports_of(worker)
     wanted = {"port": network.port, **{name: port for name, port in named.items() if port}}
     return [_check(name, network.host, port, running) for name, port in wanted.items()]
 
 
-def check_worker_ports(host: str, worker: WorkerSettings, role: str) -> list[Finding]:
-    """Those that one worker will bind; only prefill's KV is read by others."""
-    named = {"worker port": worker.port, "probe port": worker.probe_port}
-    if role == "prefill":
-        named["transfer port"] = worker.transfer_port
-    return [_check(name, host, port, ()) for name, port in named.items() if port]
+def check_worker_ports(host: str, worker: WorkerSettings) -> list[Finding]:
+    """Those that one worker will bind."""
+    return [_check(name, host, port, ()) for name, port in _ports_of(worker).items() if port]
+
+
+def _ports_of(worker: WorkerSettings) -> dict[str, int]:
+    return {
+        "worker port": worker.port,
+        "transfer port": worker.transfer_port,
+        "probe port": worker.probe_port,
+    }
 
 
 def _check(name: str, host: str, port: int, running: Sequence[RunRecord]) -> Finding:

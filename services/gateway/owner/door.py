@@ -9,8 +9,8 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
+from services.gateway.owner.placement.missing_workers import missing_workers
 from services.gateway.owner.placement.return_times import ReturnTimes
-from services.gateway.owner.placement.router import missing_workers
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.owner.requests import LINE_FULL, Requests

@@ -7,6 +7,7 @@ from typing import Any
 from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.moves import Moves
 from services.gateway.owner.placement.placer import Placer
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.observer import Observer
@@ -53,6 +54,7 @@ class Frames:
         self._observer = observer
         self._clock = clock
         self._vocab_size = vocab_size
+        self._moves = Moves(requests, placer)
         self._receivers: Mapping[type, Callable[[WorkerLink, Any], None]] = {
             Start: self._start,
             Tokens: self._tokens,
@@ -69,6 +71,8 @@ class Frames:
         receiver = self._receivers.get(type(message))
         if receiver is not None:
             receiver(worker, message)
+        if worker.gives_away:
+            self._moves.start(worker)
 
     def worker_up(self, worker: WorkerLink) -> None:
         for live in self._requests.all():
@@ -80,7 +84,7 @@ class Frames:
         """Its requests start again, the shortest first: they wait least for it."""
         self._requests.for_each(
             lambda live: live.machine.lose_link(worker.incarnation, excused=worker.drains),
-            by=lambda live: len(live.machine.token_ids) + live.work.num_prompt_tokens,
+            by=lambda live: live.num_tokens,
         )
 
     def live_attempts(self, incarnation: str) -> tuple[Attempt, ...]:

@@ -71,6 +71,11 @@ class LiveRequest:
     def rid(self) -> str:
         return self.request.rid
 
+    @property
+    def num_tokens(self) -> int:
+        """Its prompt and its answer so far."""
+        return self.work.num_prompt_tokens + len(self.machine.token_ids)
+
     def begin_epoch(self, cause: str, prefer_incarnation: str | None) -> None:
         """The next attempt continues after the tokens taken so far."""
         self.assignment.renew(cause, prefer_incarnation)

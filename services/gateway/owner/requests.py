@@ -21,6 +21,7 @@ from services.gateway.owner.machine.effects import (
     Effect,
     End,
     Failure,
+    Move,
     Requeue,
     SendAssign,
     SendCancel,
@@ -78,6 +79,7 @@ class Requests:
             SendReceive: self._send_receive,
             SendCancel: self._send_cancel,
             Requeue: self._requeue,
+            Move: self._move,
             Deliver: self._deliver,
             WriteFinish: self._write_finish,
             End: self._end,
@@ -241,6 +243,12 @@ class Requests:
             self._retries.start(live, effect.num_failures)
         else:
             self.place_again(live)
+
+    def _move(self, live: LiveRequest, effect: Move) -> list[Effect]:
+        """Not by way of the line: the worker has it already."""
+        self._journal.retried(live, "moved")
+        live.begin_epoch("moved", effect.source)
+        return self._placer.assign_to(live, effect.source)
 
     def _deliver(self, live: LiveRequest, effect: Deliver) -> None:
         live.generation.put(Delta(effect.token_ids, effect.logprobs))

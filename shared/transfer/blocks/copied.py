@@ -22,9 +22,9 @@ from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.standing import Standing
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import TransferLimits
 
 
 class CopiedReads:

@@ -13,8 +13,9 @@ from shared.kv.layout import KVLayout
 from shared.protocol import Attempt
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.limits import TransferLimits
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import PullRequest, TransferLimits
+from shared.transfer.transport import PullRequest
 
 
 class Fetchable(Protocol):

@@ -27,9 +27,9 @@ from shared.transfer.blocks.standing import Standing
 from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool, Refused
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import TransferLimits
 
 
 class AgentMover(BlockMover, Protocol):

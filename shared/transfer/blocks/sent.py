@@ -32,9 +32,9 @@ from shared.transfer.frames import (
     pack_tags,
     unpack_tags,
 )
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import TransferLimits
 
 DIGEST_BYTES = 2 * 2**20
 """received and then digested while the next bytes arrive"""

@@ -70,6 +70,7 @@ def test_each_worker_has_a_name_devices_and_ports_of_its_own(release: Release) -
         "transfer": 9001,
         "prefill-probe": 9002,
         "decode-link": 9010,
+        "decode-transfer": 9011,
         "decode-probe": 9012,
     }
 
@@ -128,6 +129,7 @@ def test_the_policy_admits_both_links_and_the_other_pods_kv(release: Release) ->
         ("gateway", "colocated", 9000),
         ("gateway", "colocated", 9010),
         ("colocated", "colocated", 9001),
+        ("colocated", "colocated", 9011),
     }
 
 

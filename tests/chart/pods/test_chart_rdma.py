@@ -87,7 +87,7 @@ def test_a_disabled_prefill_has_no_say() -> None:
         ),
         (
             {"prefill": {"enabled": False}, "decode": RDMA},
-            "decode.rdma.enabled: prefill.enabled is false and no KV moves",
+            "decode.rdma.enabled: prefill.enabled is false: KV moves only",
         ),
         ({"prefill": RDMA}, "prefill.rdma.enabled: the other role has no RDMA device"),
         ({"decode": RDMA}, "enable it for prefill and decode"),

@@ -84,12 +84,12 @@ def test_a_worker_is_looked_at_alone(
         taken = listener.getsockname()[1]
         monkeypatch.setenv("BATON_REDIS", f"redis://127.0.0.1:{taken}")
         monkeypatch.setenv("BATON_PORT", str(taken))
-        own = [f"--worker-port={free_port()}", "--worker-id=w", f"--transfer-port={taken}"]
+        own = [f"--worker-port={free_port()}", "--worker-id=w"]
         code, found = looked_at(["--worker=decode", *own], capsys)
         assert (code, {line["level"] for line in found.values()}) == (0, {"ok"})
         assert {"worker port", "memory"} <= found.keys()
         assert not {"port", "transfer port", "tokenizer", "registry", "Redis"} & found.keys()
-        code, found = looked_at(["--worker=prefill", *own], capsys)
+        code, found = looked_at(["--worker=decode", *own, f"--transfer-port={taken}"], capsys)
         assert (code, found["transfer port"]["level"]) == (1, "FAIL")
     assert main(["doctor", "--worker=prefill", "--url=http://127.0.0.1:1"]) == 2
     assert main(["doctor", "--worker=prefill", "--wait-s=1"]) == 2

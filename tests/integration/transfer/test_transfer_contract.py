@@ -13,7 +13,8 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.transport import KVTransport, TransferLimits
+from shared.transfer.limits import TransferLimits
+from shared.transfer.transport import KVTransport
 from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.mapped import mapped_transport
 from shared.transfer.ways.nixl import nixl_transport

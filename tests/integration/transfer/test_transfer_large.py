@@ -9,8 +9,9 @@ import uvloop
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
+from shared.transfer.limits import TransferLimits
 from shared.transfer.terms import Terms
-from shared.transfer.transport import PullRequest, TransferLimits
+from shared.transfer.transport import PullRequest
 from shared.transfer.ways.tcp import tcp_transport
 from tests.support.measured import Measured
 from tests.support.pairs.transfer_pair import ATTEMPT, RUN, TICKET

@@ -11,7 +11,7 @@ import pytest
 
 from shared.errors import CorruptPieceError, KVTransferError, PeerLostError, StaleBlocksError
 from shared.protocol import Attempt
-from shared.transfer.transport import TransferLimits
+from shared.transfer.limits import TransferLimits
 from tests.support.fakes.faulty_transport import Fault
 from tests.support.pairs.transfer_pair import (
     ATTEMPT,

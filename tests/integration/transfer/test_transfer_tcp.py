@@ -38,8 +38,9 @@ from shared.transfer.frames import (
     Watermark,
     encode,
 )
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer, OfferState
-from shared.transfer.transport import Pulled, TransferLimits
+from shared.transfer.transport import Pulled
 from tests.support.fakes.proxy import (
     BitFlip,
     Direction,

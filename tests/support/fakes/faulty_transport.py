@@ -26,10 +26,10 @@ from shared.transfer.blocks.sent import SentBlocks
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.frame_stream import FrameStream, Moved, SendMore
 from shared.transfer.frames import Frame, Open, encode
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
-from shared.transfer.transport import TransferLimits
 from shared.transfer.ways.auto import AutoWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
 from shared.transfer.ways.tcp import PortListener, TcpWay

@@ -20,10 +20,11 @@ from shared.transfer.blocks.manifest import Part
 from shared.transfer.digest_threads import DigestThreads
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
 from shared.transfer.frames import Open
+from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import Digester, LiveOffer, OfferState, OfferTable
 from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest, TransferLimits
+from shared.transfer.transport import Offer, OnRelease, Pulled, PullRequest
 from shared.transfer_address import NOWHERE, TransferAddress
 
 

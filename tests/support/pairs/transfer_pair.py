@@ -20,8 +20,9 @@ from shared.mover.mover import Mover
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
+from shared.transfer.limits import TransferLimits
 from shared.transfer.socket_transport import SocketTransport
-from shared.transfer.transport import KVTransport, Pulled, PullRequest, TransferLimits
+from shared.transfer.transport import KVTransport, Pulled, PullRequest
 from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from shared.transfer_address import TransferAddress

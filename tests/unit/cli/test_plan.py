@@ -172,6 +172,14 @@ def test_specs_name_roles_and_give_every_process_the_settings() -> None:
     assert prefill.environment == {"BATON_REDIS": "unix:///r"}
 
 
+def test_a_port_for_kv_that_is_named_is_prefill_s() -> None:
+    """Decode workers listen too, wherever there is room: two cannot have one port."""
+    flags = {"transfer_port": 9100, "transfer_advertise": "h:9100"}
+    plan = make_plan(flags, {}, CPU, num_decode=2)
+    assert flag_of(plan, "--transfer-port") == ["9100", "", ""]
+    assert flag_of(plan, "--transfer-advertise") == ["h:9100", "", ""]
+
+
 def test_secrets_are_in_the_environment_only() -> None:
     secret = {"BATON_KV_SECRET": "hidden-salt"}
     for spec in make_plan({}, secret, CPU).processes("unix:///r", 1):

@@ -258,7 +258,7 @@ def test_a_decode_worker_counts_and_names_its_prompt_work() -> None:
     assert engine.counters.local_prefill_tokens == {"agg": 9}
     assert engine.counters.prompt_tokens_computed == 9
     with pytest.raises(RequestError):
-        engine.add(make_spec("b", make_prompt(9), GREEDY, "prefill"))
+        engine.add(replace(make_spec("b", make_prompt(9), GREEDY), reason=""))
 
 
 def test_stored_and_removed_follow_the_cache() -> None:

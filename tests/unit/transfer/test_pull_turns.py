@@ -14,10 +14,11 @@ from shared.transfer.blocks.manifest import Part, Publication, Tags
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Opened
+from shared.transfer.limits import TransferLimits
 from shared.transfer.pull import Pull
 from shared.transfer.slots import Slots
 from shared.transfer.traffic import Traffic
-from shared.transfer.transport import PullRequest, TransferLimits
+from shared.transfer.transport import PullRequest
 from shared.transfer_address import NOWHERE
 from tests.support.fakes.manual_clock import ManualClock
 from tests.support.pairs.transfer_pair import LAYOUT

@@ -4,7 +4,7 @@ import pytest
 
 from shared.engine.scheduling.load import EngineLoad
 from shared.protocol import Attempt, Load, StepCosts
-from shared.worker.attempts import AttemptTable, HeldAttempt
+from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
 

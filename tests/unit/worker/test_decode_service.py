@@ -10,9 +10,10 @@ from services.decode.service import DecodeService
 from shared.errors import ProtocolError
 from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, Start
 from shared.transfer.transport import Pulled
+from shared.transfer_address import NOWHERE
+from shared.worker.attempts.spans import decode_span, transfer_span
 from shared.worker.channel import Abort, Add, Adopt, Refused, Reserve, Reserved, Scheduled
 from shared.worker.inbox import Inbox
-from shared.worker.spans import decode_span, transfer_span
 from tests.unit.worker.fake_parts import (
     INC,
     FakePeer,
@@ -231,7 +232,9 @@ async def test_a_local_prompt_is_queued_with_its_reason(decode: Decode) -> None:
     assert decode.frames() == [Refuse(Attempt("s", 0), INC, "no_room")]
 
 
-async def test_a_local_prompt_without_a_reason_breaks_the_protocol(decode: Decode) -> None:
+async def test_a_prompt_that_is_not_for_this_worker_breaks_the_protocol(decode: Decode) -> None:
+    """To keep it there is a reason; to hand it over it can be pulled from."""
+    decode.transport.address = NOWHERE
     for message in (make_assign(mode="local"), make_assign(mode="prefill")):
         with pytest.raises(ProtocolError):
             decode.inbox.on_message(decode.peer, message)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -171,7 +172,7 @@ def test_what_never_fits_is_refused_and_nothing_is_kept() -> None:
 
 def test_a_prompt_without_a_reason_is_refused_by_the_engine_too() -> None:
     loop = Loop("decode")
-    spec = make_spec("a", make_prompt(4), GREEDY, "prefill")
+    spec = replace(make_spec("a", make_prompt(4), GREEDY), reason="")
     refused, _ = loop.turn(Add(spec))
     assert isinstance(refused, Refused) and not refused.reason
     assert not loop.engine.has_work

@@ -295,7 +295,7 @@ def drop_commands(worker: StepWorker, kind: type) -> None:
     channel = worker.channel
     put = channel.put
     channel.put = lambda command: None if isinstance(command, kind) else put(command)  # type: ignore[method-assign]
-    worker.service._engine = StepSender(channel)
+    worker.service._engine = worker.service._offers._engine = StepSender(channel)
 
 
 def free_under_a_pull(worker: StepWorker) -> None:

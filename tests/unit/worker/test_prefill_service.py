@@ -163,8 +163,8 @@ def test_end_instead_of_seal_when_token_1_was_the_last(prefill: Prefill) -> None
 def test_released_blocks_go_back_once(prefill: Prefill) -> None:
     prefill.sealed()
     prefill.journal.take()
-    prefill.service.on_released(A0)
-    prefill.service.on_released(A0)
+    prefill.transport.on_release(A0)
+    prefill.transport.on_release(A0)
     prefill.inbox.on_message(prefill.peer, Cancel(A0))
     [(_, release), (_, told)] = prefill.journal.take()
     assert release == Release(A0)
@@ -184,7 +184,7 @@ def test_cancel_refuses_reads_before_the_blocks_are_free(prefill: Prefill, reach
     for _ in range(2):
         prefill.inbox.on_message(prefill.peer, Cancel(A0))
     assert prefill.journal.take() == [("offer", "withdraw"), ("engine", Abort(A0))]
-    prefill.service.on_released(A0)
+    prefill.transport.on_release(A0)
     prefill.inbox.on_event(Scheduled(10, started=((A0, 0),), announced=(Announced(A0, PIECE, 7),)))
     late = make_report(
         chunks=((A0, 3),),

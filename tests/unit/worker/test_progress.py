@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shared.protocol import Attempt
-from shared.worker.attempts import HeldAttempt
-from shared.worker.progress import advanced_attempts
+from shared.worker.attempts.progress import advanced_attempts
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
 

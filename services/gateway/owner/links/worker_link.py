@@ -64,6 +64,14 @@ class WorkerLink:
         """It is known to be on its way out: that it goes is no death."""
         return self._leaves or self.load.state == "draining"
 
+    @property
+    def gives_away(self) -> bool:
+        """It decodes, drains and can be pulled from: what it has goes on elsewhere. First it
+        computes the prompts that it took."""
+        hello, load = self.hello, self.load
+        drains = hello.role == "decode" and load.state == "draining" and not load.queued_tokens
+        return drains and bool(hello.transfer_address)
+
     def send(self, message: Message) -> None:
         self.link.send(message)
 

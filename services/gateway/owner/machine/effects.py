@@ -60,6 +60,14 @@ class Requeue:
     one was given back and nobody failed"""
 
 
+@dataclass(frozen=True)
+class Move:
+    """Begin `epoch` at the worker that decodes the request: it goes on elsewhere with its KV."""
+
+    epoch: int
+    source: str
+
+
 class Deliver(NamedTuple):
     """Give these tokens to the client; more follow."""
 
@@ -103,5 +111,13 @@ class End:
 
 
 Effect = (
-    SendAssign | ChooseDecode | SendReceive | SendCancel | Requeue | Deliver | WriteFinish | End
+    SendAssign
+    | ChooseDecode
+    | SendReceive
+    | SendCancel
+    | Requeue
+    | Move
+    | Deliver
+    | WriteFinish
+    | End
 )

@@ -14,6 +14,7 @@ from services.gateway.owner.machine.effects import (
     Failure,
     LocalReason,
     Mode,
+    Move,
     Outcome,
     Requeue,
     SendAssign,
@@ -116,12 +117,29 @@ class RequestMachine:
         return [ChooseDecode(epoch)] if self.wants_decode else []
 
     def choose_decode(self, epoch: int, incarnation: str) -> list[Effect]:
-        """The owner chose where this epoch is decoded; a second choice would break R2."""
+        """The owner chose where this epoch is decoded; a second choice would break R2. Nobody pulls
+        from itself."""
         if epoch != self.epoch or not self.wants_decode:
             return []
         assert self.prefill_incarnation is not None
+        if incarnation == self.prefill_incarnation:
+            return []
         self.decode_incarnation = incarnation
         return [SendReceive(epoch, self.prefill_incarnation, incarnation)]
+
+    def decodes_at(self, incarnation: str) -> bool:
+        """That worker has all of its KV, and nobody else is needed."""
+        running = self.state is State.RUNNING and self.decode_spoke
+        return running and incarnation == self.decode_incarnation
+
+    def move(self) -> list[Effect]:
+        """Its decode worker will go: as the prefill worker of another epoch it hands over what it
+        has. No CANCEL: there that epoch takes the place of this one."""
+        source = self.decode_incarnation
+        if source is None or not self.decodes_at(source):
+            return []
+        self._begin_epoch()
+        return [Move(self.epoch, source)]
 
     @property
     def wants_decode(self) -> bool:
@@ -186,11 +204,13 @@ class RequestMachine:
 
     def lose_link(self, incarnation: str, *, excused: bool = False) -> list[Effect]:
         """The link to an incarnation broke; whether it died is not known. `excused`: it is known
-        to be leaving, so that is no strike."""
+        to be leaving, so that is no strike; and what a prefill worker that leaves has not given
+        back its reader has, or will miss and say so."""
         if not self.holds(incarnation):
             return []
         if excused:
-            return self._take_back("link_lost", dropped_by=incarnation)
+            lost = self.decode_incarnation in (None, incarnation)
+            return self._take_back("link_lost", dropped_by=incarnation) if lost else []
         self.strikes.note_death(incarnation, self._sequencer.next_index)
         return self._retry("link_lost", (incarnation,), dropped_by=incarnation)
 
@@ -329,13 +349,17 @@ class RequestMachine:
 
     def _queue_again(self, cause: str, blamed: tuple[str, ...], num_failures: int) -> list[Effect]:
         prefer = self.prefill_incarnation if self.prefill_incarnation not in blamed else None
+        self._begin_epoch()
+        return [Requeue(self.epoch, prefer, blamed, cause, num_failures)]
+
+    def _begin_epoch(self) -> None:
+        """It continues after the tokens taken so far, and has no worker yet."""
         self.state = State.QUEUED
         self.epoch += 1
         self.prefill_incarnation = self.decode_incarnation = None
         self.started = self.decode_spoke = False
         self._epoch_start = self._sequencer.next_index
         self._sequencer.forget_ahead()
-        return [Requeue(self.epoch, prefer, blamed, cause, num_failures)]
 
     def _fail(self, failure: Failure) -> list[Effect]:
         effects = self._cancel_workers(failure.code)

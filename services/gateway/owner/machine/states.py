@@ -2,7 +2,7 @@
 
     QUEUED(e) --assign--> RUNNING(e, p, -) --start, choose_decode--> RUNNING(e, p, d)
         ^                        |                                        |
-        +--- e+1: tokens, refuse, handback, fail, lose_link, stall -------+
+        +--- e+1: tokens, refuse, handback, fail, lose_link, stall, move -+
     RUNNING --tokens, refuse, handback, fail, lose_link, stall--> FINISHING
     QUEUED, RUNNING --stop, cancel, abandon, refused--> FINISHING
     QUEUED, RUNNING, FINISHING --refused--> FAILED
@@ -30,7 +30,7 @@ _UNTIL_THE_END = _ANY_TIME | {"admitted", "refused", "stop", "cancel", "abandon"
 _FROM_WORKERS = {"start", "tokens", "refuse", "handback", "fail", "lose_link"}
 ALLOWED: Mapping[State, frozenset[str]] = {
     State.QUEUED: _UNTIL_THE_END | {"assign"},
-    State.RUNNING: _UNTIL_THE_END | _FROM_WORKERS | {"choose_decode", "stall"},
+    State.RUNNING: _UNTIL_THE_END | _FROM_WORKERS | {"choose_decode", "stall", "move"},
     State.FINISHING: _ANY_TIME | {"admitted", "refused", "finish_answered"},
     State.DONE: _ANY_TIME,
     State.FAILED: _ANY_TIME,

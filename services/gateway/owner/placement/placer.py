@@ -20,6 +20,7 @@ from services.gateway.owner.placement.router import (
     choose_decode,
     choose_placement,
     choose_worker,
+    moving_route,
     reachable,
 )
 from services.gateway.owner.records.journal import Journal
@@ -76,14 +77,33 @@ class Placer:
         self._journal.assigned(live, worker.worker_id)
         return live.machine.assign(route.incarnation, route.mode, route.reason)
 
+    def assign_to(self, live: LiveRequest, source: str) -> list[Effect]:
+        """The waiting epoch begins where the last one was decoded, to be handed over from there."""
+        worker = self._links.get(source)
+        assert worker is not None
+        return self.assign(live, moving_route(worker.view, self._prompt(live)))
+
+    def reader(self, live: LiveRequest, source: str) -> WorkerLink | None:
+        """The best decode worker to pull it from there; None if none is ready."""
+        return self._links.get(choose_decode(self._links.views, self._prompt(live), source))
+
+    def may_move(self, live: LiveRequest, source: str) -> bool:
+        """Whether another decode worker can go on with it at once."""
+        reader = self.reader(live, source)
+        closed = self._failures.closed_to(self._clock.monotonic_s())
+        if reader is None or (source, reader.incarnation) in closed or reader.load.waiting:
+            return False
+        return reader.view.spare_blocks > live.num_tokens // self._identity.block_size + 1
+
     def choose_decode(self, live: LiveRequest) -> list[Effect]:
         """Step 5: prefill has started, so decode may reserve. With no decode worker alive the
-        choice waits for one."""
+        choice waits for one, unless a decode worker is the source: it may serve again itself."""
         source = live.machine.prefill_incarnation or ""
-        inc = choose_decode(self._links.views, self._prompt(live), source)
-        worker = self._links.get(inc)
-        if inc is None or worker is None:
-            return []
+        worker, holder = self.reader(live, source), self._links.get(source)
+        if worker is None:
+            moves = holder is not None and holder.hello.role == "decode"
+            return live.machine.handback(live.machine.epoch, source, "no_reader") if moves else []
+        inc = worker.incarnation
         worker.charge(live.rid, 0)
         self._note_choice(live, (inc,), (source, inc))
         self._journal.decode_chosen(live, worker.worker_id)

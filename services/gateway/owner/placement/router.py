@@ -43,7 +43,7 @@ class Route:
     estimate_s: float
     num_candidates: int
     why: str
-    """preferred, prefix, least_loaded or only"""
+    """preferred, prefix, least_loaded, only or moves"""
 
     @property
     def text(self) -> str:
@@ -60,6 +60,7 @@ _WHY_TEXT = {
     "prefix": "the worker with the prefix",
     "preferred": "the preferred worker",
     "least_loaded": "the least loaded worker",
+    "moves": "the worker that it leaves",
 }
 """Route.why in a receipt"""
 
@@ -92,19 +93,6 @@ def choose_placement(
         return None
     aggregated = topology == "agg" or not prefill_seen
     return Placement("local", "agg" if aggregated else "no_prefill_worker", decode)
-
-
-def missing_workers(workers: Sequence[WorkerView], topology: Topology, prefill_seen: bool) -> str:
-    """Which workers a request would need that are not there; nothing when it can be served."""
-    starting = topology == "pd" and not prefill_seen
-    texts = []
-    for role in ("prefill", "decode") if starting else ("decode",):
-        linked = [worker for worker in workers if worker.role == role]
-        if not linked:
-            texts.append(f"no {role} worker is linked")
-        elif not any(worker.ready for worker in linked):
-            texts.append(f"no linked {role} worker takes work")
-    return "; ".join(texts)
 
 
 def _hand_over(prefill: list[WorkerView], decode: list[WorkerView]) -> Placement:
@@ -154,17 +142,24 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     )
 
 
+def moving_route(source: WorkerView, prompt: Prompt) -> Route:
+    """To the worker that decodes the request: its cache has what another is to go on with."""
+    num_uncached, estimate_s = _uncached(source, prompt), _estimate(source, prompt)[1]
+    return Route(source.incarnation, "prefill", "", num_uncached, estimate_s, 1, "moves")
+
+
 def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "") -> str | None:
     """Step 5: the decode worker with room that is not behind; of those the one with the fewest
     sequences; then more of the prefix, more spare blocks. It pulls from `source`.
 
-    None when no decode worker is ready: prefill goes on and the choice is made later.
+    None when no other decode worker is ready: prefill goes on and the choice is made later.
     """
-    ready = [worker for worker in workers if worker.ready and worker.role == "decode"]
-    if not ready:
+    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
+    others = [worker for worker in decode if worker.incarnation != source]
+    if not others:
         return None
     avoidance = prompt.avoidance
-    best = avoidance.unsuspected(avoidance.open(ready, source))
+    best = avoidance.unsuspected(avoidance.open(others, source))
     needed = -(-prompt.num_tokens // prompt.block_size)
     holders = prompt.holders
     return min(

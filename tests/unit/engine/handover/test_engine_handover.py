@@ -1,7 +1,11 @@
 """What the engine does for a hand-over: pieces, sealed prefills, reservations, adoption."""
 
+from dataclasses import replace
+
 import pytest
 
+from shared.engine.engine import Engine
+from shared.engine.handover.output import StepOutput
 from shared.errors import ProtocolError
 from shared.protocol import Sampling, TokenRun
 from tests.unit.engine.fake_runner import (
@@ -71,6 +75,44 @@ def test_a_handed_over_answer_equals_a_whole_one(length: int, turns: int) -> Non
     assert decode.counters.local_prefill_tokens == {}
     assert decode.counters.prompt_tokens_computed == 0
     assert decode.load().held == 0
+
+
+@pytest.mark.parametrize("num_decoded", [1, 2, 3, 4, 5, 9])
+def test_what_decodes_is_handed_over_with_little_computed_again(num_decoded: int) -> None:
+    """Its prefix cache has every full block, those of the answer too."""
+    leaving, source = fake_engine(32)
+    staying, target = fake_engine(32)
+    length, sampling = 11, Sampling(max_tokens=14, temperature=0.7, seed=11)
+    first = make_spec("a", make_prompt(length), sampling)
+    leaving.add(first)
+    told = tokens_of(run_until(leaving, num_decoded), first.work.attempt)
+    num_computed = leaving.counters.prompt_tokens_computed
+    leaving.abort(first.work.attempt)
+    token_ids = (*make_prompt(length), *told)
+    moved = make_spec("a", token_ids, sampling, "prefill", num_prompt_tokens=length, epoch=1)
+    leaving.add(moved)
+    outputs = run_to_end(leaving)
+    [run] = [run for output in outputs for _, run in output.sealed]
+    again = leaving.counters.prompt_tokens_computed - num_computed
+    assert 0 < again <= 2 * BLOCK_SIZE
+    assert leaving.counters.local_prefill_tokens == {"agg": length}, "no prompt is computed here"
+    staying.reserve(replace(moved, mode="decode"))
+    [(attempt, table, _)] = staying.step().reserved
+    pieces = [piece for output in outputs for _, piece, _ in output.pieces]
+    copy_pieces(source, target, [(piece.first_block, piece.block_ids) for piece in pieces], table)
+    assert staying.adopt(attempt, run)
+    leaving.release(attempt)
+    answer = told + tokens_of(run_to_end(staying), attempt)
+    assert answer == answer_alone(first.work.token_ids, length, sampling, 64)
+    assert leaving.load().held == staying.load().held == 0
+
+
+def run_until(engine: Engine, num_tokens: int) -> list[StepOutput]:
+    """The one sequence has told that many output tokens."""
+    outputs: list[StepOutput] = []
+    while sum(len(run.token_ids) for output in outputs for run in output.tokens) < num_tokens:
+        outputs.append(engine.step())
+    return outputs
 
 
 def test_a_prefill_that_ends_at_token_one_is_not_handed_over() -> None:

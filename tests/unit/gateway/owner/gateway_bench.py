@@ -85,6 +85,8 @@ class FakeWorker:
         self.name = name
         self.role = role
         self.load = IDLE
+        self.hands_over = role == "prefill"
+        """it can be pulled from"""
         self.reachable = True
         self.objection: ProtocolError | None = None
         """why the challenge ends; None when it passes"""
@@ -93,7 +95,7 @@ class FakeWorker:
         self.greetings: list[Hello] = []
 
     def hello(self) -> Hello:
-        address = TransferAddress(f"{self.name}:7" if self.role == "prefill" else "")
+        address = TransferAddress(f"{self.name}:7" if self.hands_over else "")
         return Hello(self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here")
 
     def entry(self, port: int) -> WorkerEntry:
@@ -117,7 +119,9 @@ class FakeWorker:
 
     def start(self, num_cached_tokens: int = 0) -> None:
         """START for the last ASSIGN."""
-        assign = self.last(Assign)
+        self.start_of(self.last(Assign), num_cached_tokens)
+
+    def start_of(self, assign: Assign, num_cached_tokens: int = 0) -> None:
         self.say(Start(assign.work.attempt, self.incarnation, num_cached_tokens, self.load))
 
     def tokens(self, index: int, *token_ids: int, reason: FinishReason | None = None) -> None:

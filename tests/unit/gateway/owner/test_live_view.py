@@ -18,7 +18,7 @@ from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
 from services.gateway.owner.view.scaling_feed import ScalingFeed
 from shared.errors import OverloadedError, StateUnavailableError
 from shared.protocol import Assign, Span, Spans
-from shared.state.scaling import RoleScaling, Scaling, ScalingNotes
+from shared.state.notes.scaling import RoleScaling, Scaling, ScalingNotes
 from shared.telemetry import attributes as names
 from shared.telemetry.attainment import Kept
 from tests.support.cases.live_body import live_body

@@ -17,6 +17,7 @@ from services.gateway.owner.machine.effects import (
     Effect,
     End,
     Failure,
+    Move,
     Requeue,
     SendAssign,
     SendCancel,
@@ -129,6 +130,10 @@ class World:
             mode: Any = "prefill" if incarnation.startswith("p") else "local"
             self.event(self.machine.assign(incarnation, mode))
 
+    def move(self) -> None:
+        """The worker that decodes drains."""
+        self.event(self.machine.move())
+
     def choose_decode(self, incarnation: str) -> None:
         self.event(self.machine.choose_decode(self.machine.epoch, incarnation))
 
@@ -236,7 +241,8 @@ class World:
             self.answer_admit(True)
             self.answer_finish()
             self.place(self.incs[0])
-            self.choose_decode(self.incs[2])
+            for inc in self.incs[2:]:
+                self.choose_decode(inc)
             if self.net:
                 self.deliver(0 if self.in_order else len(self.net) - 1)
             elif not self.lossless:
@@ -263,6 +269,8 @@ class World:
             self.finish = effect
         elif isinstance(effect, End):
             self._close(effect)
+        elif isinstance(effect, Move):
+            return self.machine.assign(effect.source, "prefill")
         else:
             assert isinstance(effect, SendCancel | Requeue | ChooseDecode)
         return []
@@ -283,6 +291,7 @@ class World:
         epoch, inc = effect.epoch, effect.decode_incarnation
         assert epoch not in self.receivers, "R2 two decode workers in one epoch"
         assert effect.prefill_incarnation == self.assigned[epoch]
+        assert effect.prefill_incarnation != inc, "a worker pulls from itself"
         self.receivers[epoch] = inc
         start = self.starts[epoch]
         first = self._token(epoch, start, effect.prefill_incarnation, None)

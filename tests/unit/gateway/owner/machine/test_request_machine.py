@@ -8,6 +8,7 @@ from services.gateway.owner.machine.effects import (
     Effect,
     End,
     Failure,
+    Move,
     Requeue,
     SendAssign,
     SendCancel,
@@ -20,7 +21,7 @@ from services.gateway.owner.machine.strikes import Strikes
 from services.gateway.owner.machine.time_limits import time_is_up
 from shared.protocol import FinishReason, Sampling, TokenRun
 
-P, D = "p0.aa", "d0.bb"
+P, D, E = "p0.aa", "d0.bb", "d1.cc"
 
 
 def owner(max_tokens: int = 4, max_attempts: int = 4) -> RequestMachine:
@@ -253,6 +254,41 @@ def test_a_worker_that_is_known_to_leave_costs_no_strike() -> None:
     machine.assign(P, "prefill")
     assert machine.lose_link(P, excused=True) == [Requeue(1, None, (P,), "link_lost", 0)]
     assert len(machine.strikes) == 0
+
+
+def test_what_a_leaving_prefill_worker_has_not_given_back_its_reader_has() -> None:
+    """It leaves once it is released, which decode's first token may follow by a step. A reader that
+    missed it says so."""
+    machine = running()
+    machine.tokens(P, run(0, 10))
+    assert machine.lose_link(P, excused=True) == []
+    assert machine.tokens(D, run(0, 10, 11)) == [Deliver(1, (11,), ())]
+    machine = running()
+    assert machine.lose_link(P, excused=True) == []
+    *_, requeue = machine.fail(0, D, "source_lost", own_fault=False)
+    assert isinstance(requeue, Requeue) and requeue.epoch == 1
+    assert machine.lose_link(D, excused=True) == []
+    machine = running()
+    *_, requeue = machine.lose_link(D, excused=True)
+    assert isinstance(requeue, Requeue) and requeue.cause == "link_lost"
+
+
+def test_a_request_moves_from_the_worker_that_decodes_it() -> None:
+    """Not before that has all of its KV; and its older epoch says nothing any more."""
+    machine = running(max_tokens=6)
+    machine.tokens(P, run(0, 10))
+    assert machine.move() == []
+    machine.tokens(D, run(0, 10, 11))
+    assert machine.move() == [Move(1, D)]
+    assert machine.state is State.QUEUED
+    assert machine.assign(D, "prefill") == [SendAssign(1, D, "prefill", "")]
+    assert machine.tokens(D, run(2, 12)) == []
+    assert machine.start(1, D) == [ChooseDecode(1)]
+    assert machine.choose_decode(1, D) == [], "nobody pulls from itself"
+    assert machine.choose_decode(1, E) == [SendReceive(1, D, E)]
+    assert machine.tokens(D, run(2, 12, epoch=1)) == [Deliver(2, (12,), ())]
+    assert machine.tokens(E, run(2, 12, 13, epoch=1)) == [Deliver(3, (13,), ())]
+    assert len(machine.strikes) == machine.num_returns == 0
 
 
 def test_a_link_that_comes_back_withdraws_its_strike() -> None:

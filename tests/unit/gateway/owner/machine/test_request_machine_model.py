@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from services.gateway.owner.machine.effects import Effect
+from services.gateway.owner.machine.effects import Effect, SendReceive
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.machine.sequencer import Sequencer
 from services.gateway.owner.machine.states import State
@@ -136,6 +136,21 @@ class RetriesInTheSameEpoch(RequestMachine):
         return effects
 
 
+class PullsFromItself(RequestMachine):
+    def choose_decode(self, epoch: int, incarnation: str) -> list[Effect]:
+        if epoch != self.epoch or not self.wants_decode:
+            return []
+        self.decode_incarnation = incarnation
+        return [SendReceive(epoch, self.prefill_incarnation or "", incarnation)]
+
+
+class MovesInTheSameEpoch(RequestMachine):
+    def move(self) -> list[Effect]:
+        epoch, effects = self.epoch, super().move()
+        self.epoch = epoch
+        return effects
+
+
 class EndsWithoutRecord(RequestMachine):
     def _finish(self, *arguments: Any) -> list[Effect]:
         super()._finish(*arguments)
@@ -182,6 +197,11 @@ class BadDay(RuleBasedStateMachine):
     def drop(self, at: int, do: int) -> None:
         if do < 4:
             self.world.drop(at % len(self.world.net))
+
+    @rule(do=FEW)
+    def move(self, do: int) -> None:
+        if do < 6:
+            self.world.move()
 
     @rule(at=st.integers(2, 3))
     def choose_decode(self, at: int) -> None:
@@ -268,6 +288,8 @@ def test_every_request_ends_once_with_one_consistent_answer() -> None:
         StrikesAreNotWithdrawn,
         LeavingIsAStrike,
         RetriesInTheSameEpoch,
+        MovesInTheSameEpoch,
+        PullsFromItself,
         EndsWithoutRecord,
         CountsHeldTokens,
     ],

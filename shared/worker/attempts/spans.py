@@ -5,7 +5,7 @@ import os
 from shared.protocol import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.transfer.transport import Pulled
-from shared.worker.attempts import HeldAttempt
+from shared.worker.attempts.table import HeldAttempt
 
 
 def queue_span(held: HeldAttempt) -> Span:

@@ -44,7 +44,7 @@ class HeldAttempt:
     adopted_ns: int = 0
     """its KV is here and verified, and the engine is told"""
     told_mark: tuple[int, ...] = ()
-    """how far it was when its gateway was last told (`shared.worker.progress`)"""
+    """how far it was when its gateway was last told (`shared.worker.attempts.progress`)"""
 
     @classmethod
     def of(cls, message: Assign | Receive, peer: Peer, now_ns: int) -> "HeldAttempt":

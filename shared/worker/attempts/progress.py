@@ -10,7 +10,7 @@ held                not reported: the decode worker that pulls it reports its pr
 
 from shared.link.server import Peer
 from shared.protocol import Attempt
-from shared.worker.attempts import HeldAttempt
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.state import WorkerState
 
 Mark = tuple[int, ...]

@@ -1,0 +1,182 @@
+"""A decode worker that drains: its requests go on at another, with their KV.
+
+Guards: a drain that waits for the longest answer, or has prompts computed again; a request that is
+moved where nobody can go on with it.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.owner.moves import MAX_MOVES
+from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Pong, Receive, Refuse
+from shared.transfer_address import TransferAddress
+from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
+
+pytestmark = pytest.mark.anyio
+DRAINING = replace(IDLE, state="draining")
+
+
+def decode_worker(name: str, load: Load = IDLE) -> FakeWorker:
+    worker = FakeWorker("decode", name)
+    worker.hands_over, worker.load = True, load
+    return worker
+
+
+class Cell:
+    """Requests that decode at `d`, in a cell where `e` could go on with them."""
+
+    def __init__(self, bench: Bench, d: FakeWorker, e: FakeWorker) -> None:
+        self.bench, self.d, self.e = bench, d, e
+
+    async def decoding(self, num_requests: int = 1, max_tokens: int = 9) -> None:
+        """Each has its prompt and two tokens at `d`."""
+        await self.bench.add(self.d)
+        for number in range(num_requests):
+            self.bench.door.submit(self.bench.request(f"r{number}", 40 + number, max_tokens))
+            self.d.start()
+            self.d.tokens(0, 10, 11)
+        await self.bench.add(self.e)
+        await settle()
+
+    def drain(self) -> None:
+        self.d.load = DRAINING
+        self.d.say(Pong(0, DRAINING))
+
+    def assigned(self) -> list[Attempt]:
+        """What `d` is to hand over."""
+        return [each.work.attempt for each in self.d.all(Assign) if each.mode == "prefill"]
+
+    def moved(self) -> list[Attempt]:
+        return [each.work.attempt for each in self.e.all(Receive)]
+
+
+def cell(bench: Bench) -> Cell:
+    return Cell(bench, decode_worker("d0"), decode_worker("d1"))
+
+
+async def test_a_request_goes_on_elsewhere_with_the_kv_that_is_there() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        assign = one.d.last(Assign)
+        assert (assign.mode, assign.work.attempt) == ("prefill", Attempt("r0", 1))
+        assert assign.work.token_ids == (*range(40), 10, 11)
+        one.d.start(num_cached_tokens=32)
+        receive = one.e.last(Receive)
+        assert receive.work == assign.work
+        assert (receive.source, receive.prefill_incarnation) == (
+            TransferAddress("d0:7"),
+            one.d.incarnation,
+        )
+        one.d.tokens(2, 12)
+        one.e.tokens(2, 12, 13)
+        live = bench.live("r0")
+        assert live.machine.token_ids == [10, 11, 12, 13]
+        assert live.machine.decodes_at(one.e.incarnation)
+        assert not one.d.all(Cancel), "the epoch takes the place of the one before"
+        first, second = live.receipt.attempts
+        assert (first.end, second.mode, second.prefill, second.decode) == (
+            "moved",
+            "prefill",
+            "d0",
+            "d1",
+        )
+        assert bench.core.counters.attempts == {"first": 1, "moved": 1}
+        assert not len(live.machine.strikes)
+
+
+async def test_only_so_many_move_at_once_the_shortest_first() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding(MAX_MOVES + 2)
+        one.drain()
+        one.drain()
+        assert one.assigned() == [Attempt(f"r{number}", 1) for number in range(MAX_MOVES)]
+        for assign in one.d.all(Assign)[-MAX_MOVES:]:
+            one.d.start_of(assign)
+        one.e.run(one.e.all(Receive)[0], 2, 12, 13)
+        one.drain()
+        assert len(one.assigned()) == MAX_MOVES + 1
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["it drains too", "others wait there", "no block to spare", "not pulled from"],
+)
+async def test_a_request_stays_where_nobody_can_go_on_with_it(reason: str) -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        one.d.hands_over = reason != "not pulled from"
+        one.e.load = {
+            "it drains too": DRAINING,
+            "others wait there": replace(IDLE, waiting=1),
+            "no block to spare": replace(IDLE, free=3, held=97),
+        }.get(reason, IDLE)
+        await one.decoding()
+        one.drain()
+        assert one.assigned() == []
+        one.d.tokens(2, 12)
+        assert bench.live("r0").machine.token_ids == [10, 11, 12]
+
+
+async def test_prompts_that_a_draining_worker_took_are_computed_first() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.d.say(Pong(0, replace(DRAINING, queued_tokens=900)))
+        assert one.assigned() == []
+        one.drain()
+        assert one.assigned() == [Attempt("r0", 1)]
+
+
+async def test_a_request_whose_prompt_is_still_computed_does_not_move() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await bench.add(one.d)
+        bench.door.submit(bench.request("r0"))
+        one.d.start()
+        await bench.add(one.e)
+        one.drain()
+        assert one.assigned() == []
+
+
+async def test_where_the_reader_goes_meanwhile_the_request_is_placed_again() -> None:
+    """Perhaps at the worker that drained, if that serves again by then."""
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        one.e.say(Pong(0, DRAINING))
+        one.d.load = IDLE
+        one.d.say(Pong(1, IDLE))
+        one.d.start(num_cached_tokens=32)
+        assert [cancel.attempt for cancel in one.d.all(Cancel)] == [Attempt("r0", 1)]
+        again = one.d.last(Assign)
+        assert (again.mode, again.work.attempt) == ("local", Attempt("r0", 2))
+
+
+async def test_a_worker_that_cannot_hand_over_after_all_costs_no_strike() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        attempt = one.d.last(Assign).work.attempt
+        one.d.say(Refuse(attempt, one.d.incarnation, "draining"))
+        again = one.e.last(Assign)
+        assert (again.mode, again.work.attempt) == ("local", Attempt("r0", 2))
+        assert again.work.token_ids == (*range(40), 10, 11)
+        assert not len(bench.live("r0").machine.strikes)
+
+
+async def test_what_has_not_moved_by_the_drain_limit_is_handed_back() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        one.d.start(num_cached_tokens=32)
+        one.d.say(Handback(one.d.last(Assign).work.attempt, one.d.incarnation, "draining"))
+        again = one.e.last(Assign)
+        assert (again.mode, again.work.attempt) == ("local", Attempt("r0", 2))
+        assert [cancel.attempt for cancel in one.e.all(Cancel)] == [Attempt("r0", 1)]
