@@ -119,7 +119,7 @@ class Engine:
 
     def release(self, attempt: Attempt) -> None:
         """Step 9: the reader of a HELD attempt is done. `Scheduler.remove` gives its blocks back to
-        the pool, where full ones stay in the prefix cache."""
+        the pool (`drop_blocks`), where full ones stay in the prefix cache."""
         sequence = self.sequences.get(attempt)
         if sequence is not None and sequence.state is SequenceState.HELD:
             self._forget(sequence)

@@ -80,7 +80,7 @@ def _open_ports(release: Release) -> set[int]:
     plan = plan_in(release)
     if plan is not None:
         scraped.add(plan.port)
-    if not release.of_kind("ServiceMonitor", "PodMonitor"):
+    if not release.of_kind("ServiceMonitor", "PodMonitor", "ScaledObject"):
         return {network.port}
     opened = {
         port["port"]

@@ -5,10 +5,11 @@ from copy import deepcopy
 
 import pytest
 
+from services.autoscaler.view import ROLES
 from tests.chart.autoscaler_rules import plan_in
 from tests.chart.invariants import RULES
 from tests.chart.reachability import traffic_is_what_baton_needs
-from tests.chart.release import Object, Release, component, render
+from tests.chart.release import NAMESPACE, Object, Release, component, render
 from tests.chart.value_sets import VALUE_SETS
 
 BY_NAME = {rule.__name__: rule for rule in (*RULES, traffic_is_what_baton_needs)}
@@ -46,6 +47,25 @@ def test_it_is_there_only_where_it_is_asked_for(builtin: Release) -> None:
     assert plan_in(render(VALUE_SETS["keda"])) is None
     advised = plan_in(render(VALUE_SETS["advised"]))
     assert advised is not None and advised.mode == "advise"
+
+
+def test_keda_asks_it_what_is_wanted() -> None:
+    """Where its page says so; one pod for each worker that is wanted, within the same bounds."""
+    release = render(VALUE_SETS["advised"])
+    plan = plan_in(release)
+    assert plan is not None
+    for role in ROLES:
+        asked = release.named("ScaledObject", f"rel-baton-{role}")["spec"]
+        (trigger,) = asked["triggers"]
+        assert trigger["metadata"] == {
+            "url": f"http://rel-baton-autoscaler.{NAMESPACE}:{plan.port}/wanted",
+            "valueLocation": role,
+            "targetValue": "1",
+        }
+        bounds = plan.view.roles[role]
+        assert (asked["minReplicaCount"], asked["maxReplicaCount"]) == (bounds.least, bounds.most)
+    with_fallback = [item for item in release.of_kind("ScaledObject") if "fallback" in item["spec"]]
+    assert [item["metadata"]["name"] for item in with_fallback] == ["rel-baton-decode"]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
         (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),
         (put("decode.autoscaling.mode", "builtin"), "both must be builtin"),
         (put("gateway.autoscaling.mode", "builtin"), "builtin is for workers"),
+        (put("gateway.autoscaling.mode", "advised"), "advised is for workers"),
+        (put("decode.autoscaling.mode", "advised"), "set autoscaler.advise"),
         (
             {
                 "prefill": {"enabled": False, "autoscaling": {"mode": "builtin"}},

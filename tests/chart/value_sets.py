@@ -96,6 +96,8 @@ BUILTIN: Values = {
 
 ADVISED: Values = {
     "autoscaler": {"advise": True},
+    "prefill": {"autoscaling": {"mode": "advised", "maxReplicas": 8}},
+    "decode": {"autoscaling": {"mode": "advised", "fallbackReplicas": 2}},
     "redis": {"enabled": False, "existingUrl": "redis://redis.example:6379/0"},
 }
 

@@ -3,7 +3,8 @@
 Each moves by an epoch of its own: the worker that decodes it becomes its prefill worker. The prefix
 cache there has all full blocks, so it computes the few tokens after them, answers with the next
 token and hands over like any prefill worker. A few move at a time; the others decode meanwhile.
-Where nobody can go on with them they stay until the worker's drain limit.
+Where nobody can go on with them they stay until the worker's drain limit
+(`shared.worker.node.Node.leave`).
 """
 
 from services.gateway.owner.links.worker_link import WorkerLink
@@ -16,7 +17,7 @@ MAX_MOVES = 4
 
 
 class Moves:
-    """Called on the event loop."""
+    """Called on the event loop, after each frame of a worker that gives away what it has."""
 
     def __init__(self, requests: Requests, placer: Placer) -> None:
         self._requests = requests
