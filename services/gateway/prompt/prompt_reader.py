@@ -1,6 +1,6 @@
 """From the bytes of a request body to prompt ids: all text work on the way in.
 
-Pure and without I/O; `TextPool` runs it in a thread or, for large bodies, in another process.
+Pure and without I/O; `TextPool` runs it at once, in a thread or, for large bodies, in a process.
 """
 
 from collections.abc import Mapping

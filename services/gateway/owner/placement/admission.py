@@ -8,7 +8,6 @@ prompt's KV. An idle link always takes a prompt, so a slow one is tried again. K
 blocks of a full decode worker does not count: a prompt computed there would wait as well.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from services.gateway.owner.links.worker_view import WorkerView
@@ -20,11 +19,14 @@ first two tokens; half a second keeps a link busy between two arrivals"""
 
 def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -> list[WorkerView]:
     """The prefill workers whose links take one more prompt. A rate never measured is no limit."""
-    unreserved_tokens = Counter[str]()
+    unreserved_tokens: dict[str, int] = {}
     for worker in decode:
-        unreserved_tokens.update(worker.unreserved_tokens)
+        for p_inc, num_tokens in worker.unreserved_tokens.items():
+            unreserved_tokens[p_inc] = unreserved_tokens.get(p_inc, 0) + num_tokens
     left_tokens = {
-        worker.incarnation: max(0, worker.unpulled_tokens - unreserved_tokens[worker.incarnation])
+        worker.incarnation: max(
+            0, worker.unpulled_tokens - unreserved_tokens.get(worker.incarnation, 0)
+        )
         for worker in prefill
     }
     tokens_s = dict.fromkeys(left_tokens, 0.0)

@@ -1,10 +1,13 @@
-"""Runs the reading of request bodies off the event loop.
+"""Runs the reading of request bodies, most of it off the event loop.
 
-Small bodies in a thread; large ones in processes that can be killed, because no thread can be
-stopped while it tokenizes. Cancel a `read` when its client has left or its time is up.
+The smallest bodies are read at once: a thread takes longer to wake and to be waited for, 0.15 ms of
+a request's time to first token. They take half of the loop's time at most; the others, and what is
+larger, are read in a thread. Large ones are read in processes that can be killed, because no thread
+can be stopped while it tokenizes. Cancel a `read` when its client has left or its time is up.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +21,8 @@ from services.gateway.prompt.text_work.text_worker import Answer, Job, Kind, Set
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.kv.block_hash import BlockHashing
 
+AT_ONCE_BODY_BYTES = 2 * 1024
+"""largest body that is read on the loop; 0.1 to 0.6 ms"""
 THREAD_BODY_BYTES = 16 * 1024
 """largest body that is read in a thread"""
 NUM_THREADS = 2
@@ -49,6 +54,8 @@ class TextPool:
         self._grammars = GrammarCheck(str(directory), model.vocab_size, model.eos_token_ids)
         self.ignored_fields = IgnoredFields()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
+        self._at_once_from_s = 0.0
+        """the loop has its half of the time until then"""
 
     async def start(self) -> None:
         """Start the processes ahead; without it the first large body starts them."""
@@ -81,8 +88,18 @@ class TextPool:
     async def _read(self, job: Job) -> Answer:
         if len(job.body) > THREAD_BODY_BYTES:
             return await self._line.read(job)
+        if len(job.body) <= AT_ONCE_BODY_BYTES and time.monotonic() >= self._at_once_from_s:
+            return self._read_at_once(job)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, read_body, self._reader, job)
+
+    def _read_at_once(self, job: Job) -> Answer:
+        begin_s = time.monotonic()
+        try:
+            return read_body(self._reader, job)
+        finally:
+            end_s = time.monotonic()
+            self._at_once_from_s = end_s + (end_s - begin_s)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

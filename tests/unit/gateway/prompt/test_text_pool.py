@@ -1,16 +1,24 @@
-"""The text pool: same answers in the thread and in the process; a process that hangs is killed."""
+"""The text pool: same answers at once, in the thread and in the process; one that hangs is killed."""
 
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from services.gateway.prompt.prompt_reader import PreparedRequest, TokenList
-from services.gateway.prompt.text_work.text_pool import THREAD_BODY_BYTES, TextPool
+from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader, TokenList
+from services.gateway.prompt.text_work import text_pool
+from services.gateway.prompt.text_work.text_pool import (
+    AT_ONCE_BODY_BYTES,
+    THREAD_BODY_BYTES,
+    TextPool,
+)
+from services.gateway.prompt.text_work.text_worker import Answer, Job, read_body
 from shared.errors import AttemptError, RequestError
 from shared.kv.block_hash import BlockHashing
 from tests.support.cases.http_bodies import chat_body
@@ -46,6 +54,37 @@ async def test_thread_and_process_agree(pool: TextPool) -> None:
     assert isinstance(small, PreparedRequest)
     (prompt,) = small.prompts
     assert len(prompt.block_hashes) == len(prompt.token_ids) // 16
+
+
+async def test_the_loop_reads_small_bodies_for_half_of_its_time_at_most(
+    pool: TextPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst goes to the threads, and so does all that is not small."""
+    on_loop: list[bool] = []
+    now_s, takes_s = [100.0], 0.01
+
+    def read(reader: PromptReader, job: Job) -> Answer:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        now_s[0] += takes_s
+        return read_body(reader, job)
+
+    monkeypatch.setattr(text_pool, "read_body", read)
+    monkeypatch.setattr(text_pool, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    small = json.dumps({"model": MODEL_NAME, "prompt": [5] * 4}).encode()
+    for _ in range(4):
+        await pool.read("text", small, "default")
+    assert on_loop == [True, False, True, False]
+    now_s[0] += 1.0
+    large = small.ljust(AT_ONCE_BODY_BYTES + 1)
+    for body in (large, small):
+        await pool.read("text", body, "default")
+    assert on_loop[4:] == [False, True]
+
+
+async def test_a_small_body_that_is_wrong_counts_too(pool: TextPool) -> None:
+    for _ in range(3):
+        with pytest.raises(RequestError):
+            await pool.read("text", b"{", "default")
 
 
 async def test_workers_with_small_pools_shorten_the_context(tmp_path: Path) -> None:
