@@ -1,4 +1,4 @@
-"""The text pool: same answers at once, in the thread and in the process; one that hangs is killed."""
+"""The text pool: same answers at once, in the thread and the process; one that hangs is killed."""
 
 import asyncio
 import json
