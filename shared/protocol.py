@@ -323,7 +323,8 @@ class Tokens:
 @dataclass(frozen=True)
 class Spans:
     """Worker -> gateway: the stages this attempt went through here. A later span of the same
-    name replaces an earlier one: a stage may be told while it still goes on."""
+    name replaces an earlier one: a stage may be told while it still goes on. `kv_held` is told
+    once its worker keeps no KV of the attempt any more."""
 
     attempt: Attempt
     incarnation: str

@@ -71,8 +71,7 @@ class DecodeService:
         state.count("prompt_tokens:transferred", 0)
 
     async def start(self) -> None:
-        """Listen for those who pull what this worker decoded. Without a prefix cache it would have
-        to compute that again, so it hands nothing over."""
+        """Peers pull what it decoded; without a prefix cache it would have to compute it again."""
         if self._prefix_cache:
             await self.transport.start()
 
@@ -122,8 +121,7 @@ class DecodeService:
         self._pulls.cancel(attempt, lambda: self._engine.send(Abort(attempt)))
 
     def _schedule(self, event: Scheduled) -> None:
-        """Before the step computes: blocks that are ours now or may be read, sequences given
-        back."""
+        """Before the step computes: blocks that are ours or may be read, sequences given back."""
         self._offers.announce(event)
         for reserved in event.reserved:
             self._pull(reserved)

@@ -7,8 +7,7 @@ last chunk      token 1 to the gateway, SEAL to decode (or END if token 1 was th
 RELEASE         decode has a verified copy, the blocks are free
 CANCEL          at any time: reading is refused, then the engine forgets the attempt
 
-ASSIGN, the first chunk and CANCEL come here through `shared.worker.inbox`; the offers are
-`shared.worker.attempts.offers`.
+What decode does alike: `shared.worker.inbox` and `shared.worker.attempts.offers`.
 """
 
 from shared.clock import Clock

@@ -295,8 +295,9 @@ class Engine:
         self._stirred = scheduled.changes_next
         counters = self.counters
         for sequence in scheduled.started:
-            counters.prefix_query_tokens += len(sequence.token_ids)
-            counters.prefix_hit_tokens += sequence.num_cached_tokens
+            if self.role == "prefill" or sequence.spec.mode == "full":  # what moves finds its own
+                counters.prefix_query_tokens += len(sequence.token_ids)
+                counters.prefix_hit_tokens += sequence.num_cached_tokens
             output.started.append((sequence.attempt, sequence.num_cached_tokens))
         for sequence in scheduled.reserved:
             self.kv_pool.marks.reserve(sequence.attempt)

@@ -87,9 +87,7 @@ class Inbox:
         attempts = self._state.attempts
         held = HeldAttempt.of(message, peer, self._clock.wall_ns())
         older = attempts.superseded_by(held.attempt)
-        reason = self._state.refusal(
-            message.incarnation, held.num_uncomputed_tokens, is_new=older is None
-        )
+        reason = self._state.refusal(message.incarnation, held.num_uncomputed_tokens, new=not older)
         if reason is not None:
             self._outbox.refuse(peer, held.attempt, reason)
         elif not attempts.is_stale(held.attempt):

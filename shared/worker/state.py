@@ -82,13 +82,13 @@ class WorkerState:
             step_error=engine.step_error,
         )
 
-    def refusal(self, incarnation: str, num_tokens: int, *, is_new: bool = True) -> Refusal | None:
+    def refusal(self, incarnation: str, num_tokens: int, *, new: bool = True) -> Refusal | None:
         """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
         here. An idle worker takes any number, so that the longest prompt is not refused forever. An
         attempt that takes the place of another of its request is not new."""
         if incarnation != self.incarnation:
             return "incarnation"
-        if not is_new:
+        if not new:
             return None
         if self.draining:
             return "draining"

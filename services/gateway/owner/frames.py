@@ -27,6 +27,7 @@ from shared.protocol import (
     TokenRun,
     Tokens,
 )
+from shared.telemetry import attributes as names
 
 LEAVING = ("draining", "killed")
 """reasons of a HANDBACK after which the worker goes"""
@@ -54,7 +55,7 @@ class Frames:
         self._observer = observer
         self._clock = clock
         self._vocab_size = vocab_size
-        self._moves = Moves(requests, placer)
+        self._moves = Moves(requests, placer, clock)
         self._receivers: Mapping[type, Callable[[WorkerLink, Any], None]] = {
             Start: self._start,
             Tokens: self._tokens,
@@ -207,6 +208,9 @@ class Frames:
             self._requests.execute(live, effects)
 
     def _spans(self, worker: WorkerLink, message: Spans) -> None:
+        live = self._requests.get(message.attempt.rid)
+        if live is not None and any(span.name == names.SPAN_HELD for span in message.spans):
+            live.machine.released(message.attempt.epoch, worker.incarnation)
         self._journal.spans(message, worker.worker_id)
 
     def _pong(self, worker: WorkerLink, message: Pong) -> None:
@@ -232,7 +236,8 @@ class Frames:
             live.generation.cached_tokens = live.receipt.cached_tokens
             live.generation.prompt_incarnation = live.machine.prefill_incarnation
         self._placer.note_success((worker.incarnation,))
-        if worker.incarnation == live.machine.prefill_incarnation and live.machine.started:
+        computed = worker.incarnation == live.machine.prefill_incarnation and live.machine.started
+        if computed and live.assignment.cause != "moved":
             num_computed = len(live.work.token_ids) - live.num_cached_tokens
             self._cost.observe(worker.incarnation, num_computed, now_s - live.timing.started_s)
             worker.view.token_s = self._cost.token_s(worker.incarnation)

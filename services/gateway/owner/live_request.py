@@ -76,6 +76,11 @@ class LiveRequest:
         """Its prompt and its answer so far."""
         return self.work.num_prompt_tokens + len(self.machine.token_ids)
 
+    @property
+    def num_blocks(self) -> int:
+        """That those fill, and the next tokens."""
+        return self.num_tokens // self._block_size + 2
+
     def begin_epoch(self, cause: str, prefer_incarnation: str | None) -> None:
         """The next attempt continues after the tokens taken so far."""
         self.assignment.renew(cause, prefer_incarnation)

@@ -8,32 +8,51 @@ Where nobody can go on with them they stay until the worker's drain limit
 """
 
 from services.gateway.owner.links.worker_link import WorkerLink
+from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.placer import Placer
 from services.gateway.owner.requests import Requests
+from shared.clock import Clock
 
 MAX_MOVES = 4
 """from one worker at a time: as many as keep its pulls busy"""
+NEAR_END = 16
+"""tokens that are not worth a move; the last one may be on its way already"""
+LOOK_S = 0.02
+"""between two looks at all requests for those that may move"""
 
 
 class Moves:
     """Called on the event loop, after each frame of a worker that gives away what it has."""
 
-    def __init__(self, requests: Requests, placer: Placer) -> None:
+    def __init__(self, requests: Requests, placer: Placer, clock: Clock) -> None:
         self._requests = requests
         self._placer = placer
+        self._clock = clock
 
     def start(self, worker: WorkerLink) -> None:
         """Move what may move from there now, the shortest first."""
+        now_s = self._clock.monotonic_s()
+        if now_s - worker.looked_at_s < LOOK_S:
+            return
+        worker.looked_at_s = now_s
         source, live = worker.incarnation, self._requests.all()
-        num_moving = sum(_is_moving(one.machine, source) for one in live)
-        staying = [one for one in live if one.machine.decodes_at(source)]
+        moving = [one for one in live if _is_moving(one.machine, source)]
+        num_blocks = sum(one.num_blocks for one in moving)
+        staying = [one for one in live if _stays(one, source)]
         for one in sorted(staying, key=lambda one: one.num_tokens):
-            if num_moving >= MAX_MOVES or not self._placer.may_move(one, source):
+            num_blocks += one.num_blocks
+            if len(moving) >= MAX_MOVES or not self._placer.may_move(one, source, num_blocks):
                 return
             with self._requests.isolated(one):
                 self._requests.execute(one, one.machine.move())
-            num_moving += 1
+            moving.append(one)
+
+
+def _stays(live: LiveRequest, source: str) -> bool:
+    """It is decoded there, and for some time to come."""
+    num_left = live.work.sampling.max_tokens - len(live.machine.token_ids)
+    return num_left > NEAR_END and live.machine.decodes_at(source)
 
 
 def _is_moving(machine: RequestMachine, source: str) -> bool:

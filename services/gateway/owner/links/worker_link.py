@@ -10,6 +10,8 @@ from shared.protocol import Hello, Load, Message
 
 _ON_THE_WAY_S = 0.01
 """an assignment older than this is part of the load that a frame reports"""
+SPARE_BLOCKS = 16
+"""that a worker has beyond one for each sequence, before it gives any away"""
 _UNKNOWN_LOAD = Load(0, 0, 0, 0, 0, 0, 0, 0, state="starting")
 
 
@@ -46,6 +48,8 @@ class WorkerLink:
         self.counters: dict[str, int] = {}
         self.stages: dict[str, int] = {}
         self.num_unanswered_pings = 0
+        self.looked_at_s = 0.0
+        """for requests that may move from here"""
         self.last_frame_s = clock.monotonic_s()
         self._clock = clock
         self._room_limit: int | None = None
@@ -66,11 +70,15 @@ class WorkerLink:
 
     @property
     def gives_away(self) -> bool:
-        """It decodes, drains and can be pulled from: what it has goes on elsewhere. First it
-        computes the prompts that it took."""
+        """It decodes, drains and can be pulled from: what it has goes on elsewhere. First it does
+        what it took and has not begun. Not where its blocks are so few that a neighbour would take
+        those that are to move, nor while it gives the rest back."""
         hello, load = self.hello, self.load
-        drains = hello.role == "decode" and load.state == "draining" and not load.queued_tokens
-        return drains and bool(hello.transfer_address)
+        if hello.role != "decode" or load.state != "draining" or self._leaves:
+            return False
+        busy = load.queued_tokens or load.waiting
+        is_tight = self.view.spare_blocks <= load.running + SPARE_BLOCKS
+        return not (busy or is_tight) and bool(hello.transfer_address)
 
     def send(self, message: Message) -> None:
         self.link.send(message)

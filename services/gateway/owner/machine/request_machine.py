@@ -15,7 +15,6 @@ from services.gateway.owner.machine.effects import (
     LocalReason,
     Mode,
     Move,
-    Outcome,
     Requeue,
     SendAssign,
     SendCancel,
@@ -36,9 +35,6 @@ BROKEN_PAIR_CODES = ("source_lost", "kv_transfer")
 """FAILs of a decode worker whose cause may be either end of the hand-over, or what is between"""
 
 
-_TERMINAL = {"done": State.DONE, "failed": State.FAILED, "cancelled": State.CANCELLED}
-
-
 class RequestMachine:
     """State machine of one request; each method is an event and returns effects in order."""
 
@@ -53,6 +49,8 @@ class RequestMachine:
         self.started = False
         self.decode_spoke = False
         """decode has all KV: prefill's part in this epoch is over"""
+        self.kv_taken = False
+        """says prefill, before decode has spoken; if nobody did, decode will say so"""
         self.num_returns = 0
         self.num_own_fault_deaths = 0
         self.strikes = Strikes(max_strikes, forgiven_after)
@@ -90,9 +88,9 @@ class RequestMachine:
         """Whether the current attempt needs this worker."""
         if self.state is not State.RUNNING:
             return False
-        return incarnation == self.decode_incarnation or (
-            incarnation == self.prefill_incarnation and not self.decode_spoke
-        )
+        over = self.decode_spoke or self.kv_taken
+        is_source = incarnation == self.prefill_incarnation and not over
+        return is_source or incarnation == self.decode_incarnation
 
     # Placement
 
@@ -119,11 +117,10 @@ class RequestMachine:
     def choose_decode(self, epoch: int, incarnation: str) -> list[Effect]:
         """The owner chose where this epoch is decoded; a second choice would break R2. Nobody pulls
         from itself."""
-        if epoch != self.epoch or not self.wants_decode:
+        itself = incarnation == self.prefill_incarnation
+        if epoch != self.epoch or not self.wants_decode or itself:
             return []
         assert self.prefill_incarnation is not None
-        if incarnation == self.prefill_incarnation:
-            return []
         self.decode_incarnation = incarnation
         return [SendReceive(epoch, self.prefill_incarnation, incarnation)]
 
@@ -204,13 +201,11 @@ class RequestMachine:
 
     def lose_link(self, incarnation: str, *, excused: bool = False) -> list[Effect]:
         """The link to an incarnation broke; whether it died is not known. `excused`: it is known
-        to be leaving, so that is no strike; and what a prefill worker that leaves has not given
-        back its reader has, or will miss and say so."""
+        to be leaving, so that is no strike."""
         if not self.holds(incarnation):
             return []
         if excused:
-            lost = self.decode_incarnation in (None, incarnation)
-            return self._take_back("link_lost", dropped_by=incarnation) if lost else []
+            return self._take_back("link_lost", dropped_by=incarnation)
         self.strikes.note_death(incarnation, self._sequencer.next_index)
         return self._retry("link_lost", (incarnation,), dropped_by=incarnation)
 
@@ -227,6 +222,11 @@ class RequestMachine:
         assert silent is not None
         self.strikes.note_death(silent, self._sequencer.next_index)
         return self._retry("stalled", (silent,), dropped_by=None)
+
+    def released(self, epoch: int, incarnation: str) -> None:
+        """Prefill keeps nothing of it any more: that it goes is no loss."""
+        current = self._is_current(epoch, incarnation)
+        self.kv_taken |= current and incarnation == self.prefill_incarnation
 
     # What Redis says
 
@@ -357,7 +357,7 @@ class RequestMachine:
         self.state = State.QUEUED
         self.epoch += 1
         self.prefill_incarnation = self.decode_incarnation = None
-        self.started = self.decode_spoke = False
+        self.started = self.decode_spoke = self.kv_taken = False
         self._epoch_start = self._sequencer.next_index
         self._sequencer.forget_ahead()
 
@@ -382,9 +382,8 @@ class RequestMachine:
     def _terminate(self) -> list[Effect]:
         if self.state is not State.FINISHING or self._end is None:
             return []
-        outcome: Outcome = self._end.outcome
-        self.state = _TERMINAL[outcome]
-        if outcome != "done" or not self._held:
+        self.state = State(self._end.outcome)
+        if self._end.outcome != "done" or not self._held:
             return [self._end]
         *earlier, last = (Deliver(run.index, run.token_ids, run.logprobs) for run in self._held)
         return [*earlier, End("done", last, self._end.finish_reason)]

@@ -27,7 +27,7 @@ class State(Enum):
 
 _ANY_TIME = frozenset({"regain_link"})
 _UNTIL_THE_END = _ANY_TIME | {"admitted", "refused", "stop", "cancel", "abandon"}
-_FROM_WORKERS = {"start", "tokens", "refuse", "handback", "fail", "lose_link"}
+_FROM_WORKERS = {"start", "tokens", "refuse", "handback", "fail", "lose_link", "released"}
 ALLOWED: Mapping[State, frozenset[str]] = {
     State.QUEUED: _UNTIL_THE_END | {"assign"},
     State.RUNNING: _UNTIL_THE_END | _FROM_WORKERS | {"choose_decode", "stall", "move"},

@@ -87,13 +87,13 @@ class Placer:
         """The best decode worker to pull it from there; None if none is ready."""
         return self._links.get(choose_decode(self._links.views, self._prompt(live), source))
 
-    def may_move(self, live: LiveRequest, source: str) -> bool:
-        """Whether another decode worker can go on with it at once."""
+    def may_move(self, live: LiveRequest, source: str, num_blocks: int) -> bool:
+        """Whether another decode worker can go on with it at once, and has that many blocks."""
         reader = self.reader(live, source)
         closed = self._failures.closed_to(self._clock.monotonic_s())
         if reader is None or (source, reader.incarnation) in closed or reader.load.waiting:
             return False
-        return reader.view.spare_blocks > live.num_tokens // self._identity.block_size + 1
+        return reader.view.spare_blocks >= num_blocks
 
     def choose_decode(self, live: LiveRequest) -> list[Effect]:
         """Step 5: prefill has started, so decode may reserve. With no decode worker alive the

@@ -154,8 +154,7 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "
 
     None when no other decode worker is ready: prefill goes on and the choice is made later.
     """
-    decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
-    others = [worker for worker in decode if worker.incarnation != source]
+    others = [w for w in workers if w.ready and w.role == "decode" and w.incarnation != source]
     if not others:
         return None
     avoidance = prompt.avoidance

@@ -134,6 +134,12 @@ class World:
         """The worker that decodes drains."""
         self.event(self.machine.move())
 
+    def release(self) -> None:
+        """Prefill says that decode has taken all there is."""
+        machine = self.machine
+        if machine.epoch in self.receivers:
+            machine.released(machine.epoch, self.assigned[machine.epoch])
+
     def choose_decode(self, incarnation: str) -> None:
         self.event(self.machine.choose_decode(self.machine.epoch, incarnation))
 

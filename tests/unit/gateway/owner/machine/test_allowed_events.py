@@ -50,6 +50,7 @@ EVENTS: list[tuple[str, Event]] = [
     ("fail", lambda m: m.fail(m.epoch, m.prefill_incarnation or P, "broken", own_fault=False)),
     ("lose_link", lambda m: m.lose_link(m.prefill_incarnation or P)),
     ("regain_link", lambda m: m.regain_link(P)),
+    ("released", lambda m: m.released(m.epoch, m.prefill_incarnation or P)),
     ("stall", lambda m: m.stall(m.epoch)),
     ("move", lambda m: m.move()),
     ("admitted", lambda m: m.admitted()),

@@ -202,6 +202,8 @@ class BadDay(RuleBasedStateMachine):
     def move(self, do: int) -> None:
         if do < 6:
             self.world.move()
+        elif do < 8:
+            self.world.release()
 
     @rule(at=st.integers(2, 3))
     def choose_decode(self, at: int) -> None:

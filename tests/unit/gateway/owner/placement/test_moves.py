@@ -8,8 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.moves import MAX_MOVES
-from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Pong, Receive, Refuse
+from services.gateway.owner.links.worker_link import SPARE_BLOCKS
+from services.gateway.owner.moves import LOOK_S, MAX_MOVES, NEAR_END
+from shared.protocol import (
+    Assign,
+    Attempt,
+    Cancel,
+    Handback,
+    Load,
+    Pong,
+    Receive,
+    Refuse,
+    Span,
+    Spans,
+)
+from shared.telemetry import attributes as names
 from shared.transfer_address import TransferAddress
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
 
@@ -29,7 +42,7 @@ class Cell:
     def __init__(self, bench: Bench, d: FakeWorker, e: FakeWorker) -> None:
         self.bench, self.d, self.e = bench, d, e
 
-    async def decoding(self, num_requests: int = 1, max_tokens: int = 9) -> None:
+    async def decoding(self, num_requests: int = 1, max_tokens: int = 99) -> None:
         """Each has its prompt and two tokens at `d`."""
         await self.bench.add(self.d)
         for number in range(num_requests):
@@ -40,6 +53,7 @@ class Cell:
         await settle()
 
     def drain(self) -> None:
+        self.bench.clock.advance(LOOK_S)
         self.d.load = DRAINING
         self.d.say(Pong(0, DRAINING))
 
@@ -121,14 +135,73 @@ async def test_a_request_stays_where_nobody_can_go_on_with_it(reason: str) -> No
         assert bench.live("r0").machine.token_ids == [10, 11, 12]
 
 
-async def test_prompts_that_a_draining_worker_took_are_computed_first() -> None:
+async def test_a_draining_worker_does_first_what_it_took_and_keeps_what_would_be_lost() -> None:
     async with started(Bench("agg")) as bench:
         one = cell(bench)
         await one.decoding()
-        one.d.say(Pong(0, replace(DRAINING, queued_tokens=900)))
+        tight = replace(DRAINING, free=1 + SPARE_BLOCKS, held=83 - SPARE_BLOCKS, running=1)
+        for busy in (replace(DRAINING, queued_tokens=900), replace(DRAINING, waiting=1), tight):
+            one.d.say(Pong(0, busy))
+            bench.clock.advance(LOOK_S)
         assert one.assigned() == []
         one.drain()
         assert one.assigned() == [Attempt("r0", 1)]
+
+
+async def test_what_ends_soon_stays() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding(max_tokens=2 + NEAR_END)
+        one.drain()
+        assert one.assigned() == []
+
+
+async def test_blocks_are_promised_once() -> None:
+    """Four blocks each, and the reader has seven."""
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        one.e.load = replace(IDLE, free=7, held=93)
+        await one.decoding(MAX_MOVES)
+        one.drain()
+        one.drain()
+        assert one.assigned() == [Attempt("r0", 1)]
+
+
+async def test_a_source_that_was_released_may_go_before_decode_has_spoken() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        one.d.start(num_cached_tokens=32)
+        one.d.tokens(2, 12)
+        attempt = one.d.last(Assign).work.attempt
+        one.d.say(Spans(attempt, one.d.incarnation, (Span(names.SPAN_HELD, 1, 2, 7),)))
+        one.d.die()
+        assert bench.live("r0").machine.epoch == 1
+        one.e.tokens(2, 12, 13)
+        assert bench.live("r0").machine.token_ids == [10, 11, 12, 13]
+
+
+async def test_a_source_that_goes_before_is_done_without_a_strike() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding()
+        one.drain()
+        one.d.start(num_cached_tokens=32)
+        one.d.die()
+        live = bench.live("r0")
+        assert (live.machine.epoch, len(live.machine.strikes)) == (2, 0)
+        assert one.e.last(Assign).mode == "local"
+
+
+async def test_nothing_moves_from_a_worker_that_gives_back() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding(2)
+        one.d.load = DRAINING
+        bench.clock.advance(LOOK_S)
+        one.d.say(Handback(Attempt("r0", 0), one.d.incarnation, "draining"))
+        assert one.assigned() == []
 
 
 async def test_a_request_whose_prompt_is_still_computed_does_not_move() -> None:
