@@ -74,13 +74,16 @@ def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
 
 
 def _open_ports(release: Release) -> set[int]:
-    """The gateway's port for clients; those for scrapes only where the values name no scraper."""
+    """The gateway's port for clients; those for scrapes, and for KEDA's questions, only where the
+    values name no scraper."""
     (network,) = (settings_of(c).network for role, _, c in processes(release) if role == "gateway")
-    scraped = {network.admin_port}
     plan = plan_in(release)
-    if plan is not None:
-        scraped.add(plan.port)
-    if not release.of_kind("ServiceMonitor", "PodMonitor", "ScaledObject"):
+    asked = set() if plan is None else {plan.port}
+    if release.of_kind("ServiceMonitor", "PodMonitor"):
+        scraped = {network.admin_port} | asked
+    elif "metrics-api" in {_asks_by(item) for item in release.of_kind("ScaledObject")}:
+        scraped = asked
+    else:
         return {network.port}
     opened = {
         port["port"]
@@ -90,6 +93,11 @@ def _open_ports(release: Release) -> set[int]:
         if "from" not in rule
     }
     return {network.port} | (scraped & opened)
+
+
+def _asks_by(scaled: Object) -> str:
+    (trigger,) = scaled["spec"]["triggers"]
+    return str(trigger["type"])
 
 
 def outward_ports(release: Release, role: str) -> set[int]:

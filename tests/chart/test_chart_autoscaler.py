@@ -106,3 +106,13 @@ def test_what_would_be_wrong_is_found(builtin: Release, rule: str, change: Chang
     assert not list(BY_NAME[rule](broken))
     change(broken)
     assert list(BY_NAME[rule](broken))
+
+
+@pytest.mark.parametrize("values", ["keda", "advised"])
+def test_an_admin_port_that_is_open_to_all_is_found(values: str) -> None:
+    """KEDA's questions open the autoscaler's port alone, and only where it asks."""
+    release = render(VALUE_SETS[values])
+    assert not list(traffic_is_what_baton_needs(release))
+    policy = release.named("NetworkPolicy", "rel-baton-gateway")["spec"]
+    policy["ingress"].append({"ports": [{"port": 8001, "protocol": "TCP"}]})
+    assert "open to strangers" in "".join(traffic_is_what_baton_needs(release))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -245,6 +246,23 @@ def is_ready(cluster: Cluster, num_workers: int) -> bool:
         return is_ready and len(cluster.workers()) == num_workers
     except httpx.TransportError:
         return False
+
+
+def drawn_bodies(
+    num: int, max_tokens: int, seed: int, length: Callable[[random.Random], int]
+) -> list[dict[str, Any]]:
+    """Of /v1/completions, with prompts of drawn ids; half greedy, half seeded sampling."""
+    rng = random.Random(seed)  # noqa: S311
+    return [
+        {
+            "prompt": [rng.randrange(100, 1000) for _ in range(length(rng))],
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0.9 * (at % 2),
+            "seed": at,
+        }
+        for at in range(num)
+    ]
 
 
 class Streams:

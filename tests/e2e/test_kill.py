@@ -3,7 +3,6 @@ each role killed under 24 streams and nobody notices, one after the other amid c
 killed with its parent. Then the like where KV is read by nixl."""
 
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.cluster import Cluster, Stream, Streams, process_family, running
+from tests.e2e.cluster import (
+    Cluster,
+    Stream,
+    Streams,
+    drawn_bodies,
+    process_family,
+    running,
+)
 from tests.support.kv_pools import holders, own_pool, pools_gone_s
 from tests.support.measured import Measured
 
@@ -43,17 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def mixed_bodies(seed: int) -> list[dict[str, Any]]:
     """Prompts around block and chunk borders; half greedy, half seeded sampling."""
-    rng = random.Random(seed)  # noqa: S311
-    return [
-        {
-            "prompt": [rng.randrange(100, 1000) for _ in range(rng.choice((33, 64, 100, 257)))],
-            "max_tokens": NUM_TOKENS,
-            "ignore_eos": True,
-            "temperature": 0.9 * (at % 2),
-            "seed": at,
-        }
-        for at in range(NUM_STREAMS)
-    ]
+    return drawn_bodies(NUM_STREAMS, NUM_TOKENS, seed, lambda rng: rng.choice((33, 64, 100, 257)))
 
 
 def io_process(worker: dict[str, Any]) -> tuple[int, ...]:
@@ -187,17 +183,7 @@ def test_workers_killed_in_turn_amid_copies(cluster: Cluster, measured: Measured
 def long_prompts(number: int) -> list[dict[str, Any]]:
     """Of several chunks: the first are copied while the last are computed. None begins like one
     that a worker knows."""
-    rng = random.Random(number)  # noqa: S311
-    return [
-        {
-            "prompt": [rng.randrange(100, 1000) for _ in range(rng.randrange(200, 400))],
-            "max_tokens": NUM_TOKENS,
-            "ignore_eos": True,
-            "temperature": 0.9 * (at % 2),
-            "seed": at,
-        }
-        for at in range(NUM_READ_STREAMS)
-    ]
+    return drawn_bodies(NUM_READ_STREAMS, NUM_TOKENS, number, lambda rng: rng.randrange(200, 400))
 
 
 def kill_amid_copies(cluster: Cluster, victim: dict[str, Any]) -> tuple[int, list[int]]:

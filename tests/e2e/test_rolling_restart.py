@@ -4,7 +4,6 @@ Guards: a rolling update that waits for the longest answer, breaks it or has its
 again.
 """
 
-import random
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from shared.state.embedded import EmbeddedRedis
 from shared.telemetry import attributes as names
-from tests.e2e.cluster import Cell, Cluster
+from tests.e2e.cluster import Cell, Cluster, drawn_bodies
 from tests.support.measured import Measured
 
 NUM_STREAMS = 16
@@ -22,21 +21,6 @@ BLOCK_SIZE = 16
 DRAIN_LIMIT_S = 120.0
 DRAINED_S = 15.0
 """of a worker with streams that go on for longer"""
-
-
-def long_answers() -> list[dict[str, Any]]:
-    """Half greedy, half seeded sampling. None begins like another."""
-    rng = random.Random(5)  # noqa: S311
-    return [
-        {
-            "prompt": [rng.randrange(100, 1000) for _ in range(rng.randrange(60, 300))],
-            "max_tokens": NUM_TOKENS,
-            "ignore_eos": True,
-            "temperature": 0.9 * (at % 2),
-            "seed": at,
-        }
-        for at in range(NUM_STREAMS)
-    ]
 
 
 def restart(cell: Cell, cluster: Cluster, role: str, name: str) -> float:
@@ -53,7 +37,7 @@ def restart(cell: Cell, cluster: Cluster, role: str, name: str) -> float:
 def test_a_rolling_restart_computes_no_prompt_again(
     roles: tuple[str, ...], tmp_path: Path, measured: Measured
 ) -> None:
-    bodies = long_answers()
+    bodies = drawn_bodies(NUM_STREAMS, NUM_TOKENS, 5, lambda rng: rng.randrange(60, 300))
     flags = ("--kv-blocks", "2048", "--drain-s", str(DRAIN_LIMIT_S))
     topology = "pd" if "prefill" in roles else "agg"
     with EmbeddedRedis() as server, closing(Cell(tmp_path, server)) as cell:
