@@ -83,7 +83,7 @@ class Pull:
         self._traffic = traffic
         self._limits = limits
         self._clock = clock
-        self._bursts = Bursts(len(self._request.block_ids), progress.block_bytes, clock)
+        self._bursts = Bursts(self._ledger.num_bytes, clock)
         self._over = asyncio.Event()
         self._start_ns = self._sealed_ns = clock.wall_ns()
         self._token_1: TokenRun | None = None
@@ -195,7 +195,7 @@ class Pull:
 
     def _is_due(self) -> bool:
         return self._bursts.is_due(
-            self._ledger.num_published_blocks,
+            self._ledger.num_published_bytes,
             self._ledger.num_wanted_bytes,
             self._traffic.bytes_s(self._request.source_incarnation),
         )

@@ -58,10 +58,11 @@ class Traffic:
         if attempt in self._accounts:
             self._accounts[attempt].waits = False
 
-    def activate(self, attempt: Attempt) -> None:
-        """A read of it is unanswered: from now on its bytes could move."""
+    def activate(self, attempt: Attempt, num_bytes: int = 0) -> None:
+        """A read of it, of so many bytes where that is known, is unanswered: from now on its bytes
+        could move."""
         if attempt in self._accounts:
-            self._meter(attempt).activate(attempt)
+            self._meter(attempt).activate(attempt, num_bytes)
 
     def rest(self, attempt: Attempt) -> None:
         """No read of it is unanswered."""

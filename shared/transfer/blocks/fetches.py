@@ -58,11 +58,11 @@ class Fetches:
         rows, _ = part.cells
         tags = self._ledger.tags_of(part)
         versions = self._ledger.begin(part)
-        self._traffic.activate(self._request.attempt)
+        num_bytes = part.num_blocks * self._groups.num_bytes(part.groups)
+        self._traffic.activate(self._request.attempt, num_bytes)
         digests = await pool.fetch(
             self._request.attempt, tags, self._request.block_ids[rows], part.groups
         )
-        num_bytes = part.num_blocks * self._groups.num_bytes(part.groups)
         self._traffic.move(self._request.attempt, num_bytes)
         self._progress.num_bytes += num_bytes
         self._ledger.finish(part, versions, tags, digests)

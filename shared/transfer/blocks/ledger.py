@@ -36,6 +36,7 @@ class PullLedger:
         """blocks of which something was read again"""
         self.sealed = False
         self._groups = groups
+        self._group_bytes = [groups.num_bytes(GroupRange(at, 1)) for at in range(len(groups))]
         shape = num_blocks, len(groups)
         self._manifest = Manifest(len(groups), num_blocks)
         self._held = np.zeros(shape, bool)
@@ -121,9 +122,14 @@ class PullLedger:
         return sum(part.num_blocks * self._groups.num_bytes(part.groups) for part in self._wanted)
 
     @property
-    def num_published_blocks(self) -> int:
-        """Of which something is published."""
-        return int(self._manifest.published.any(1).sum())
+    def num_bytes(self) -> int:
+        """Of all blocks."""
+        return self.num_blocks * self._groups.num_bytes(self._groups.all)
+
+    @property
+    def num_published_bytes(self) -> int:
+        """Of what is published of all blocks, present ones included."""
+        return int(self._manifest.published.sum(0) @ self._group_bytes)
 
     @property
     def idle(self) -> bool:

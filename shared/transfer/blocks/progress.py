@@ -19,7 +19,6 @@ class Progress:
     def __init__(self, request: PullRequest, groups: LayerGroups, clock: Clock) -> None:
         self.request = request
         self._clock = clock
-        self.block_bytes = groups.num_bytes(groups.all)
         self.ledger = PullLedger(len(request.block_ids), request.num_present_blocks, groups)
         self.num_bytes = 0
         """payload that arrived"""

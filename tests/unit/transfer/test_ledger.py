@@ -276,3 +276,14 @@ def test_a_manifest_of_another_size_is_refused() -> None:
     with pytest.raises(ProtocolError, match="2 of 3 layer groups"):
         ledger.seal(tags(1, 1), words(0, 0, 0, 0, num_groups=2))
     assert not ledger.sealed
+
+
+def test_what_is_published_is_counted_in_bytes() -> None:
+    ledger = PullLedger(2, 1, THREE)
+    assert ledger.num_bytes == 80
+    publish(ledger, 0, tags(1, 1), words(1, 2, 3, 4, num_groups=2))
+    assert ledger.num_published_bytes == 60
+    publish(ledger, 0, tags(1, 1), words(5, 6), first_group=2)
+    assert ledger.num_published_bytes == 80
+    publish(ledger, 1, tags(2, first=1), words(7))
+    assert ledger.num_published_bytes == 50

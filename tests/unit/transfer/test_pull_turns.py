@@ -149,16 +149,14 @@ async def test_two_pulls_read_at_once_and_the_others_in_the_order_in_which_they_
             assert reading() == expected
 
 
-async def test_in_bursts_what_comes_early_waits_for_the_last_step() -> None:
+async def test_in_bursts_what_comes_early_waits_for_the_last_blocks() -> None:
     pull = _Pulling(0, 12, Slots(1), Traffic(ManualClock()), in_bursts=True)
     async with _pulling(pull):
-        await pull.publish(0, 4)
-        pull.clock.advance(0.1)
-        await pull.publish(4, 4)
-        assert pull.reads.bursts == []
-        await pull.publish(9, 3)
-        assert pull.reads.bursts == []
-        await pull.publish(8, 1)
+        for first, num_blocks in ((0, 4), (4, 4), (8, 3)):
+            await pull.publish(first, num_blocks)
+            assert pull.reads.bursts == []
+            pull.clock.advance(0.1)
+        await pull.publish(11, 1)
         assert pull.reads.bursts == [12]
         await pull.publish(5, 1, generation=2)
         assert pull.reads.bursts == [12, 1]

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.protocol import Attempt
-from shared.transfer.rate_meter import WINDOW_S, RateMeter
+from shared.transfer.rate_meter import FILLING_BYTES, WINDOW_S, RateMeter
 from tests.support.fakes.manual_clock import ManualClock
 
 ONE, TWO = Attempt("one", 0), Attempt("two", 3)
@@ -101,3 +101,28 @@ def test_small_hand_overs_one_at_a_time_measure_no_less_than_is_known() -> None:
     for _ in range(200):
         hand_over(100, ONE, TWO)
     assert meter.bytes_s < 2 * 100 / WINDOW_S
+
+
+def test_a_prompt_that_trickles_tells_a_first_rate_by_its_large_reads() -> None:
+    """What was there at first is one large read, what prefill computes meanwhile many small ones:
+    of those alone nobody would ever know how fast the link is."""
+    clock = ManualClock()
+    meter = RateMeter(clock)
+
+    def read(num_bytes: int, seconds_s: float) -> None:
+        meter.activate(ONE, num_bytes)
+        clock.advance(seconds_s)
+        meter.move(num_bytes)
+        meter.rest(ONE)
+
+    def hand_over() -> None:
+        read(FILLING_BYTES, 0.1 * WINDOW_S)
+        for _ in range(30):
+            read(FILLING_BYTES // 8, 0.1 * WINDOW_S)
+
+    for _ in range(9):
+        hand_over()
+    assert meter.bytes_s == 0.0
+    hand_over()
+    hand_over()
+    assert meter.bytes_s == pytest.approx(FILLING_BYTES / (0.1 * WINDOW_S))
