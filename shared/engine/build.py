@@ -16,6 +16,7 @@ from shared.engine.scheduling.grammars import Grammars
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.errors import GrammarError
 from shared.grammar.matcher import GrammarVocabulary, grammars_available
+from shared.kv.block_hash import STRIDE
 from shared.model.checkpoint import Checkpoint
 from shared.model.files import TOKENIZER
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
@@ -50,6 +51,7 @@ def build_engine(
         kv.block_size,
         memory.generations,
         prefix_cache=engine.prefix_cache,
+        told_every=STRIDE,
     )
     scheduler = Scheduler(
         pool,

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 HASH_BYTES = 32
+STRIDE = 16
+"""blocks of a prefix from one whose name workers tell to the next: routing needs no finer view"""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from typing import Protocol
 
 from shared.kv.block_hash import HASH_BYTES
 
-STRIDE = 16
-"""blocks between published depths"""
 EVENTS_KEPT = 1024
 MAX_EVENTS_READ = 256
 """per worker and read; the rest comes with the next one"""

@@ -7,7 +7,8 @@ state when Redis stands elsewhere, the feed reads a snapshot when numbers are mi
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from shared.state.kv_events import MAX_EVENT_HASHES, STRIDE, KVEvent, KVEvents, KVSnapshot
+from shared.kv.block_hash import STRIDE
+from shared.state.kv_events import MAX_EVENT_HASHES, KVEvent, KVEvents, KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
 KEEPALIVE_S = 10.0

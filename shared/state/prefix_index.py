@@ -9,7 +9,8 @@ one dictionary access and one AND per stride of the prompt, whatever the number 
 
 from collections.abc import Sequence
 
-from shared.state.kv_events import STRIDE, KVEvent, KVSnapshot
+from shared.kv.block_hash import STRIDE
+from shared.state.kv_events import KVEvent, KVSnapshot
 
 
 class PrefixIndex:

@@ -11,7 +11,8 @@ by a 64-bit digest per block and layer group (`shared.kv.digest`), announced bef
 asked for.
 
     decode -> prefill: Open, Read, Verify, Release, Renew
-    prefill -> decode: Opened, Watermark, Blocks, Seal, End, Verified, Renewed, Refused, Pool
+    prefill -> decode: Opened, Watermark, Blocks, Seal, ShortSeal, End, Verified, Renewed, Refused,
+                       Pool
 
 Columns travel as packed little-endian integers, so that a frame's length depends on the number of
 blocks and not on their ids: block ids u32, generations u64, digests u64 with the groups of a block
@@ -53,6 +54,7 @@ class Open:
     source_incarnation: str
     fingerprint: str
     purpose: Purpose = "pull"
+    takes_short_seal: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,15 @@ class Seal:
     block_ids: bytes
     generations: bytes
     digests: bytes
+    run: TokenRun
+
+
+@dataclass(frozen=True)
+class ShortSeal:
+    """The manifest is what the watermarks of this connection say, and token 1. Of a long prompt a
+    Seal takes a millisecond. Only to readers that take it."""
+
+    num_watermarks: int
     run: TokenRun
 
 
@@ -167,6 +178,7 @@ Frame = (
     | Read
     | Blocks
     | Seal
+    | ShortSeal
     | End
     | Verify
     | Verified

@@ -2,7 +2,7 @@
 
 Open -> Opened     the source knows the attempt
 Watermark          its blocks are wanted from now on, while prefill computes; read in bursts
-Seal               tags that differ from the manifest are read again (R12)
+Seal, ShortSeal    tags that differ from the manifest are read again (R12)
 verify             once, when nothing is missing and the last read has ended (R13)
 Release
 """
@@ -31,6 +31,7 @@ from shared.transfer.frames import (
     Renew,
     Renewed,
     Seal,
+    ShortSeal,
     Verified,
     Watermark,
     unpack_digests,
@@ -51,7 +52,10 @@ async def open_attempt(
     """Show the ticket; returns how often the source wants a sign of life, in seconds. The error
     that a refusal means, ProtocolError when something else is answered."""
     source = request.source_incarnation
-    await stream.send(Open(request.attempt, request.ticket, source, fingerprint, purpose))
+    opening = Open(
+        request.attempt, request.ticket, source, fingerprint, purpose, takes_short_seal=True
+    )
+    await stream.send(opening)
     frame, _ = await stream.receive()
     if isinstance(frame, Refused):
         raise_refusal(frame.reason)
@@ -87,6 +91,7 @@ class Pull:
         self._over = asyncio.Event()
         self._start_ns = self._sealed_ns = clock.wall_ns()
         self._token_1: TokenRun | None = None
+        self._num_watermarks = 0
 
     async def run(self, reads: Reads) -> Pulled:
         """The verified hand-over, released. KVTransferError of the kind that the contract names;
@@ -153,13 +158,13 @@ class Pull:
                 raise ProtocolError(f"{type(frame).__name__} has no payload")
             match frame:
                 case Watermark():
+                    self._num_watermarks += 1
                     self._ledger.publish(_publication(frame))
                     self._progress.note_published()
-                case Seal():
+                case Seal() | ShortSeal():
                     self._sealed_ns = self._clock.wall_ns()
                     self._token_1 = frame.run
-                    tags = unpack_tags(frame.block_ids, frame.generations)
-                    self._ledger.seal(tags, unpack_digests(frame.digests, len(tags)))
+                    self._seal(frame)
                     self._progress.note()
                 case End():
                     self._over.set()
@@ -172,6 +177,18 @@ class Pull:
                     await reads.take(frame, payload_bytes)
                     if isinstance(frame, Verified):
                         return
+
+    def _seal(self, frame: Seal | ShortSeal) -> None:
+        if isinstance(frame, Seal):
+            tags = unpack_tags(frame.block_ids, frame.generations)
+            self._ledger.seal(tags, unpack_digests(frame.digests, len(tags)))
+        elif frame.num_watermarks == self._num_watermarks:
+            self._ledger.seal_published()
+        else:
+            raise ProtocolError(
+                f"sealed after {frame.num_watermarks} watermarks, of which {self._num_watermarks} "
+                "arrived"
+            )
 
     async def _bring(self, reads: Reads) -> None:
         """Read what is wanted, whenever that is due and it is this pull's turn. Between two bursts

@@ -31,6 +31,7 @@ from shared.transfer.frames import (
     Renew,
     Renewed,
     Seal,
+    ShortSeal,
     Verified,
     Verify,
     Watermark,
@@ -91,7 +92,7 @@ class Session:
         offer.watchers.add(self._changed)
         try:
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(offer))
+                writer = group.create_task(self._write(offer, opened))
                 await self._read(offer)
                 writer.cancel()
         finally:
@@ -135,7 +136,7 @@ class Session:
             if len(self._unanswered) > MAX_UNANSWERED:
                 raise ProtocolError("a reader asks for more than it takes")
 
-    async def _write(self, offer: LiveOffer) -> None:
+    async def _write(self, offer: LiveOffer, opened: Open) -> None:
         num_told = 0
         last_told = False
         while True:
@@ -147,7 +148,8 @@ class Session:
                 return
             if not last_told and offer.state is not OfferState.WRITING:
                 last_told = True
-                await self._stream.send(_last_word(offer))
+                short = opened.takes_short_seal
+                await self._stream.send(_last_word(offer, num_told if short else None))
             elif self._unanswered:
                 await self._answer(offer, self._unanswered.popleft())
             else:
@@ -176,8 +178,11 @@ def _watermark(publication: Publication) -> Frame:
     return Watermark(part.first_block, part.groups.first, *pack_tags(publication.tags), digests)
 
 
-def _last_word(offer: LiveOffer) -> Frame:
+def _last_word(offer: LiveOffer, num_told: int | None) -> Frame:
+    """`num_told`: publications, to a reader that need not hear them again."""
     if offer.run is None:
         return End()
+    if num_told is not None:
+        return ShortSeal(num_told, offer.run)
     manifest = offer.manifest
     return Seal(*pack_tags(manifest.tags), pack_words(manifest.digests), offer.run)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.placement.router import Prompt, choose_placement, choose_worker
-from shared.state.kv_events import STRIDE, KVSnapshot
+from shared.kv.block_hash import STRIDE
+from shared.state.kv_events import KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
 NUM_WORKERS = 64

@@ -49,13 +49,16 @@ class BlockPool:
         generations: Generations,
         *,
         prefix_cache: bool = True,
+        told_every: int = 1,
     ) -> None:
+        """`told_every`: blocks of a prefix from one that `drain_events` tells to the next."""
         if num_blocks < 1 or len(generations) < num_blocks:
             raise ValueError(f"{num_blocks} blocks with {len(generations)} generations")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.generations = generations
         self.prefix_cache = prefix_cache
+        self._told_every = told_every
         self.num_cached = 0
         self.num_held = 0
         self.free_ids = list(range(num_blocks - 1, -1, -1))
@@ -164,8 +167,9 @@ class BlockPool:
         return bool(self._stored or self._removed)
 
     def drain_events(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
-        """(stored with depth, removed): the net change, so disjoint. All that was removed since the
-        last call, and the earliest MAX_STORED of what was stored and not told yet."""
+        """(stored with depth, removed) of blocks that are told: the net change, so disjoint. All
+        that was removed since the last call, and the earliest MAX_STORED of what was stored and
+        not told yet."""
         stored, removed = list(islice(self._stored.items(), MAX_STORED)), list(self._removed)
         for block_hash, _ in stored:
             del self._stored[block_hash]
@@ -173,9 +177,9 @@ class BlockPool:
         return stored, removed
 
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
-        """All hashes in the prefix cache with their depths: a snapshot for readers that missed
-        events."""
-        return [(block_hash, self.depths[block]) for block_hash, block in self.by_hash.items()]
+        """The hashes in the prefix cache that are told, with their depths."""
+        found = ((block_hash, self.depths[block]) for block_hash, block in self.by_hash.items())
+        return [(block_hash, depth) for block_hash, depth in found if self._is_told(depth)]
 
     def _allocate_one(self) -> int:
         if not self.free_ids:
@@ -195,21 +199,28 @@ class BlockPool:
             self.num_children[parent] -= 1
             if self.num_children[parent] == 0 and self.ref_counts[parent] == 0:
                 self.evictable.add(parent)
+        self._note_removed(block_hash, self.depths[block])
         del self.by_hash[block_hash]
         self.hashes[block] = None
         self.parents[block] = NO_PARENT
         self.depths[block] = 0
         self.num_cached -= 1
         self.free_ids.append(block)
-        self._note_removed(block_hash)
+
+    def _is_told(self, depth: int) -> bool:
+        return depth % self._told_every == 0
 
     def _note_stored(self, block_hash: bytes, depth: int) -> None:
+        if not self._is_told(depth):
+            return
         if block_hash in self._removed:
             del self._removed[block_hash]
         else:
             self._stored[block_hash] = depth
 
-    def _note_removed(self, block_hash: bytes) -> None:
+    def _note_removed(self, block_hash: bytes, depth: int) -> None:
+        if not self._is_told(depth):
+            return
         if block_hash in self._stored:
             del self._stored[block_hash]
         else:

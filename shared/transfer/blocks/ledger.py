@@ -65,13 +65,20 @@ class PullLedger:
         self._want(first, changed & is_read)
 
     def seal(self, tags: Tags, digests: Words) -> None:
-        """The manifest: the last publication. What was given up is tried again."""
+        """The manifest: the last publication."""
         if len(tags) != self.num_blocks:
             raise ProtocolError(f"sealed {len(tags)} blocks of a {self.num_blocks} block prompt")
         if digests.shape[1] != len(self._groups):
             raise ProtocolError(f"sealed {digests.shape[1]} of {len(self._groups)} layer groups")
-        self.sealed = True
         self.publish(Publication(Part(0, len(tags), self._groups.all), tags, digests))
+        self.seal_published()
+
+    def seal_published(self) -> None:
+        """The manifest is what was published. What was given up is tried again. ProtocolError if
+        it is not whole."""
+        if not self._manifest.complete:
+            raise ProtocolError("sealed a prompt before all of it was published")
+        self.sealed = True
         given_up = ~self._held & (self._pending == 0)
         self._num_reads[given_up] = 0
         self._want(0, given_up)

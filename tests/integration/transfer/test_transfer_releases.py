@@ -8,8 +8,9 @@ import pytest
 
 from shared.challenge import Challenge, Versions
 from shared.errors import CorruptPieceError, PeerLostError
-from shared.transfer import readers, terms
+from shared.transfer import pull, readers, terms
 from shared.transfer.frame_stream import FrameStream, Moved
+from shared.transfer.frames import Open, Seal, ShortSeal, Watermark
 from tests.support.next_release import NEXT
 from tests.support.pairs.transfer_pair import ATTEMPT, RUN, TICKET, Kind, Pair
 
@@ -99,3 +100,53 @@ async def test_an_unknown_frame_with_a_payload_ends_the_pull(
         pair.p.transport.offer(ATTEMPT, TICKET)
         with pytest.raises(CorruptPieceError, match="unknown message 'hint'"):
             await pair.pull(2)
+
+
+def note_sent(patch: pytest.MonkeyPatch, *, lost: type | None = None) -> list[type]:
+    """Kinds of all frames that are sent; the first one of kind `lost` never is."""
+    kinds: list[type] = []
+    send = FrameStream.send
+
+    async def note(stream: FrameStream, frame: Any, *rest: Any) -> None:
+        kinds.append(type(frame))
+        if type(frame) is not lost or kinds.count(lost) > 1:
+            await send(stream, frame, *rest)
+
+    patch.setattr(FrameStream, "send", note)
+    return kinds
+
+
+async def hand_over(pair: Pair) -> None:
+    """Four blocks in two pieces, of which the second one comes again under other tags."""
+    offer = pair.p.transport.offer(ATTEMPT, TICKET)
+    pulling = pair.pull(4)
+    for first, blocks in ((0, (3, 5)), (2, (8, 2)), (2, (9, 6))):
+        offer.publish(pair.p.piece(first, *blocks))
+    offer.seal(RUN)
+    assert (await pulling).run == RUN
+    for logical, block_id in enumerate((3, 5, 9, 6)):
+        assert pair.received(logical) == bytes(pair.p.memory.block(block_id))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "mapped"])
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_reader_is_told_the_manifest_again_unless_it_knows_better(
+    kind: Kind, takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*given: Any, takes_short_seal: bool) -> Open:
+        return dataclasses.replace(Open(*given), takes_short_seal=takes_short_seal and takes)
+
+    monkeypatch.setattr(pull, "Open", opened)
+    sent = note_sent(monkeypatch)
+    async with Pair(kind) as pair:
+        await hand_over(pair)
+    assert (sent.count(ShortSeal), sent.count(Seal)) == (int(takes), int(not takes))
+
+
+async def test_a_watermark_that_never_came_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    note_sent(monkeypatch, lost=Watermark)
+    async with Pair("tcp") as pair:
+        with pytest.raises(
+            CorruptPieceError, match="sealed after 3 watermarks, of which 2 arrived"
+        ):
+            await hand_over(pair)

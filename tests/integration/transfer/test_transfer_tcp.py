@@ -32,7 +32,7 @@ from shared.transfer.frames import (
     Refused,
     Release,
     Renew,
-    Seal,
+    ShortSeal,
     Verified,
     Verify,
     Watermark,
@@ -56,7 +56,7 @@ from tests.support.pairs.transfer_pair import ATTEMPT, LAYOUT, RUN, TICKET, Pair
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[3]
-OPEN = Open(Attempt("rid", 1), TICKET, "p.1", LAYOUT.fingerprint())
+OPEN = Open(Attempt("rid", 1), TICKET, "p.1", LAYOUT.fingerprint(), takes_short_seal=True)
 
 GROUPS = layer_groups(LAYOUT)
 
@@ -192,7 +192,7 @@ async def test_every_flipped_bit_is_detected_or_read_again() -> None:
     num_payload = sum(flip.in_payload for flip in planned)
     assert num_payload == 4 * LAYOUT.block_bytes // 8
     assert len(planned) > 700
-    kinds = {Open, Read, Verify, Release, Opened, Watermark, Blocks, Seal, Verified}
+    kinds = {Open, Read, Verify, Release, Opened, Watermark, Blocks, ShortSeal, Verified}
     assert {flip.frame for flip in planned} == kinds
 
 

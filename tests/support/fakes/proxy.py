@@ -18,7 +18,7 @@ from shared.transfer.frames import (
     Release,
     Renew,
     Renewed,
-    Seal,
+    ShortSeal,
     Verified,
     Verify,
     Watermark,
@@ -189,8 +189,7 @@ def predicted_wire_bytes(plan: PullPlan) -> WireBytes:
             to_prefill.append(Read(at, count, *groups))
             to_decode.append(Blocks(at, *_columns(count)))
             payload += count * part_bytes
-    digests = bytes(8 * num_blocks * len(plan.groups))
-    to_decode.append(Seal(*_columns(num_blocks), digests, plan.run))
+    to_decode.append(ShortSeal(len(plan.published), plan.run))
     present = plan.num_present_blocks
     to_prefill += [Verify(present, *_columns(num_blocks - present)), Release()]
     to_decode.append(Verified(fresh=True))

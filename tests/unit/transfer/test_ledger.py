@@ -287,3 +287,30 @@ def test_what_is_published_is_counted_in_bytes() -> None:
     assert ledger.num_published_bytes == 80
     publish(ledger, 1, tags(2, first=1), words(7))
     assert ledger.num_published_bytes == 50
+
+
+def test_sealed_by_what_was_published_it_takes_the_last_tags_for_the_manifest() -> None:
+    ledger = PullLedger(2, 0, THREE)
+    whole = words(1, 2, 3, 4, 5, 6, num_groups=3)
+    publish(ledger, 0, tags(1, 1), whole)
+    assert ledger.next_read(2**20) == part(0, 2, 0, 3)
+    read(ledger, part(0, 2, 0, 3), tags(1, 1), whole)
+    publish(ledger, 1, tags(2, first=1), words(7, 8, 9, num_groups=3))
+    ledger.seal_published()
+    assert not ledger.complete
+    assert ledger.next_read(2**20) == part(1, 1, 0, 3)
+    read(ledger, part(1, 1, 0, 3), tags(2, first=1), words(7, 8, 9, num_groups=3))
+    assert ledger.complete
+    assert plain(ledger.tags()) == [(100, 1), (101, 2)]
+
+
+def test_a_prompt_that_is_not_published_as_a_whole_is_not_sealed_by_it() -> None:
+    ledger = PullLedger(2, 0, THREE)
+    with pytest.raises(ProtocolError, match="before all of it"):
+        ledger.seal_published()
+    publish(ledger, 0, tags(1, 1), words(1, 2, 3, 4, num_groups=2))
+    with pytest.raises(ProtocolError, match="before all of it"):
+        ledger.seal_published()
+    publish(ledger, 0, tags(1, 1), words(5, 6), first_group=2)
+    ledger.seal_published()
+    assert ledger.sealed

@@ -14,8 +14,8 @@ from tests.support.oracles.engine_integrity import IntegrityError, check_pool
 ROOT = bytes(32)
 
 
-def make_pool(num_blocks: int = 8) -> BlockPool:
-    return BlockPool(num_blocks, 4, array("Q", [0] * num_blocks))
+def make_pool(num_blocks: int = 8, told_every: int = 1) -> BlockPool:
+    return BlockPool(num_blocks, 4, array("Q", [0] * num_blocks), told_every=told_every)
 
 
 def chain(pool: BlockPool, num_blocks: int, salt: int = 0) -> tuple[list[int], list[bytes]]:
@@ -148,6 +148,17 @@ def test_what_was_stored_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert not pool.has_events
     pool.free(pool.allocate(4))
     assert pool.drain_events() == ([], [hashes[2]])
+
+
+def test_only_every_so_many_blocks_of_a_prefix_are_told() -> None:
+    pool = make_pool(told_every=3)
+    blocks, hashes = chain(pool, 7)
+    assert pool.drain_events() == ([(hashes[2], 3), (hashes[5], 6)], [])
+    assert sorted(pool.cached_prefixes()) == sorted([(hashes[2], 3), (hashes[5], 6)])
+    pool.free(blocks)
+    pool.allocate(3)
+    assert pool.drain_events() == ([], [hashes[5]]), "the last two are gone"
+    assert not pool.has_events
 
 
 def test_the_eviction_order_stays_small() -> None:

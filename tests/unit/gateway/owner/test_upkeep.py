@@ -3,10 +3,10 @@
 import pytest
 
 from services.gateway.owner.upkeep import Upkeep
-from shared.kv.block_hash import chain_hashes
+from shared.kv.block_hash import STRIDE, chain_hashes
 from shared.protocol import Assign
 from shared.queue.backlog import BacklogEntry
-from shared.state.kv_events import STRIDE, KVSnapshot
+from shared.state.kv_events import KVSnapshot
 from shared.state.kv_feed import PrefixFeed
 from shared.state.reaper import Reaper
 from shared.state.records import AdmittedRequest, RequestState
