@@ -209,8 +209,10 @@ class Frames:
 
     def _spans(self, worker: WorkerLink, message: Spans) -> None:
         live = self._requests.get(message.attempt.rid)
-        if live is not None and any(span.name == names.SPAN_HELD for span in message.spans):
-            live.machine.released(message.attempt.epoch, worker.incarnation)
+        if any(span.name == names.SPAN_HELD for span in message.spans):
+            worker.has_given = True
+            if live is not None:
+                live.machine.released(message.attempt.epoch, worker.incarnation)
         self._journal.spans(message, worker.worker_id)
 
     def _pong(self, worker: WorkerLink, message: Pong) -> None:

@@ -43,6 +43,8 @@ class WorkerLink:
         self.worker_id = worker_id
         self.load = hello.load or _UNKNOWN_LOAD
         self._leaves = False
+        self.has_given = False
+        """another worker has taken KV from it"""
         self.gaps = GapLine()
         """of the tokens it sent"""
         self.counters: dict[str, int] = {}

@@ -53,9 +53,17 @@ class Cell:
         await settle()
 
     def drain(self) -> None:
-        self.bench.clock.advance(LOOK_S)
+        self.bench.clock.advance(2 * LOOK_S)
         self.d.load = DRAINING
         self.d.say(Pong(0, DRAINING))
+
+    async def first_moved(self) -> None:
+        """`r0` goes on at `e`."""
+        self.drain()
+        self.d.start(num_cached_tokens=32)
+        self.d.tokens(2, 12)
+        self.d.say(held(self.d))
+        self.e.tokens(2, 12, 13)
 
     def assigned(self) -> list[Attempt]:
         """What `d` is to hand over."""
@@ -63,6 +71,12 @@ class Cell:
 
     def moved(self) -> list[Attempt]:
         return [each.work.attempt for each in self.e.all(Receive)]
+
+
+def held(source: FakeWorker) -> Spans:
+    """It keeps nothing any more of what it handed over last."""
+    attempt = source.last(Assign).work.attempt
+    return Spans(attempt, source.incarnation, (Span(names.SPAN_HELD, 1, 2, 7),))
 
 
 def cell(bench: Bench) -> Cell:
@@ -101,18 +115,22 @@ async def test_a_request_goes_on_elsewhere_with_the_kv_that_is_there() -> None:
         assert not len(live.machine.strikes)
 
 
-async def test_only_so_many_move_at_once_the_shortest_first() -> None:
+async def test_one_moves_alone_then_so_many_at_once_the_shortest_first() -> None:
     async with started(Bench("agg")) as bench:
         one = cell(bench)
-        await one.decoding(MAX_MOVES + 2)
+        await one.decoding(MAX_MOVES + 3)
         one.drain()
         one.drain()
-        assert one.assigned() == [Attempt(f"r{number}", 1) for number in range(MAX_MOVES)]
+        assert one.assigned() == [Attempt("r0", 1)]
+        await one.first_moved()
+        one.drain()
+        one.drain()
+        assert one.assigned() == [Attempt(f"r{number}", 1) for number in range(1 + MAX_MOVES)]
         for assign in one.d.all(Assign)[-MAX_MOVES:]:
             one.d.start_of(assign)
-        one.e.run(one.e.all(Receive)[0], 2, 12, 13)
+        one.e.run(one.e.all(Receive)[1], 2, 12, 13)
         one.drain()
-        assert len(one.assigned()) == MAX_MOVES + 1
+        assert len(one.assigned()) == 1 + MAX_MOVES + 1
 
 
 @pytest.mark.parametrize(
@@ -162,9 +180,10 @@ async def test_blocks_are_promised_once() -> None:
         one = cell(bench)
         one.e.load = replace(IDLE, free=7, held=93)
         await one.decoding(MAX_MOVES)
+        await one.first_moved()
         one.drain()
         one.drain()
-        assert one.assigned() == [Attempt("r0", 1)]
+        assert one.assigned() == [Attempt("r0", 1), Attempt("r1", 1)]
 
 
 async def test_a_source_that_was_released_may_go_before_decode_has_spoken() -> None:
@@ -174,8 +193,7 @@ async def test_a_source_that_was_released_may_go_before_decode_has_spoken() -> N
         one.drain()
         one.d.start(num_cached_tokens=32)
         one.d.tokens(2, 12)
-        attempt = one.d.last(Assign).work.attempt
-        one.d.say(Spans(attempt, one.d.incarnation, (Span(names.SPAN_HELD, 1, 2, 7),)))
+        one.d.say(held(one.d))
         one.d.die()
         assert bench.live("r0").machine.epoch == 1
         one.e.tokens(2, 12, 13)
