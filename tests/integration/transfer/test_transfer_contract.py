@@ -148,14 +148,14 @@ async def test_another_ticket_incarnation_or_attempt_is_refused(pair: Pair) -> N
 async def test_another_layout_is_refused(pair: Pair) -> None:
     offer = pair.p.transport.offer(ATTEMPT, TICKET)
     offer.publish(pair.p.piece(0, 1))
-    layout: KVLayout = replace(LAYOUT, dtype="float16", head_dim=16)
+    layout: KVLayout = replace(LAYOUT, dtype="float16", head_dim=2 * LAYOUT.head_dim)
     assert layout.block_bytes == LAYOUT.block_bytes
     memory = KVMemory.create(layout, NUM_BLOCKS)
     stranger: KVTransport
     match pair.kind:
-        case "tcp" | "staged":
+        case "tcp" | "staged" | "ranked_tcp":
             stranger = tcp_transport(memory, "d.2")
-        case "mapped":
+        case "mapped" | "ranked":
             assert pair.d.mover is not None
             stranger = mapped_transport(
                 ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
@@ -268,7 +268,7 @@ async def test_a_pull_that_waits_for_prefill_holds_up_no_other(kind: Kind) -> No
 
         def num_filled(which: int) -> int:
             blocks = [_two(number)[which] for number in range(4)]
-            return sum(bytes(pair.d.memory.block(b)) == content(b, b // 2) for b in blocks)
+            return sum(pair.d.read(b) == content(b, b // 2) for b in blocks)
 
         await until(lambda: num_filled(0) == 4)
         for number in reversed(range(4)):

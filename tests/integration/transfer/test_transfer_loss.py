@@ -229,10 +229,10 @@ async def test_cancelling_returns_only_when_no_read_touches_the_destination(pair
         await pull
     neighbour = [content(b, 99) for b in range(NUM_BLOCKS)]
     for block_id in range(NUM_BLOCKS):
-        pair.d.memory.block(block_id)[:] = neighbour[block_id]
+        pair.d.write(block_id, neighbour[block_id])
     gate.open.set()
     await asyncio.sleep(0.05)
-    assert [bytes(pair.d.memory.block(b)) for b in range(NUM_BLOCKS)] == neighbour
+    assert [pair.d.read(b) for b in range(NUM_BLOCKS)] == neighbour
     offer.seal(RUN)
     await pair.pull(2)
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from tests.support.pairs.owner_processes import (
     INCARNATION,
     OwnerProcess,
     OwnerProcesses,
+    kill,
     layout_of,
     owner_processes,
     stamp,
@@ -103,7 +103,7 @@ async def test_an_owner_killed_in_the_middle_of_a_copy_leaves_nothing_mapped(
             async with asyncio.timeout(10):
                 await gate.reached.wait()
             assert holders(pool, [os.getpid()])
-            os.kill(owner.pid, signal.SIGKILL)
+            await kill(owner)
             await asyncio.sleep(0.05)
             assert not pull.done(), "a copy still touches the destination"
         finally:

@@ -29,6 +29,7 @@ from shared.transfer_address import TransferAddress
 from tests.support.fakes.faulty_agent import FaultyAgent
 from tests.support.pairs.owner_processes import (
     OwnerProcesses,
+    kill,
     layout_of,
     owner_processes,
     stamp,
@@ -89,7 +90,7 @@ async def test_an_owner_killed_amid_reads_is_lost_and_forgotten(
             async with asyncio.timeout(20):
                 await gate.reached.wait()
             assert only_agent(pair).num_joined == 1
-            os.kill(owner.pid, signal.SIGKILL)
+            await kill(owner)
             await asyncio.sleep(0.05)
             assert not pull.done(), "a read still touches the destination"
         finally:

@@ -66,7 +66,7 @@ WRITER = """
 import random, struct, sys, time
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-memory = KVMemory(KVLayout("m", "float32", 3, 2, 1, 8, 4), 24, int(sys.argv[1]))
+memory = KVMemory(KVLayout("m", "float32", 3, 2, 2, 4, 4), 24, int(sys.argv[1]))
 control, rng = memory.block(23), random.Random(5)
 words = memory.layout.block_bytes // 8
 while control[0] != 3:

@@ -226,7 +226,7 @@ from shared.protocol import Attempt
 from shared.transfer.ways.tcp import tcp_transport
 
 async def main():
-    layout = KVLayout("m", "float32", 3, 2, 1, 8, 4)
+    layout = KVLayout("m", "float32", 3, 2, 2, 4, 4)
     transport = tcp_transport(KVMemory.create(layout, 4), "p.1")
     await transport.start()
     transport.offer(Attempt("rid", 1), "ticket").publish(Piece(0, (1, 2), (0, 0)))

@@ -1,8 +1,8 @@
 """Transports that fail on purpose: drop, damage, hold or cut at a named point.
 
-Points are the names of frames in lower case (`watermark`, `blocks`, `seal`, `verify`,
-`release`, `renew`, ...), `map` for an Open that wants to, and `half_read`, in the middle of a
-payload. A plan acts on what its
+Points are the names of frames in lower case (`watermark`, `blocks`, `verify`, `release`, `renew`,
+...), `seal` for a short one too, `map` for an Open that wants to, and `half_read`, in the middle of
+a payload. A plan acts on what its
 own side sends: give it to prefill's transport for `blocks`, to decode's for `verify`.
 """
 
@@ -98,8 +98,7 @@ class FaultyStream(FrameStream):
     async def send(
         self, frame: Frame, payload: Sequence[memoryview] = (), moved: Moved | None = None
     ) -> None:
-        maps = isinstance(frame, Open) and frame.purpose == "map"
-        fault = await self._plan.strike("map" if maps else type(frame).__name__.lower())
+        fault = await self._plan.strike(_point(frame))
         if fault is Fault.CLOSE:
             cut(self._socket)
         if fault is Fault.DROP:
@@ -162,6 +161,12 @@ class FaultyStream(FrameStream):
             damaged[-1] ^= 1
             first[-1] = memoryview(damaged)
         return first, second
+
+
+def _point(frame: Frame) -> str:
+    if isinstance(frame, Open) and frame.purpose == "map":
+        return "map"
+    return type(frame).__name__.lower().removeprefix("short")
 
 
 async def _drop(payload: list[memoryview], moved: Moved) -> None:

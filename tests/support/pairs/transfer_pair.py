@@ -17,6 +17,7 @@ from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Copies
 from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
+from shared.mover.rank_movers import RankMovers
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
@@ -38,16 +39,28 @@ from tests.support.fakes.faulty_transport import (
 from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.fakes.staged_copies import StagedCopies
 from tests.support.fakes.strikes import Strikes
+from tests.support.pairs.rank_pools import RankPools
 
-Kind = Literal["memory", "tcp", "staged", "mapped", "nixl", "auto"]
-KINDS: tuple[Kind, ...] = ("memory", "tcp", "staged", "mapped", "nixl", "auto")
-"""staged: tcp where no block lies in the memory that a socket reads"""
-THAT_MAP = ("mapped", "auto")
+Kind = Literal["memory", "tcp", "staged", "ranked_tcp", "mapped", "ranked", "nixl", "auto"]
+KINDS: tuple[Kind, ...] = (
+    "memory",
+    "tcp",
+    "staged",
+    "ranked_tcp",
+    "mapped",
+    "ranked",
+    "nixl",
+    "auto",
+)
+"""staged: tcp where no block lies in the memory that a socket reads; ranked: of a model on two GPUs
+at prefill and on four, which hold two copies of each head, at decode"""
+THAT_MAP = ("mapped", "ranked", "auto")
 """auto: of two workers that can map each other"""
 THAT_FETCH = (*THAT_MAP, "nixl")
 """the mover of decode brings the blocks; no frame carries them"""
-LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
+LAYOUT = KVLayout("m", "float32", 3, 2, 2, 4, 4)
 """of two layer groups"""
+PREFILL_RANKS, DECODE_RANKS = 2, 4
 NUM_BLOCKS = 24
 ARENA_BYTES = 5 * LAYOUT.block_bytes
 """few, so that senders wait for room"""
@@ -78,7 +91,8 @@ class Side:
         self.agents: list[FaultyAgent] = []
         """that its mover made"""
         self.transport: KVTransport
-        self.mover: MoverClient | None = None
+        self.mover: MoverClient | RankMovers | None = None
+        self.ranks: RankPools | None = None
         self.terms = FaultyTerms(self.plan, limits)
         if kind == "tcp":
             self.transport = tcp_transport(self.memory, incarnation, terms=self.terms)
@@ -93,6 +107,8 @@ class Side:
                 payloads=payloads_of(host, self.mover),
                 terms=self.terms,
             )
+        elif kind in ("ranked", "ranked_tcp"):
+            self.transport = self._of_ranks(kind, folder, source)
         elif kind in ("mapped", "auto"):
             terms_of_source = (source or self).terms
             self.mover = self._start_mover(FaultyCopies(self.memory, self.terms, terms_of_source))
@@ -109,6 +125,22 @@ class Side:
                 self.plan, self.memory, incarnation, network, limits=limits
             )
         self.transport.on_release = self._release
+
+    def _of_ranks(self, kind: Kind, folder: Path, source: "Side | None") -> KVTransport:
+        size = DECODE_RANKS if source else PREFILL_RANKS
+        self.ranks = RankPools(LAYOUT, NUM_BLOCKS, ARENA_BYTES, size)
+        self.memory = host = self.ranks.host
+        self.mover = self.ranks.start_movers(Strikes(self.terms, (source or self).terms))
+        if kind == "ranked":
+            shown = ShownPool(host, self.ranks.descriptors)
+            return faulty_mapped_transport(shown, self.incarnation, self.mover, folder, self.terms)
+        return tcp_transport(
+            host,
+            self.incarnation,
+            digester=self.mover,
+            payloads=payloads_of(host, self.mover),
+            terms=self.terms,
+        )
 
     def _start_mover(self, copies: Copies, make_agent: MakeAgent = NixlAgent) -> MoverClient:
         ours, theirs = data_socket_pair()
@@ -131,9 +163,14 @@ class Side:
         return self.memory.generations[block_id]
 
     def write(self, block_id: int, written: bytes) -> None:
-        self.memory.block(block_id)[:] = written
+        if self.ranks is not None:
+            self.ranks.write(block_id, written)
+        else:
+            self.memory.block(block_id)[:] = written
 
     def read(self, block_id: int) -> bytes:
+        if self.ranks is not None:
+            return self.ranks.read(block_id)
         return bytes(self.memory.block(block_id))
 
     def piece(self, first_block: int, *block_ids: int, seed: int = 0) -> Piece:
