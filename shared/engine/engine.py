@@ -145,15 +145,12 @@ class Engine:
         """Returns once every rank of the model answers. To be called where there is no work."""
         self._runner.meet()
 
-    def rehearse(self) -> bool:
-        """Use 0.1 s of an idle time for what later steps would wait for; False: there is nothing,
-        or somebody is about to need the time."""
-        assert not self.in_flight
-        batch = self._runner.rehearsal()
-        if batch is None:
-            return False
-        self._runner.run(batch)
-        return True
+    def rehearse(self) -> None:
+        """Make all that a later step would wait for, before the first request: a decode graph of
+        each size, which takes an H100 0.4 s for 23 of an 8B model."""
+        assert not self._num_arrived
+        while (batch := self._runner.rehearsal()) is not None:
+            self._runner.run(batch)
 
     @property
     def step_tokens(self) -> int:

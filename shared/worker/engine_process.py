@@ -68,8 +68,7 @@ class EngineLoop:
     def turn(self) -> None:
         """Apply what arrived, waiting for something if there is nothing to do, then step. Where KV
         may arrive while the step in flight runs, the next one is started late, so that it joins."""
-        idle = not self._engine.has_work and not self._engine.rehearse()
-        self._receive(None if idle else 0.0)
+        self._receive(0.0 if self._engine.has_work else None)
         while due_s := self._engine.launch_due_s():
             self._receive(due_s)
         self._step()
@@ -168,6 +167,7 @@ def main(arguments: Sequence[str]) -> int:
         data_fd, *mover_fds = map(int, data_fds.split(","))
         engine, vocab_size = _load(settings, role, mover_fds)
         token_s = engine.try_out()
+        engine.rehearse()
         start_mover(socket.socket(fileno=data_fd), engine.kv_pool)
     except BatonError as error:
         channel.pass_failure(str(error))

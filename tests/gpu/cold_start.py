@@ -60,13 +60,11 @@ def main(model: str, dtype: str, role: Literal["prefill", "decode"], tp: int) ->
     setattr(KernelCompilation, "wait", noting)  # noqa: B010
     engine = build_engine(*settings.of_engine, role, checkpoint_of(model), RandomWeights)
     engine.try_out()
+    engine.rehearse()
     share = KVShare(engine.memory.layout)
     DeviceCopies(engine.kv_pool.tensor, engine.memory, share, engine.kv_pool.shared is not None)
     torch.cuda.synchronize()
     ready_s = time.monotonic() - START_S
-    while engine.rehearse():
-        pass
-    torch.cuda.synchronize()
     new = {name: file for name, file in entries().items() if name not in ahead}
     line = {"ready_s": ready_s, "late": late, "new": sorted(new.values())}
     sys.stdout.write(json.dumps(line) + "\n")

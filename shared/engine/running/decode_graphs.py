@@ -1,9 +1,9 @@
 """CUDA graphs of whole decode steps: one launch instead of hundreds.
 
 A graph has a fixed number of rows, so a step is padded to the next of a few sizes. Each is
-captured when a step first wants it, after that step has run without it, or earlier, when there is
-nothing else to do; all share one memory pool, since only one runs at a time. A graph holds no
-lengths and no block ids: it reads them on the device, and serves any.
+captured before the worker serves (`Engine.rehearse`), or else when a step first wants it, after
+that step has run without it; all share one memory pool, since only one runs at a time. A graph
+holds no lengths and no block ids: it reads them on the device, and serves any.
 """
 
 import logging

@@ -48,8 +48,8 @@ class Runner(Protocol):
         """Returns once every rank of the model answers; nothing is in flight meanwhile."""
 
     def rehearsal(self) -> HostBatch | None:
-        """A step nobody asked for: run it while there is nothing else to do, and a later one will
-        not have to wait for what is made once. It writes nowhere. None: nothing is left to make."""
+        """A step nobody asked for: run it, and a later one will not have to wait for what is made
+        once. It writes nowhere. None: nothing is left to make."""
 
 
 class ModelRunner:

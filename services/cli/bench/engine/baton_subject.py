@@ -43,8 +43,7 @@ class BatonSubject:
             compute, kv, engine, "decode", checkpoint, weights
         )
         self._engine.try_out()  # as a worker does before its first request
-        while self._engine.rehearse():
-            pass
+        self._engine.rehearse()
         self._vocab_size = choice.config.vocab_size
         self._block_size = kv.block_size
         self._num_requests = 0
