@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.hosts.namespaces import may_make_hosts
 from tests.support.chromium import chromium
 from tests.support.clock import ClockTests
 from tests.support.interpreter import patch_once
@@ -20,6 +21,7 @@ from tests.support.skip_ledger import (
     CHROMIUM,
     COMPILER,
     GPU,
+    HOSTS,
     MOUNTS,
     PROMTOOL,
     SkipLedger,
@@ -42,6 +44,7 @@ OPTIONAL: dict[str, tuple[str, Callable[[], bool], str]] = {
         lambda: any(map(shutil.which, ("gcc", "clang"))),
         "gcc or clang on PATH",
     ),
+    "needs_hosts": (HOSTS, may_make_hosts, "ip, tc and the right to make network namespaces"),
     "needs_mounts": (MOUNTS, may_mount, "the right to mount"),
 }
 """by marker: what the ledger calls it, whether it is here, and what it is"""

@@ -28,8 +28,9 @@ from typing import Literal
 from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
 from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_words
+from shared.kv.layer_groups import GroupRange
 from shared.protocol import Attempt, TokenRun
-from shared.transfer.blocks.manifest import Tags
+from shared.transfer.blocks.manifest import Part, Publication, Tags
 
 MAGIC = b"BtKV"
 MAX_HEADER_BYTES = 16 * 2**20
@@ -252,3 +253,17 @@ def unpack_digests(digests: bytes, num_blocks: int) -> Words:
         return unpack_words(digests, num_blocks)
     except ValueError as error:
         raise ProtocolError(f"a frame's digests do not fit: {error}") from None
+
+
+def unpack_publication(frame: Watermark) -> Publication:
+    """ProtocolError unless its columns fit."""
+    tags = unpack_tags(frame.block_ids, frame.generations)
+    digests = unpack_digests(frame.digests, len(tags))
+    groups = GroupRange(frame.first_group, digests.shape[1])
+    return Publication(Part(frame.first_block, len(tags), groups), tags, digests)
+
+
+def unpack_manifest(frame: Seal) -> tuple[Tags, Words]:
+    """Tags and digests [blocks, groups]. ProtocolError unless its columns fit."""
+    tags = unpack_tags(frame.block_ids, frame.generations)
+    return tags, unpack_digests(frame.digests, len(tags))

@@ -13,9 +13,7 @@ import logging
 
 from shared.clock import Clock
 from shared.errors import KVTransferError, PeerLostError, ProtocolError
-from shared.kv.layer_groups import GroupRange
 from shared.protocol import TokenRun
-from shared.transfer.blocks.manifest import Part, Publication
 from shared.transfer.blocks.progress import Progress, Reads
 from shared.transfer.bursts import Bursts
 from shared.transfer.failure import check_verdict, pull_failure, raise_refusal
@@ -34,8 +32,8 @@ from shared.transfer.frames import (
     ShortSeal,
     Verified,
     Watermark,
-    unpack_digests,
-    unpack_tags,
+    unpack_manifest,
+    unpack_publication,
 )
 from shared.transfer.limits import TransferLimits
 from shared.transfer.traffic import Traffic
@@ -159,13 +157,12 @@ class Pull:
             match frame:
                 case Watermark():
                     self._num_watermarks += 1
-                    self._ledger.publish(_publication(frame))
+                    self._ledger.publish(unpack_publication(frame))
                     self._progress.note_published()
                 case Seal() | ShortSeal():
                     self._sealed_ns = self._clock.wall_ns()
                     self._token_1 = frame.run
                     self._seal(frame)
-                    self._progress.note()
                 case End():
                     self._over.set()
                     return
@@ -180,15 +177,12 @@ class Pull:
 
     def _seal(self, frame: Seal | ShortSeal) -> None:
         if isinstance(frame, Seal):
-            tags = unpack_tags(frame.block_ids, frame.generations)
-            self._ledger.seal(tags, unpack_digests(frame.digests, len(tags)))
+            self._ledger.seal(*unpack_manifest(frame))
         elif frame.num_watermarks == self._num_watermarks:
             self._ledger.seal_published()
         else:
-            raise ProtocolError(
-                f"sealed after {frame.num_watermarks} watermarks, of which {self._num_watermarks} "
-                "arrived"
-            )
+            raise ProtocolError(f"{self._num_watermarks} of {frame.num_watermarks} watermarks came")
+        self._progress.note()
 
     async def _bring(self, reads: Reads) -> None:
         """Read what is wanted, whenever that is due and it is this pull's turn. Between two bursts
@@ -211,11 +205,8 @@ class Pull:
             await self._progress.changed.wait()
 
     def _is_due(self) -> bool:
-        return self._bursts.is_due(
-            self._ledger.num_published_bytes,
-            self._ledger.num_wanted_bytes,
-            self._traffic.bytes_s(self._request.source_incarnation),
-        )
+        ledger, bytes_s = self._ledger, self._traffic.bytes_s(self._request.source_incarnation)
+        return self._bursts.is_due(ledger.num_published_bytes, ledger.num_wanted_bytes, bytes_s)
 
     async def _verify(self, reads: Reads) -> None:
         """R13: once, after SEAL and after the last read has been digested. Blocks that never
@@ -228,10 +219,3 @@ class Pull:
         while True:
             await asyncio.sleep(every_s)
             await self._stream.send(Renew())
-
-
-def _publication(frame: Watermark) -> Publication:
-    tags = unpack_tags(frame.block_ids, frame.generations)
-    digests = unpack_digests(frame.digests, len(tags))
-    groups = GroupRange(frame.first_group, digests.shape[1])
-    return Publication(Part(frame.first_block, len(tags), groups), tags, digests)

@@ -198,10 +198,11 @@ class Cell:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._flags: dict[str, tuple[str, ...]] = {}
 
-    def serve(self, role: str, *flags: str, name: str = "") -> None:
+    def serve(self, role: str, *flags: str, name: str = "", prefix: tuple[str, ...] = ()) -> None:
+        """`prefix`: of the command."""
         name = name or role
         self._flags[name] = flags
-        command = [*BATON, "serve", role, "--redis", self.redis.url, *flags]
+        command = [*prefix, *BATON, "serve", role, "--redis", self.redis.url, *flags]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
 

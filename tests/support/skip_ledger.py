@@ -1,9 +1,9 @@
 """What a run of the tests did not exercise, and why: counted, named last, never silent.
 
 What may be away: GPUs, a Redis newer than the bundled one, Prometheus' promtool, a Chromium, a C
-compiler, and the right to mount. Any other skipped test fails the run. `make test` is several runs:
-each adds its counts to the file that `SKIP_LEDGER` names, and `python -m tests.support.skip_ledger
-FILE` says the sum.
+compiler, and the right to mount or to make network namespaces. Any other skipped test fails the
+run. `make test` is several runs: each adds its counts to the file that `SKIP_LEDGER` names, and
+`python -m tests.support.skip_ledger FILE` says the sum.
 """
 
 import os
@@ -20,7 +20,13 @@ PROMTOOL = "promtool"
 CHROMIUM = "Chromium"
 COMPILER = "C compiler"
 MOUNTS = "mounts"
-PACKAGES = {PROMTOOL: "prometheus", CHROMIUM: "chromium", COMPILER: "gcc libc6-dev"}
+HOSTS = "network namespaces"
+PACKAGES = {
+    PROMTOOL: "prometheus",
+    CHROMIUM: "chromium",
+    COMPILER: "gcc libc6-dev",
+    HOSTS: "iproute2",
+}
 
 
 class SkipLedger:

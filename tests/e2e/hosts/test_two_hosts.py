@@ -1,0 +1,35 @@
+"""Hand-overs between two hosts, over a link that is slow, far and stands still now and then.
+
+Guards: what loopback hides, that is small windows, half-sent frames and silence in mid-frame.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.hosts.namespaces import with_own_network
+from tests.e2e.hosts.two_hosts import LINK_MBIT, NUM_REQUESTS
+from tests.support.measured import Measured
+
+LEAST_MOVED_BYTES = 40e6
+
+
+@pytest.mark.redis
+@pytest.mark.needs_hosts
+def test_nothing_is_lost_or_wrong_over_a_bad_link(tmp_path: Path, measured: Measured) -> None:
+    command = with_own_network([sys.executable, "-m", "tests.e2e.hosts.two_hosts", str(tmp_path)])
+    ended = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["failed"] == []
+    assert found["wrong"] == 0
+    assert found["local"] == {}
+    measured.at_least("stalls of 0.2 s", found["stalls"], 3)
+    measured.at_least("bytes handed over", found["num_bytes"], LEAST_MOVED_BYTES)
+    rate = 8e-6 * found["num_bytes"] / found["seconds"]
+    measured.note(f"goodput: {rate:.0f} of {LINK_MBIT} Mbit/s, {NUM_REQUESTS} prompts")
