@@ -5,13 +5,16 @@ blocks in a GPU's memory  through the arena, which the mover fills and empties
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt
+from shared.tasks import settled
 from shared.transfer.blocks.arena import Arena
 from shared.transfer.blocks.views import block_views
 from shared.transfer.digest_threads import DigestThreads
@@ -19,7 +22,7 @@ from shared.transfer.frame_stream import FrameStream, Moved
 from shared.transfer.frames import Blocks
 
 MAX_ROOM_BYTES = 8 * 2**20
-"""that one sender holds of the arena at a time, or one block: a reader that stands still must not
+"""that one sender holds of the arena at a time, or two blocks: a reader that stands still must not
 keep the others waiting"""
 
 
@@ -123,14 +126,13 @@ class StagedPayloads:
         groups: GroupRange,
         moved: Moved,
     ) -> None:
-        block_bytes = self._groups.num_bytes(groups)
-        async with stream.sending(frame, len(block_ids) * block_bytes) as sending:
-            at_once = max(1, self._max_room_bytes // block_bytes)
-            for start in range(0, len(block_ids), at_once):
-                some = block_ids[start : start + at_once]
-                async with self._arena.room(len(some) * block_bytes) as room:
-                    await self._stager.stage(some, groups, room)
-                    await sending([self._arena.view(room)], moved)
+        num_bytes = len(block_ids) * self._groups.num_bytes(groups)
+        async with (
+            stream.sending(frame, num_bytes) as sending,
+            aclosing(self._staged(block_ids, groups)) as rooms,
+        ):
+            async for room in rooms:
+                await sending([self._arena.view(room)], moved)
 
     async def receive(
         self,
@@ -147,6 +149,49 @@ class StagedPayloads:
             self._arena.give_back(room)
             raise
         return asyncio.ensure_future(self._fill(attempt, block_ids, groups, room))
+
+    async def _staged(
+        self, block_ids: Sequence[int], groups: GroupRange
+    ) -> AsyncGenerator[slice, None]:
+        """Room after room that holds the next blocks; while one is in use, the one after it is
+        filled. Closed, it has given all room back."""
+        at_once = max(1, self._max_room_bytes // (2 * self._groups.num_bytes(groups)))
+        parts = deque(block_ids[at : at + at_once] for at in range(0, len(block_ids), at_once))
+        ahead = self._begin_staging(parts, groups)
+        try:
+            while ahead is not None:
+                room = await ahead
+                ahead = self._begin_staging(parts, groups)
+                try:
+                    yield room
+                finally:
+                    self._arena.give_back(room)
+        finally:
+            if ahead is not None:
+                await self._end_staging(ahead)
+
+    def _begin_staging(
+        self, parts: deque[Sequence[int]], groups: GroupRange
+    ) -> "asyncio.Task[slice] | None":
+        """Of the next part; None: there is none."""
+        return asyncio.create_task(self._stage(parts.popleft(), groups)) if parts else None
+
+    async def _end_staging(self, staging: "asyncio.Task[slice]") -> None:
+        """Nobody uses the room."""
+        staging.cancel()
+        await settled([staging])
+        if not staging.cancelled() and staging.exception() is None:
+            self._arena.give_back(staging.result())
+
+    async def _stage(self, block_ids: Sequence[int], groups: GroupRange) -> slice:
+        """Room that holds the blocks; to be given back."""
+        room = await self._arena.take(len(block_ids) * self._groups.num_bytes(groups))
+        try:
+            await self._stager.stage(block_ids, groups, room)
+        except BaseException:
+            self._arena.give_back(room)
+            raise
+        return room
 
     async def _fill(
         self, attempt: Attempt, block_ids: Sequence[int], groups: GroupRange, room: slice

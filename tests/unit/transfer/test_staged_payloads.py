@@ -1,8 +1,11 @@
-"""Blocks of a GPU's pool on their way through the arena: whole, in order, and no room is lost."""
+"""Blocks of a GPU's pool on their way through the arena: whole, in order, and no room is lost; the
+next are copied while those before are sent."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt
 from shared.transfer.blocks.payloads import StagedPayloads
-from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Blocks
+from shared.transfer.frame_stream import FrameStream, Moved, SendMore
+from shared.transfer.frames import Blocks, Frame
 from tests.support.fakes.staged_copies import StagedCopies
 
 pytestmark = pytest.mark.anyio
@@ -36,11 +39,19 @@ class Worker:
         host = KVMemory.create(LAYOUT, NUM_BLOCKS, ROOM_BYTES)
         self.copies = StagedCopies(self.pool, host)
         self.payloads = StagedPayloads(host, self, ROOM_BYTES)
+        self.arena = self.payloads._arena
+        self.num_staged = 0
+        self.staged = asyncio.Event()
+        """one more has been"""
+        self.may_stage = asyncio.Event()
+        self.may_stage.set()
         self.stream = FrameStream(sock, 5.0)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
-        await asyncio.sleep(0)
+        await self.may_stage.wait()
         self.copies.stage(blocks, groups, room.start)
+        self.num_staged += 1
+        self.staged.set()
 
     async def fill(
         self, attempt: Attempt, blocks: Sequence[int], groups: GroupRange, room: slice
@@ -49,9 +60,11 @@ class Worker:
         await asyncio.sleep(0)
         return self.copies.fill(blocks, groups, room.start, None)
 
-    async def send(self, blocks: Sequence[int], groups: GroupRange) -> None:
+    async def send(
+        self, blocks: Sequence[int], groups: GroupRange, stream: FrameStream | None = None
+    ) -> None:
         frame = Blocks(0, pack_ids(blocks), pack_words([1] * len(blocks)))
-        await self.payloads.send(self.stream, frame, blocks, groups, lambda _: None)
+        await self.payloads.send(stream or self.stream, frame, blocks, groups, lambda _: None)
 
     async def receive(self, blocks: Sequence[int], groups: GroupRange) -> Words:
         filling = await self.payloads.receive(self.stream, ATTEMPT, blocks, groups, lambda _: None)
@@ -106,3 +119,74 @@ async def test_a_reader_that_leaves_amid_a_block_costs_no_room(
     for _ in range(3):
         with pytest.raises(PeerLostError):
             await source.send([1, 2], GROUPS.all)
+
+
+class HeldStream:
+    """Sends nothing more until it may."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.may_go_on = asyncio.Event()
+        self.error: Exception | None = None
+
+    @contextlib.asynccontextmanager
+    async def sending(self, frame: Frame, payload_bytes: int) -> AsyncIterator[SendMore]:
+        yield self._send
+
+    async def _send(self, views: list[memoryview], moved: Moved) -> None:
+        self.sent += map(bytes, views)
+        await self.may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def begin(source: Worker, stream: HeldStream) -> "asyncio.Task[None]":
+    held = cast("FrameStream", stream)
+    return asyncio.create_task(source.send([4, 2, 6, 1], GROUPS.all, held))
+
+
+async def staged(source: Worker, number: int) -> None:
+    async with asyncio.timeout(5):
+        while source.num_staged < number:
+            source.staged.clear()
+            await source.staged.wait()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_the_next_blocks_are_staged_while_some_are_sent(
+    workers: tuple[Worker, Worker],
+) -> None:
+    source, stream = workers[0], HeldStream()
+    sending = begin(source, stream)
+    await staged(source, 2)
+    assert len(stream.sent) == 1
+    assert source.num_staged == 2, "no more than there is room for"
+    stream.may_go_on.set()
+    await sending
+    assert b"".join(stream.sent) == b"".join(bytes(source.pool.block(b)) for b in (4, 2, 6, 1))
+    assert source.arena._taken == []
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_room_that_is_filled_ahead_is_given_back(
+    workers: tuple[Worker, Worker], how: str, is_staged: bool
+) -> None:
+    source, stream = workers[0], HeldStream()
+    sending = begin(source, stream)
+    await staged(source, 1)
+    if is_staged:
+        await staged(source, 2)
+    else:
+        source.may_stage.clear()
+    expected: type[BaseException] = asyncio.CancelledError
+    if how == "fails":
+        expected = PeerLostError
+        stream.error = PeerLostError("gone")
+        stream.may_go_on.set()
+    else:
+        sending.cancel()
+    with pytest.raises(expected):
+        await sending
+    assert source.arena._taken == []
