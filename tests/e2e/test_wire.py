@@ -20,7 +20,7 @@ from shared.transfer.frames import (
     Blocks,
     Open,
     Opened,
-    Seal,
+    ShortSeal,
     Verified,
     Verify,
     Watermark,
@@ -121,9 +121,9 @@ def test_bytes_on_the_wire_are_the_predicted_ones(bed: Bed, num_tokens: int) -> 
 def predicted(bed: Bed, num_tokens: int) -> WireBytes:
     """From the prompt's length. Ids and token 1 are read from the wire for their width only."""
     (opened,) = only(bed, "to_server", Open)
-    (sealed,) = only(bed, "to_client", Seal)
+    (sealed,) = only(bed, "to_client", ShortSeal)
     assert isinstance(opened.frame, Open)
-    assert isinstance(sealed.frame, Seal)
+    assert isinstance(sealed.frame, ShortSeal)
     ends = [*range(CHUNK, num_tokens, CHUNK), num_tokens]
     blocks = [num_blocks_for(end, BLOCK_SIZE) for end in ends]
     published = [
@@ -160,7 +160,7 @@ def test_a_flipped_bit_in_any_field_is_detected_and_the_stream_is_right(bed: Bed
         ("to_server", Verify),
         ("to_client", Opened),
         ("to_client", Watermark),
-        ("to_client", Seal),
+        ("to_client", ShortSeal),
         ("to_client", Verified),
     ]
     flips += [
@@ -213,7 +213,7 @@ def test_prefill_killed_between_the_first_piece_and_seal(bed: Bed) -> None:
     bed.thread.call(bed.proxy.gate.set)
     assert stream.complete, stream
     assert only(bed, "to_client", Watermark) != []
-    assert only(bed, "to_client", Seal) == []
+    assert only(bed, "to_client", ShortSeal) == []
     attempts = bed.cluster.receipt(stream.rid)["attempts"]
     assert [attempt["mode"] for attempt in attempts] == ["prefill", "local"]
     assert attempts[1]["reason"] == "no_prefill_worker"
