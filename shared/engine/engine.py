@@ -217,7 +217,7 @@ class Engine:
         return self.kv_pool.memory
 
     def cached_prefixes(self) -> list[tuple[bytes, int]]:
-        """Every (hash, depth) of the prefix cache, in the sense of StepOutput.stored."""
+        """The (hash, depth) of blocks that are told, in the sense of StepOutput.stored."""
         return self._pool.cached_prefixes()
 
     def _queue(self, spec: SequenceSpec) -> bool:

@@ -36,15 +36,15 @@ class Bursts:
         """(seconds, bytes) from one publication to the next"""
 
     def is_due(self, num_published: int, num_waiting: int, bytes_s: float) -> bool:
-        """`num_published`: bytes of the prompt that prefill has computed. `num_waiting`: bytes
-        published and not read. `bytes_s`: the link's rate; 0: not known."""
-        now_s = self._clock.monotonic_s()
+        """To be asked whenever something was published. `num_published`: bytes of the prompt that
+        prefill has computed. `num_waiting`: bytes published and not read. `bytes_s`: the link's
+        rate; 0: not known."""
         if num_published != self._num_published:
-            self._note(num_published, now_s)
+            self._note(num_published, self._clock.monotonic_s())
         if not num_waiting:
             return False
         bytes_s = bytes_s or UNKNOWN_BYTES_S
-        left_s = self._left_s(now_s)
+        left_s = self._left_s()
         if left_s is None:
             return num_waiting >= FIRST_S * bytes_s
         num_left = self._num_bytes - num_published
@@ -58,7 +58,7 @@ class Bursts:
             self._recent.append((now_s - self._last_s, num_more))
         self._num_published, self._last_s = num_published, now_s
 
-    def _left_s(self, now_s: float) -> float | None:
+    def _left_s(self) -> float | None:
         """Until everything is published, at the pace of late; None: there is none. The longest of
         the recent times does not count: between two steps a prompt may wait for others."""
         num_left = self._num_bytes - self._num_published
@@ -68,4 +68,4 @@ class Bursts:
             return None
         paced = sorted(self._recent)[:-1]
         pace_s = sum(seconds for seconds, _ in paced) / sum(num for _, num in paced)
-        return max(0.0, num_left * pace_s - (now_s - self._last_s))
+        return num_left * pace_s

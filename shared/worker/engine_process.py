@@ -169,6 +169,9 @@ def main(arguments: Sequence[str]) -> int:
         token_s = engine.try_out()
         engine.rehearse()
         start_mover(socket.socket(fileno=data_fd), engine.kv_pool)
+    except RankLostError as error:
+        channel.pass_failure(str(error))
+        end_process(error)
     except BatonError as error:
         channel.pass_failure(str(error))
         return error.exit_code

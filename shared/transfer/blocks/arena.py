@@ -7,8 +7,6 @@ room is given back in any order.
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 
 class Arena:
@@ -26,15 +24,6 @@ class Arena:
 
     def view(self, room: slice) -> memoryview:
         return self._view[room]
-
-    @asynccontextmanager
-    async def room(self, num_bytes: int) -> AsyncIterator[slice]:
-        """To be used inside the block only."""
-        room = await self.take(num_bytes)
-        try:
-            yield room
-        finally:
-            self.give_back(room)
 
     async def take(self, num_bytes: int) -> slice:
         """`give_back` must follow. ValueError for more than there is."""

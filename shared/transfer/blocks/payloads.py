@@ -112,7 +112,7 @@ class StagedPayloads:
     def __init__(
         self, memory: KVMemory, stager: Stager, max_room_bytes: int = MAX_ROOM_BYTES
     ) -> None:
-        """`memory`: with an arena that has room for `max_room_bytes` and for a block."""
+        """`memory`: with an arena that has room for `max_room_bytes`, or for two blocks."""
         self._arena = Arena(memory.arena)
         self._groups = layer_groups(memory.layout)
         self._stager = stager

@@ -52,7 +52,8 @@ class OtherHost:
 def other_host(mbit: int) -> Iterator[OtherHost]:
     """Joined to this one by a link of that rate both ways; it ends with the block. To be called
     with a network of one's own."""
-    keeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])  # noqa: S607
+    command = ["unshare", "--net", "setpriv", "--pdeathsig", "KILL", "sleep", "infinity"]
+    keeper = subprocess.Popen(command)  # noqa: S603
     try:
         _wait_until_apart(keeper.pid)
         host = OtherHost(keeper.pid)

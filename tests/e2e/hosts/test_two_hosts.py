@@ -4,8 +4,11 @@ Guards: what loopback hides, that is small windows, half-sent frames and silence
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,11 +24,16 @@ LEAST_MOVED_BYTES = 40e6
 @pytest.mark.needs_hosts
 def test_nothing_is_lost_or_wrong_over_a_bad_link(tmp_path: Path, measured: Measured) -> None:
     command = with_own_network([sys.executable, "-m", "tests.e2e.hosts.two_hosts", str(tmp_path)])
-    ended = subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    found = json.loads(ended.stdout.splitlines()[-1])
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        try:
+            said, errors = running.communicate(timeout=280)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 0, errors[-3000:]
+    found = json.loads(said.splitlines()[-1])
     assert found["failed"] == []
     assert found["wrong"] == 0
     assert found["local"] == {}

@@ -72,10 +72,11 @@ class FarProxy:
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(64)
 
         async def take() -> None:
-            chunk = b"first"
-            while chunk:
-                chunk = await reader.read(2**16)
-                await on_the_way.put((time.monotonic() + DELAY_S, chunk))
+            try:
+                while chunk := await reader.read(2**16):
+                    await on_the_way.put((time.monotonic() + DELAY_S, chunk))
+            finally:
+                await on_the_way.put((time.monotonic() + DELAY_S, b""))
 
         taking = asyncio.create_task(take())
         while True:

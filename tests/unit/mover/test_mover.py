@@ -1,6 +1,7 @@
 """The mover behind its socket: what it copies, what it refuses, and how it ends."""
 
 import asyncio
+import gc
 import os
 import random
 import threading
@@ -72,6 +73,8 @@ async def map_pool(client: MoverClient, source: str, memory: KVMemory) -> None:
 
 
 def num_mapped() -> int:
+    """Of pools in use: those of earlier tests may be garbage."""
+    gc.collect()
     return Path("/proc/self/maps").read_text(encoding="ascii").count("baton-kv")
 
 

@@ -70,5 +70,5 @@ async def test_room_that_came_with_the_cancellation_is_not_lost() -> None:
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    async with asyncio.timeout(1), whole.room(SIZE) as again:
-        assert again == slice(0, SIZE)
+    async with asyncio.timeout(1):
+        assert await whole.take(SIZE) == slice(0, SIZE)

@@ -102,19 +102,6 @@ def test_nothing_is_due_where_nothing_waits() -> None:
     assert not bursts.is_due(10, 0, RATE)
 
 
-def test_a_prefill_that_stands_still_is_not_waited_for() -> None:
-    clock = ManualClock()
-    bursts, rate = Bursts(100, clock), 100.0
-    for published in (10, 20, 30):
-        clock.advance(1.0)
-        bursts.is_due(published, 0, rate)
-    assert not bursts.is_due(30, 30, rate)
-    clock.advance(4.9)
-    assert not bursts.is_due(30, 30, rate)
-    clock.advance(0.2)
-    assert bursts.is_due(30, 30, rate)
-
-
 def test_after_blocks_were_published_again_the_pace_begins_anew() -> None:
     clock = ManualClock()
     bursts = Bursts(1000, clock)

@@ -43,12 +43,11 @@ class Worker:
         self.num_staged = 0
         self.staged = asyncio.Event()
         """one more has been"""
-        self.may_stage = asyncio.Event()
-        self.may_stage.set()
+        self.may_stage = asyncio.Semaphore(99)
         self.stream = FrameStream(sock, 5.0)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
-        await self.may_stage.wait()
+        await self.may_stage.acquire()
         self.copies.stage(blocks, groups, room.start)
         self.num_staged += 1
         self.staged.set()
@@ -168,18 +167,18 @@ async def test_the_next_blocks_are_staged_while_some_are_sent(
     assert source.arena._taken == []
 
 
-@pytest.mark.parametrize("is_staged", [True, False])
+@pytest.mark.parametrize("ahead", ["is filled", "is being filled", "waits for room"])
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 async def test_room_that_is_filled_ahead_is_given_back(
-    workers: tuple[Worker, Worker], how: str, is_staged: bool
+    workers: tuple[Worker, Worker], how: str, ahead: str
 ) -> None:
     source, stream = workers[0], HeldStream()
+    if ahead == "is being filled":
+        source.may_stage = asyncio.Semaphore(1)
+    held = [await source.arena.take(LAYOUT.block_bytes)] if ahead == "waits for room" else []
     sending = begin(source, stream)
-    await staged(source, 1)
-    if is_staged:
-        await staged(source, 2)
-    else:
-        source.may_stage.clear()
+    await staged(source, 2 if ahead == "is filled" else 1)
+    assert len(source.arena._taken) == 2
     expected: type[BaseException] = asyncio.CancelledError
     if how == "fails":
         expected = PeerLostError
@@ -189,4 +188,4 @@ async def test_room_that_is_filled_ahead_is_given_back(
         sending.cancel()
     with pytest.raises(expected):
         await sending
-    assert source.arena._taken == []
+    assert source.arena._taken == held

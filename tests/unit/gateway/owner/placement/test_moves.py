@@ -133,6 +133,17 @@ async def test_one_moves_alone_then_so_many_at_once_the_shortest_first() -> None
         assert len(one.assigned()) == 1 + MAX_MOVES + 1
 
 
+async def test_where_the_first_move_fails_another_one_begins() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding(2)
+        one.drain()
+        attempt = one.d.last(Assign).work.attempt
+        one.d.say(Refuse(attempt, one.d.incarnation, "no_room"))
+        one.drain()
+        assert one.assigned() == [Attempt("r0", 1), Attempt("r1", 1)]
+
+
 @pytest.mark.parametrize(
     "reason",
     ["it drains too", "others wait there", "no block to spare", "not pulled from"],
