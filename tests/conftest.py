@@ -16,7 +16,6 @@ from tests.support.chromium import chromium
 from tests.support.clock import ClockTests
 from tests.support.interpreter import patch_once
 from tests.support.measured import Measured, MeasuredLines, Record
-from tests.support.mounts import may_mount
 from tests.support.skip_ledger import (
     CHROMIUM,
     COMPILER,
@@ -27,6 +26,7 @@ from tests.support.skip_ledger import (
     SkipLedger,
     skip,
 )
+from tests.support.unshared import can_run
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     # Before anything imports triton: without a GPU its kernels run in the interpreter.
@@ -45,7 +45,7 @@ OPTIONAL: dict[str, tuple[str, Callable[[], bool], str]] = {
         "gcc or clang on PATH",
     ),
     "needs_hosts": (HOSTS, may_make_hosts, "ip, tc and the right to make network namespaces"),
-    "needs_mounts": (MOUNTS, may_mount, "the right to mount"),
+    "needs_mounts": (MOUNTS, lambda: can_run("mount", "true"), "the right to mount"),
 }
 """by marker: what the ledger calls it, whether it is here, and what it is"""
 REDIS_NAMES = frozenset({"EmbeddedRedis", "RedisServers", "server_binary"})

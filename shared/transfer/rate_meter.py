@@ -70,8 +70,7 @@ class RateMeter:
 
     def move(self, num_bytes: int) -> None:
         self._measure()
-        window = self._full if self._is_full else self._now
-        window.num_bytes += num_bytes
+        self._window.num_bytes += num_bytes
         if self._full.busy_s >= WINDOW_S:
             self._note(self._full, may_lower=True)
 
@@ -81,11 +80,14 @@ class RateMeter:
         self._measure()
         return self._bytes_s
 
+    @property
+    def _window(self) -> _Window:
+        return self._full if self._is_full else self._now
+
     def _measure(self) -> None:
         now_s = self._clock.monotonic_s()
-        window = self._full if self._is_full else self._now
         if self._active:
-            window.busy_s += now_s - self._since_s
+            self._window.busy_s += now_s - self._since_s
         self._since_s = now_s
         if self._bytes_s and self._full.busy_s >= STILL_S:
             self._note(self._full, may_lower=True)

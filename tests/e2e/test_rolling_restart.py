@@ -64,8 +64,11 @@ def test_a_rolling_restart_computes_no_prompt_again(
 
 
 def computed_again(receipt: dict[str, Any]) -> list[int]:
-    """Prompt tokens that each attempt computed after the one that computed the prompt, which need
-    not be the first: a worker without room takes none."""
-    prefills = [stage for stage in receipt["stages"] if stage["name"] == names.SPAN_PREFILL]
-    prefills.sort(key=lambda stage: stage["epoch"])
-    return [stage["attributes"][names.PREFILLED_TOKENS] for stage in prefills[1:]]
+    """Prompt tokens that each attempt computed after the first one that was not refused: a worker
+    without room computes nothing."""
+    taken = [each["epoch"] for each in receipt["attempts"] if each["end"] != "refused_no_room"]
+    return [
+        stage["attributes"][names.PREFILLED_TOKENS]
+        for stage in receipt["stages"]
+        if stage["name"] == names.SPAN_PREFILL and stage["epoch"] > taken[0]
+    ]

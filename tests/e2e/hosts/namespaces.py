@@ -1,36 +1,22 @@
 """Two hosts on one machine: network namespaces with a link of limited rate between them."""
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
-PRIVATE = ("--net",) if os.geteuid() == 0 else ("--user", "--map-root-user", "--net")
+from tests.support.unshared import can_run
+
 HERE, THERE = "10.213.0.1", "10.213.0.2"
 """addresses of this host and of the other one"""
 TRIAL = "ip link add h0 type veth peer name h1 && tc qdisc add dev h0 root tbf {}"
 BUCKET = "rate {}mbit burst 64kb latency 400ms"
 
 
-def with_own_network(command: list[str]) -> list[str]:
-    """The command, where nothing of the machine's network is seen and another host may be made."""
-    return ["unshare", *PRIVATE, *command]
-
-
-@cache
 def may_make_hosts() -> bool:
-    """Containers often forbid it, also to root; `ip` and `tc` are a package of their own."""
-    trial = ["sh", "-c", TRIAL.format(BUCKET.format(1))]
-    try:
-        tried = subprocess.run(  # noqa: S603
-            with_own_network(trial), capture_output=True, check=False, timeout=20
-        )
-    except OSError:
-        return False
-    return tried.returncode == 0
+    """`ip` and `tc` are a package of their own."""
+    return can_run("net", TRIAL.format(BUCKET.format(1)))
 
 
 class OtherHost:

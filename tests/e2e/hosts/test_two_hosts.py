@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hosts.namespaces import with_own_network
 from tests.e2e.hosts.two_hosts import LINK_MBIT, NUM_REQUESTS
 from tests.support.measured import Measured
+from tests.support.unshared import unshared
 
 LEAST_MOVED_BYTES = 40e6
 
@@ -23,9 +23,13 @@ LEAST_MOVED_BYTES = 40e6
 @pytest.mark.redis
 @pytest.mark.needs_hosts
 def test_nothing_is_lost_or_wrong_over_a_bad_link(tmp_path: Path, measured: Measured) -> None:
-    command = with_own_network([sys.executable, "-m", "tests.e2e.hosts.two_hosts", str(tmp_path)])
+    script = [sys.executable, "-m", "tests.e2e.hosts.two_hosts", str(tmp_path)]
     with subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        unshared("net", script),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as running:
         try:
             said, errors = running.communicate(timeout=280)

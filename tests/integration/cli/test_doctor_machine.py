@@ -25,8 +25,8 @@ from services.cli.doctor.model_size import Memory
 from services.cli.doctor.ports import check_ports
 from shared.demo_model import checkpoint as demo
 from tests.rules.blocked_imports import FORBIDDEN
-from tests.support.mounts import with_own_mounts
 from tests.support.settings import settings_with
+from tests.support.unshared import unshared
 
 GIB = 2**30
 PLENTY = Memory(64 * GIB, 64 * GIB, on_gpu=False)
@@ -150,7 +150,7 @@ def in_noexec_mount(folder: Path, script: str) -> "subprocess.CompletedProcess[s
     """A shell in a mount namespace of its own, where nothing in the folder can be executed."""
     mount = shlex.join(["mount", "-t", "tmpfs", "-o", "noexec,size=1m", "none", str(folder)])
     return subprocess.run(  # noqa: S603
-        with_own_mounts(["bash", "-c", f"{mount} && {script}"]),
+        unshared("mount", ["bash", "-c", f"{mount} && {script}"]),
         capture_output=True,
         text=True,
         check=False,

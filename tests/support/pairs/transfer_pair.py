@@ -100,13 +100,7 @@ class Side:
             host = KVMemory.create(LAYOUT, NUM_BLOCKS, ARENA_BYTES)
             self.memory.generations = host.generations
             self.mover = self._start_mover(StagedCopies(self.memory, host))
-            self.transport = tcp_transport(
-                host,
-                incarnation,
-                digester=self.mover,
-                payloads=payloads_of(host, self.mover),
-                terms=self.terms,
-            )
+            self.transport = self._over_arena(host, self.mover)
         elif kind in ("ranked", "ranked_tcp"):
             self.transport = self._of_ranks(kind, folder, source)
         elif kind in ("mapped", "auto"):
@@ -134,12 +128,12 @@ class Side:
         if kind == "ranked":
             shown = ShownPool(host, self.ranks.descriptors)
             return faulty_mapped_transport(shown, self.incarnation, self.mover, folder, self.terms)
+        return self._over_arena(host, self.mover)
+
+    def _over_arena(self, host: KVMemory, mover: MoverClient | RankMovers) -> KVTransport:
+        payloads = payloads_of(host, mover)
         return tcp_transport(
-            host,
-            self.incarnation,
-            digester=self.mover,
-            payloads=payloads_of(host, self.mover),
-            terms=self.terms,
+            host, self.incarnation, digester=mover, payloads=payloads, terms=self.terms
         )
 
     def _start_mover(self, copies: Copies, make_agent: MakeAgent = NixlAgent) -> MoverClient:

@@ -57,12 +57,17 @@ class Cell:
         self.d.load = DRAINING
         self.d.say(Pong(0, DRAINING))
 
-    async def first_moved(self) -> None:
-        """`r0` goes on at `e`."""
+    def first_released(self) -> None:
+        """`d` keeps nothing any more of `r0`."""
         self.drain()
         self.d.start(num_cached_tokens=32)
         self.d.tokens(2, 12)
-        self.d.say(held(self.d))
+        attempt = self.d.last(Assign).work.attempt
+        self.d.say(Spans(attempt, self.d.incarnation, (Span(names.SPAN_HELD, 1, 2, 7),)))
+
+    def first_moved(self) -> None:
+        """`r0` goes on at `e`."""
+        self.first_released()
         self.e.tokens(2, 12, 13)
 
     def assigned(self) -> list[Attempt]:
@@ -71,12 +76,6 @@ class Cell:
 
     def moved(self) -> list[Attempt]:
         return [each.work.attempt for each in self.e.all(Receive)]
-
-
-def held(source: FakeWorker) -> Spans:
-    """It keeps nothing any more of what it handed over last."""
-    attempt = source.last(Assign).work.attempt
-    return Spans(attempt, source.incarnation, (Span(names.SPAN_HELD, 1, 2, 7),))
 
 
 def cell(bench: Bench) -> Cell:
@@ -122,7 +121,7 @@ async def test_one_moves_alone_then_so_many_at_once_the_shortest_first() -> None
         one.drain()
         one.drain()
         assert one.assigned() == [Attempt("r0", 1)]
-        await one.first_moved()
+        one.first_moved()
         one.drain()
         one.drain()
         assert one.assigned() == [Attempt(f"r{number}", 1) for number in range(1 + MAX_MOVES)]
@@ -191,7 +190,7 @@ async def test_blocks_are_promised_once() -> None:
         one = cell(bench)
         one.e.load = replace(IDLE, free=7, held=93)
         await one.decoding(MAX_MOVES)
-        await one.first_moved()
+        one.first_moved()
         one.drain()
         one.drain()
         assert one.assigned() == [Attempt("r0", 1), Attempt("r1", 1)]
@@ -201,10 +200,7 @@ async def test_a_source_that_was_released_may_go_before_decode_has_spoken() -> N
     async with started(Bench("agg")) as bench:
         one = cell(bench)
         await one.decoding()
-        one.drain()
-        one.d.start(num_cached_tokens=32)
-        one.d.tokens(2, 12)
-        one.d.say(held(one.d))
+        one.first_released()
         one.d.die()
         assert bench.live("r0").machine.epoch == 1
         one.e.tokens(2, 12, 13)
