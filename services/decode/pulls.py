@@ -31,16 +31,19 @@ class Pulls:
         self,
         message: Receive,
         reserved: Reserved,
+        on_nearing: Callable[[], None],
         on_pulled: Callable[[Pulled], None],
         on_failed: Callable[[str, str], None],
     ) -> None:
-        """Exactly one of the callbacks runs, unless the pull is cancelled: `on_failed` once no
-        read touches the blocks any more, with the code and the text of a FAIL."""
+        """`on_nearing`: see PullRequest. Exactly one of the others runs, unless the pull is
+        cancelled: `on_failed` once no read touches the blocks any more, with the code and the text
+        of a FAIL."""
         self.stop_keeping(reserved.attempt)
         request = replace(
             _request_of(message),
             block_ids=reserved.block_ids,
             num_present_blocks=reserved.num_present_blocks,
+            on_nearing=on_nearing,
         )
         task = asyncio.create_task(self._run(request, on_pulled))
         self._tasks[reserved.attempt] = task

@@ -27,6 +27,7 @@ from shared.worker.channel import (
     Add,
     Adopt,
     Event,
+    Nearing,
     Reserve,
     Reserved,
     Scheduled,
@@ -190,6 +191,7 @@ class DecodeService:
         self._pulls.start(
             message,
             reserved,
+            on_nearing=lambda: self._engine.send(Nearing(reserved.attempt)),
             on_pulled=lambda pulled: self._adopt(reserved, pulled),
             on_failed=lambda code, text: self._lose(reserved.attempt, code, text),
         )

@@ -1,7 +1,10 @@
 """What one engine has done since it started: plain integers for metrics and tests."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from shared.engine.scheduling.batch import ScheduledSequence
 
 LOCAL_PREFILL_REASONS = ("agg", "no_prefill_worker", "no_pair", "slow_link")
 """why a decode worker may compute a prompt itself"""
@@ -20,9 +23,20 @@ class EngineCounters:
     local_prefill_tokens: Counter[str] = field(default_factory=Counter)
     """of those, by reason, the ones a decode worker computed"""
     generated_tokens: int = 0
+    early_starts: int = 0
+    """sequences that decoded on KV from another worker while it was being verified"""
     prefix_query_tokens: int = 0
     """prompt tokens looked up in the prefix cache, once per attempt"""
     prefix_hit_tokens: int = 0
+
+    def count_step(self, items: Sequence[ScheduledSequence], role: str) -> None:
+        """Prompt work is counted here and nowhere else. `role`: of the engine."""
+        self.steps += bool(items)
+        for sequence, _, num_tokens, _, prefill in items:
+            if prefill:
+                self.prompt_tokens_computed += num_tokens
+                if role == "decode" and sequence.spec.mode == "full":
+                    self.local_prefill_tokens[sequence.spec.reason] += num_tokens
 
     def totals(self) -> dict[str, int]:
         """By metric name; a part after a colon is the value of the metric's label. Every one is
@@ -33,6 +47,7 @@ class EngineCounters:
             "prompt_tokens:computed": self.prompt_tokens_computed,
             "prompt_tokens:cached": self.prefix_hit_tokens,
             "tokens_sampled": self.generated_tokens,
+            "early_starts": self.early_starts,
             "prefix_cache_queries": self.prefix_query_tokens,
             "prefix_cache_hits": self.prefix_hit_tokens,
         }

@@ -8,6 +8,7 @@ Modes of a sequence
     full     add -> WRITING -> DECODE -> finished                    prompt and answer here
     prefill  add -> WRITING -> HELD -> release, or ended at token 1  KV is handed over
     decode   reserve -> RESERVED -> adopt -> VERIFIED -> DECODE -> finished, or handed back
+             (`begin` may come before `adopt`: shared/engine/handover/adoptions.py)
 
 A sequence with a grammar is COMPILING before it is queued; in mode decode the grammar compiles
 while the KV arrives.
@@ -21,7 +22,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from shared.engine.counters import EngineCounters
-from shared.engine.handover.hand_overs import announce
+from shared.engine.handover.adoptions import MAX_COMMITTED, Adoptions, check_token_1
+from shared.engine.handover.hand_overs import announce, show_first_tokens
 from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
@@ -37,15 +39,12 @@ from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
-from shared.errors import GrammarError, OffGrammarError, ProtocolError, RequestError
+from shared.errors import GrammarError, OffGrammarError, RequestError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 
 TRIAL_TOKENS = 64
 """of the prompt that `try_out` computes where a whole step of prompts would take seconds"""
-
-MAX_COMMITTED = 512
-"""blocks of an adopted prompt that one step names: thousands would hold everybody's token up"""
 
 
 class Engine:
@@ -76,8 +75,7 @@ class Engine:
         """called between schedule and run with what scheduling alone decided (started, reserved,
         handed_back, pieces), so that a hand-over can overlap with the step"""
         self._num_arrived = 0
-        self._adopted: list[Sequence] = []
-        """whose blocks are still to be named; a step is started first"""
+        self._adoptions = Adoptions(scheduler, kv_pool)
         self._stirred = False
         """something outside a step changed what the next step can do"""
 
@@ -106,16 +104,30 @@ class Engine:
         run is not the one token that continues it.
         """
         sequence = self.sequences.get(attempt)
-        if sequence is None or sequence.state is not SequenceState.RESERVED or sequence.repeat:
+        if sequence is None or not sequence.awaits_kv:
             return False
-        if len(run.token_ids) != 1 or run.index != sequence.num_output_tokens:
-            raise ProtocolError(f"token 1 has index {run.index}, not {sequence.num_output_tokens}")
+        check_token_1(sequence, run)
         sequence.repeat = run
         if sequence.work.sampling.grammar:
             self.grammars.hold(sequence)
         else:
             self._adopt(sequence, run)
         return True
+
+    def near(self, attempt: Attempt) -> None:
+        """The KV of a reserved attempt is nearly complete; nothing happens for any other."""
+        sequence = self.sequences.get(attempt)
+        if sequence is not None:
+            self._adoptions.near(sequence)
+
+    def begin(self, attempt: Attempt, token_id: int) -> bool:
+        """All KV of a reserved attempt is in its blocks, not verified yet, and this is its token 1:
+        a step may be computed from it until `adopt` or `abort` comes. False where it will not."""
+        sequence = self.sequences.get(attempt)
+        begins = sequence is not None and self._adoptions.begin(sequence, token_id)
+        self.counters.early_starts += begins
+        self._stirred |= begins
+        return begins
 
     def release(self, attempt: Attempt) -> None:
         """Step 9: the reader of a HELD attempt is done. `Scheduler.remove` gives its blocks back to
@@ -174,10 +186,10 @@ class Engine:
         return self._pipeline.in_flight
 
     def launch_due_s(self) -> float:
-        """Seconds until step() had better be called where KV may arrive for a reserved sequence:
+        """Seconds until step() had better be called where token 1, or the verdict on KV, is near:
         it starts its step as the one in flight ends, and what has arrived by then joins it. 0 where
-        nothing is awaited."""
-        return self._pipeline.due_s() if self._scheduler.reserved else 0.0
+        neither is."""
+        return self._pipeline.due_s() if self._adoptions.any_near else 0.0
 
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.
@@ -185,13 +197,14 @@ class Engine:
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._resume(output)
+        self._book_held_back(output)
         if self.in_flight and self._scheduler.lacks_blocks:
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
             scheduled, marks = self._schedule(output)
             done = self._pipeline.turn(scheduled, marks)
             self._scheduler.release_sources(scheduled)
-        self._commit_adopted()
+        self._adoptions.commit()
         for step in done:
             self._book(step, output)
         output.stored, output.removed = self._pool.drain_events()
@@ -200,16 +213,8 @@ class Engine:
 
     def load(self) -> EngineLoad:
         """How full this engine is."""
-        return EngineLoad(
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            total=self._pool.num_blocks,
-            free=self._pool.num_free,
-            cached=self._pool.num_cached,
-            held=self._pool.num_held,
-            step_costs=self.step_clock.model.costs,
-            step_error=self.step_clock.model.error.p90,
-        )
+        model = self.step_clock.model
+        return EngineLoad.of(self._scheduler, model.costs, model.error.p90)
 
     @property
     def memory(self) -> KVMemory:
@@ -239,21 +244,12 @@ class Engine:
 
     def _adopt(self, sequence: Sequence, run: TokenRun) -> None:
         """GrammarError if token 1 is not in the sequence's grammar."""
-        self.kv_pool.marks.forget(sequence.attempt)
-        sequence.num_computed_tokens = len(sequence.token_ids)
-        sequence.append(run.token_ids[0])
-        sequence.state = SequenceState.VERIFIED
-        self._scheduler.adopt(sequence)
-        self._adopted.append(sequence)
+        self._adoptions.adopt(sequence, run.token_ids[0])
         self._stirred = True
 
-    def _commit_adopted(self) -> None:
-        """Nobody waits for the names of a prompt's blocks, and they take longer than the start of
-        a step; those of a long one are made step by step."""
-        for sequence in self._adopted:
-            if sequence.state in (SequenceState.VERIFIED, SequenceState.DECODE):
-                commit_blocks(self._pool, sequence, MAX_COMMITTED)
-        self._adopted.clear()
+    def _book_held_back(self, output: StepOutput) -> None:
+        for sequence, token in self._adoptions.held_back():
+            self._append(sequence, token, output)
 
     def _resume(self, output: StepOutput) -> None:
         """Queue, or adopt, every sequence whose grammar is ready. A prompt with a grammar arrives
@@ -281,6 +277,7 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         self.grammars.forget(sequence.attempt)
+        self._adoptions.forget(sequence)
         self.kv_pool.marks.forget(sequence.attempt)
         self._scheduler.remove(sequence)
         del self.sequences[sequence.attempt]
@@ -309,33 +306,27 @@ class Engine:
             self._pool, self.kv_pool.marks, scheduled.items, self.max_model_len, output
         )
         self.on_scheduled(output)
-        self._count_work(scheduled)
+        counters.count_step(scheduled.items, self.role)
         return scheduled, marks
-
-    def _count_work(self, scheduled: ScheduledBatch) -> None:
-        """Prompt work is counted here and nowhere else."""
-        counters = self.counters
-        counters.steps += bool(scheduled.items)
-        for sequence, _, num_tokens, _, prefill in scheduled.items:
-            if prefill:
-                counters.prompt_tokens_computed += num_tokens
-                if self.role == "decode" and sequence.spec.mode == "full":
-                    counters.local_prefill_tokens[sequence.spec.reason] += num_tokens
 
     def _book(self, step: StartedStep, output: StepOutput) -> None:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         self._stirred = True
         tokens = iter(step.tokens.wait())
+        computed = [(item, next(tokens) if item.samples else None) for item in step.items]
+        show_first_tokens(self._pool, self.memory, computed)
         self._pipeline.note_end()
         if step.marks is not None:
             self.kv_pool.marks.end_step(step.marks.number)
         self.step_clock.note(step.timed)
-        for sequence, start, num_tokens, samples, prefill in step.items:
-            token = next(tokens) if samples else None
+        for (sequence, start, num_tokens, samples, prefill), token in computed:
             if sequence.state is SequenceState.FINISHED:  # while the step ran
                 continue
             sequence.num_in_flight_tokens -= num_tokens
             sequence.num_awaited_tokens -= samples
+            if sequence.unverified:
+                self._adoptions.hold_back(sequence, token)
+                continue
             if prefill:
                 output.chunks.append((sequence.attempt, num_tokens))
             sequence.num_computed_tokens = start + num_tokens

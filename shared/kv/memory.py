@@ -1,13 +1,14 @@
 """The host-visible KV pool: block bytes and a generation per block, shared by two processes.
 
-    generations | blocks | probe          the engine computes on a CPU
-    generations | arena | probe           on a GPU, whose memory has the blocks
+    generations | blocks | probe | first tokens     the engine computes on a CPU
+    generations | arena | probe | first tokens      on a GPU, whose memory has the blocks
 
 The engine process creates it and writes blocks; the io process of the same worker maps it to
 serve and to fill blocks. The arena carries bytes of blocks between a socket and a GPU's memory.
 `generation[b]` is bumped *before* block b is overwritten, so a reader that saw the same generation
 before and after its copy holds one consistent block (a sequence lock; safety needs no clock and no
-lock across processes).
+lock across processes). `first_tokens[b]` is where a prefill worker writes token 1 of the prompt
+whose last block is b, for readers who have the rest.
 """
 
 import contextlib
@@ -57,11 +58,14 @@ class KVMemory:
         view = memoryview(self._map)
         self.generations = view[: num_blocks * 8].cast("Q")
         self.holds_blocks = arena_bytes is None
-        end = len(view) - probe_bytes(num_blocks * layout.block_bytes)
+        probe_end = _probe_end(layout, num_blocks, arena_bytes)
+        end = probe_end - probe_bytes(num_blocks * layout.block_bytes)
         self.blocks = view[table : end if self.holds_blocks else table]
         self.arena = view[end if self.holds_blocks else table : end]
-        self.probe = view[end:]
+        self.probe = view[end:probe_end]
         """random bytes that belong to no block"""
+        self.first_tokens = view[_up_to_page(probe_end) :].cast("Q")
+        """u64 per block, as `first_token_word` has it"""
 
     @classmethod
     def create(
@@ -105,19 +109,35 @@ class KVMemory:
                 self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
+def first_token_word(generation: int, token_id: int) -> int:
+    """What says that this is token 1 of a prompt whose last block has this generation: the low 32
+    bits of both. A block that was never written has generation 0, and 0 is no such word."""
+    return (generation & 0xFFFFFFFF) << 32 | token_id
+
+
 def pool_bytes(layout: KVLayout, num_blocks: int) -> int:
-    """Of a file that holds blocks."""
+    """Of a file that holds blocks, up to the first tokens."""
     num_bytes = num_blocks * layout.block_bytes
     return table_bytes(num_blocks) + num_bytes + probe_bytes(num_bytes)
 
 
 def table_bytes(num_blocks: int) -> int:
     """Where the blocks begin: after the generations, on a page of their own."""
-    return -(-num_blocks * 8 // _PAGE) * _PAGE
+    return _up_to_page(num_blocks * 8)
 
 
-def _file_bytes(layout: KVLayout, num_blocks: int, arena_bytes: int | None) -> int:
+def _probe_end(layout: KVLayout, num_blocks: int, arena_bytes: int | None) -> int:
     num_bytes = pool_bytes(layout, num_blocks)
     if arena_bytes is None:
         return num_bytes
     return num_bytes - num_blocks * layout.block_bytes + arena_bytes
+
+
+def _file_bytes(layout: KVLayout, num_blocks: int, arena_bytes: int | None) -> int:
+    """First tokens begin on a page of their own, and end the file: a reader, who does not know how
+    large an arena is, finds them from there."""
+    return _up_to_page(_probe_end(layout, num_blocks, arena_bytes)) + num_blocks * 8
+
+
+def _up_to_page(num_bytes: int) -> int:
+    return -(-num_bytes // _PAGE) * _PAGE

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shared.kv.columns import Words
 from shared.kv.layout import KVLayout
-from shared.kv.memory import pool_bytes, table_bytes
+from shared.kv.memory import first_token_word, pool_bytes, table_bytes
 
 
 class PeerTable:
@@ -28,6 +28,31 @@ class PeerTable:
 
     def close(self) -> None:
         del self.generations
+        self._map.close()
+
+
+class PeerFirstTokens:
+    """The words in which another worker tells token 1 of its prompts."""
+
+    def __init__(self, num_blocks: int, fd: int) -> None:
+        """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it
+        cannot be mapped."""
+        self.num_blocks = num_blocks
+        start = os.fstat(fd).st_size - num_blocks * 8
+        before = start % mmap.ALLOCATIONGRANULARITY
+        self._map = _mapped(fd, before + num_blocks * 8, start - before)
+        self._view = memoryview(self._map)
+        self._words = self._view[before:].cast("Q")
+
+    def of(self, block: int, generation: int) -> int | None:
+        """Token 1 of the prompt whose last block has this generation, once it is known."""
+        word = self._words[block]
+        token_id = word & 0xFFFFFFFF
+        return token_id if word == first_token_word(generation, token_id) else None
+
+    def close(self) -> None:
+        self._words.release()
+        self._view.release()
         self._map.close()
 
 
@@ -56,13 +81,14 @@ class PeerBlocks:
         self._map.close()
 
 
-def _mapped(fd: int, num_bytes: int) -> mmap.mmap:
+def _mapped(fd: int, num_bytes: int, start: int = 0) -> mmap.mmap:
+    """Bytes of the file from `start` on, a multiple of what mappings begin at."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if not seals & fcntl.F_SEAL_SHRINK:
             raise ValueError("the pool could shrink while it is read")
-        if os.fstat(fd).st_size < num_bytes:
+        if start < 0 or os.fstat(fd).st_size < start + num_bytes:
             raise ValueError("the pool is smaller than its owner says")
-        return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=start)
     finally:
         os.close(fd)

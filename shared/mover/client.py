@@ -3,12 +3,13 @@
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
 from shared.errors import CorruptPieceError, PeerLostError
-from shared.kv.columns import Words, pack_ids, unpack_words
+from shared.kv.columns import Words, pack_ids, pack_words, unpack_words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.probe import Probed
 from shared.mover.messages import (
@@ -17,15 +18,20 @@ from shared.mover.messages import (
     MAX_PACKET_BYTES,
     Digest,
     Done,
+    Expect,
     Fetch,
     Fill,
+    GiveUp,
     Join,
+    LastFetch,
     Map,
     Probe,
     Question,
     Show,
     Stage,
+    TokenPlace,
     Unmap,
+    Watch,
 )
 from shared.protocol import Attempt
 from shared.tasks import settled
@@ -54,6 +60,22 @@ class MoverClient:
         done = await self._ask(Map(next(self._numbers), source, num_blocks), descriptors)
         if done.problem:
             raise PeerLostError(done.problem)
+
+    async def watch(self, source: str, num_blocks: int, table: int) -> None:
+        """From now until `unmap` token 1 of attempts can be expected from this source. `table`: the
+        file that its generations begin and its first tokens end; stays the caller's. PeerLostError
+        if it cannot be mapped."""
+        done = await self._ask(Watch(next(self._numbers), source, num_blocks), [table])
+        if done.problem:
+            raise PeerLostError(done.problem)
+
+    async def expect(self, attempt: Attempt, source: str, token_1: TokenPlace) -> None:
+        """See LastFetch: all KV of the attempt is here."""
+        await self._ask(Expect(next(self._numbers), attempt, source, token_1))
+
+    async def give_up(self, attempt: Attempt) -> bool:
+        """Whether the engine has not begun, and will not."""
+        return not (await self._ask(GiveUp(next(self._numbers), attempt))).problem
 
     async def show(self, name: str) -> bytes:
         """The card by which workers of other hosts read our pool. PeerLostError if they cannot."""
@@ -87,15 +109,23 @@ class MoverClient:
         source_blocks: Sequence[int],
         blocks: Sequence[int],
         groups: GroupRange,
+        last: LastFetch | None = None,
     ) -> Words:
         """Copy layer groups of blocks of a mapped pool into `blocks`; the digests [blocks, groups]
-        of what lies there now. CorruptPieceError if it could not be done."""
+        of what lies there now. CorruptPieceError if it could not be done. `last`: with them the
+        engine may begin as soon as the source, which is watched, shows token 1."""
+        in_one = last is not None and len(blocks) * groups.num <= MAX_DIGESTS
         found = []
         for some in _turns(len(blocks), groups):
             sources, ours = pack_ids(source_blocks[some]), pack_ids(blocks[some])
             fetch = Fetch(next(self._numbers), attempt, source, sources, ours, *groups)
+            if last is not None and in_one:
+                fetch = replace(fetch, token_1=last.token_1, digests=pack_words(last.digests))
             found.append(_digests(await self._ask(fetch), len(blocks[some])))
-        return np.concatenate(found)
+        digests = np.concatenate(found)
+        if last is not None and not in_one and np.array_equal(digests, last.digests):
+            await self.expect(attempt, source, last.token_1)
+        return digests
 
     async def digests(self, blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
         """[blocks, groups], of blocks of our own pool, now; of a step, of the first groups only,

@@ -1,23 +1,42 @@
 """What a worker's io process asks of the mover, one message a packet.
 
-    io -> mover   Map, Show, Join, Unmap, Probe, Fetch, Digest, Stage, Fill; Map brings the
-                  descriptors of the source's pool
+    io -> mover   Map, Watch, Show, Join, Unmap, Probe, Fetch, Expect, GiveUp, Digest, Stage, Fill;
+                  Map brings the descriptors of the source's pool, Watch that of its first tokens
     mover -> io   Done, in the order of the questions, but for those about a source that is joined
 
 Block ids and digests travel as `shared.kv.columns` packs them.
 """
 
+import typing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.codec import Codec
+from shared.kv.columns import Words
 from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt
 
 MAX_DIGESTS = 4096
 """that one message asks for, so that a packet always fits into a socket's buffer"""
-MAX_PACKET_BYTES = 64 * 2**10
+MAX_PACKET_BYTES = 128 * 2**10
 MAX_DESCRIPTORS = MAX_RANKS
 """of a source's pools"""
+
+
+class TokenPlace(NamedTuple):
+    """Where a source shows token 1 of an attempt: at the prompt's last block."""
+
+    block: int
+    generation: int
+
+
+class LastFetch(NamedTuple):
+    """What completes an attempt: once blocks are fetched and have these digests, all KV is here,
+    and nothing of it is fetched again before `GiveUp`."""
+
+    token_1: TokenPlace
+    digests: Words
+    """[blocks, groups], as published"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,15 @@ class Map:
     number: int
     source: str
     """incarnation of its owner"""
+    num_blocks: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Map the first tokens of another worker, until Unmap."""
+
+    number: int
+    source: str
     num_blocks: int
 
 
@@ -81,6 +109,29 @@ class Fetch:
     blocks: bytes
     first_group: int
     num_groups: int
+    token_1: TokenPlace | None = None
+    """to be expected, as by Expect, if what was copied has the digests `digests`"""
+    digests: bytes = b""
+
+
+@dataclass(frozen=True)
+class Expect:
+    """All KV of the attempt is here but not verified. The step loop may begin once its source
+    shows token 1."""
+
+    number: int
+    attempt: Attempt
+    source: str
+    token_1: TokenPlace
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Blocks of the attempt are to be fetched again: do not begin. A problem if the step loop has
+    begun."""
+
+    number: int
+    attempt: Attempt
 
 
 @dataclass(frozen=True)
@@ -136,5 +187,7 @@ class Done:
     """Show"""
 
 
-Question = Map | Show | Join | Unmap | Probe | Fetch | Digest | Stage | Fill
-CODEC = Codec((Map, Show, Join, Unmap, Probe, Fetch, Digest, Stage, Fill, Done))
+Question = (
+    Map | Watch | Show | Join | Unmap | Probe | Fetch | Expect | GiveUp | Digest | Stage | Fill
+)
+CODEC = Codec((*typing.get_args(Question), Done))

@@ -1,13 +1,13 @@
 """The mover: threads of the engine process that do with blocks what the io process asks.
 
     io process --(data socket)--> mover: Map Unmap Probe Fetch Stage Fill, in order --> Done
-                                         Show Join
+                                         Watch Expect GiveUp Show Join
                                          Digest, in order, in a thread of its own
 
 A digest of what a step writes waits for that step, and the copies of other hand-overs must not
 wait with it. Reads from other hosts go on while other questions are answered (`remote_reads`). The
-step loop neither copies nor is woken by copies. The socket keeps packets apart and brings
-descriptors; its end is the io process's end.
+step loop does not copy, and is only woken where it may begin with what was copied. The socket keeps
+packets apart and brings descriptors; its end is the io process's end.
 """
 
 import logging
@@ -24,14 +24,17 @@ from shared.kv.columns import Words, pack_words, unpack_ids
 from shared.kv.layer_groups import GroupRange
 from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.copies import Copies, CopyError, Mark
+from shared.mover.first_tokens import FirstTokens
 from shared.mover.messages import (
     CODEC,
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
     Digest,
     Done,
+    Expect,
     Fetch,
     Fill,
+    GiveUp,
     Join,
     Map,
     Probe,
@@ -39,6 +42,7 @@ from shared.mover.messages import (
     Show,
     Stage,
     Unmap,
+    Watch,
 )
 from shared.mover.remote_reads import RemoteReads
 from shared.protocol import Attempt
@@ -82,17 +86,20 @@ class Mover:
         copies: Copies,
         digests: Copies,
         marks: Marks | None = None,
+        first_tokens: FirstTokens | None = None,
         on_failure: Callable[[], None] = lambda: os._exit(1),
         make_agent: MakeAgent = NixlAgent,
     ) -> None:
         """`digests`: another one of the same pool, for the thread that digests. `marks`: default:
-        only these threads write the pool. `on_failure`: the device did something that no question
-        explains; nothing it holds can be trusted. `make_agent`: once pools of other hosts are shown
-        or read."""
+        only these threads write the pool. `first_tokens`: where the step loop looks for them;
+        default: it does not. `on_failure`: the device did something that no question explains;
+        nothing it holds can be trusted. `make_agent`: once pools of other hosts are shown or
+        read."""
         self._socket = sock
         self._copies = copies
         self._digests = digests
         self._marks = marks or NoMarks()
+        self._first_tokens = first_tokens or FirstTokens(lambda: None)
         self._on_failure = on_failure
         self._remote = RemoteReads(copies, make_agent)
         self._to_digest: SimpleQueue[Digest | None] = SimpleQueue()
@@ -130,6 +137,7 @@ class Mover:
     def _end(self) -> None:
         self._to_digest.put(None)
         self._remote.close()
+        self._first_tokens.close()
         self._copies.close()
         self._socket.close()
 
@@ -195,14 +203,13 @@ class Mover:
         match question:
             case Map(_, source, num_blocks):
                 self._copies.map(source, num_blocks, descriptors)
+            case Watch() | Expect() | GiveUp():
+                self._look(question, descriptors)
             case Unmap(_, source):
+                self._first_tokens.unmap(source)
                 self._copies.unmap(source)
             case Fetch():
-                source_blocks, blocks = unpack_ids(question.source_blocks), _ids(question)
-                mark = self._marks.of_attempt(question.attempt)
-                return self._copies.fetch(
-                    question.source, source_blocks.tolist(), blocks, _groups(question), mark
-                )
+                return self._fetch(question)
             case Digest():
                 groups, mark = self._written(question)
                 return self._digests.digests(_ids(question), groups, mark)
@@ -212,6 +219,25 @@ class Mover:
                 mark = self._marks.of_attempt(question.attempt)
                 return self._copies.fill(_ids(question), _groups(question), question.offset, mark)
         return None
+
+    def _look(self, question: Watch | Expect | GiveUp, descriptors: list[int]) -> None:
+        """For first tokens."""
+        match question:
+            case Watch(_, source, num_blocks):
+                self._first_tokens.map(source, num_blocks, descriptors[0])
+            case Expect(_, attempt, source, token_1):
+                self._first_tokens.expect(attempt, source, *token_1)
+            case GiveUp(_, attempt):
+                self._first_tokens.give_up(attempt)
+
+    def _fetch(self, question: Fetch) -> Words:
+        attempt, source = question.attempt, question.source
+        source_blocks, blocks = unpack_ids(question.source_blocks).tolist(), _ids(question)
+        mark = self._marks.of_attempt(attempt)
+        digests = self._copies.fetch(source, source_blocks, blocks, _groups(question), mark)
+        if question.token_1 is not None and pack_words(digests) == question.digests:
+            self._first_tokens.expect(attempt, source, *question.token_1)
+        return digests
 
     def _written(self, question: Digest) -> tuple[GroupRange, Mark]:
         """The groups to digest now, and what comes first: all that the step has written of those

@@ -23,6 +23,7 @@ from shared.kv.probe import Probed, odd_one
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient
 from shared.mover.copies import NOT_READ
+from shared.mover.messages import LastFetch
 from shared.protocol import Attempt
 from shared.tasks import settled
 
@@ -47,6 +48,13 @@ class RankMovers:
         if it cannot be mapped."""
         await _all(mover.map(source, num_blocks, descriptors) for mover in self._movers)
 
+    async def watch(self, source: str, num_blocks: int, table: int) -> None:
+        """The step loop is that of rank 0."""
+        await self._lead.watch(source, num_blocks, table)
+
+    async def give_up(self, attempt: Attempt) -> bool:
+        return await self._lead.give_up(attempt)
+
     async def unmap(self, source: str) -> None:
         """Returns once nothing of that pool is mapped."""
         await _all(mover.unmap(source) for mover in self._movers)
@@ -62,12 +70,17 @@ class RankMovers:
         source_blocks: Sequence[int],
         blocks: Sequence[int],
         groups: GroupRange,
+        last: LastFetch | None = None,
     ) -> Words:
         """Every rank copies its heads of layer groups of a mapped pool into `blocks`; the digests
-        [blocks, groups] of what lies there now. CorruptPieceError if it could not be done."""
-        return await self._filled(
+        [blocks, groups] of what lies there now. CorruptPieceError if it could not be done. `last`:
+        as with one rank, once every rank has its heads."""
+        digests = await self._filled(
             lambda mover: mover.fetch(attempt, source, source_blocks, blocks, groups)
         )
+        if last is not None and np.array_equal(digests, last.digests):
+            await self._lead.expect(attempt, source, last.token_1)
+        return digests
 
     async def show(self, name: str) -> bytes:
         raise PeerLostError(NOT_READ)

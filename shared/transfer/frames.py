@@ -170,6 +170,8 @@ class Pool:
     """how the agent of another host reads it"""
     problem: str = ""
     """why it has no card"""
+    has_first_tokens: bool = False
+    """its file ends with them"""
 
 
 Frame = (

@@ -39,6 +39,8 @@ class PullRequest:
     """destination blocks in logical order, all prompt blocks"""
     num_present_blocks: int = 0
     """leading destination blocks that hold the right content already and are not pulled"""
+    on_nearing: Callable[[], None] = lambda: None
+    """called once, when most of what prefill's last step writes is published: token 1 is near"""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,13 @@ class Reserve:
 
 
 @dataclass(frozen=True)
+class Nearing:
+    """The KV of a reserved sequence is nearly complete: token 1 is to be expected."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
 class Adopt:
     """The reserved blocks hold verified KV: decode on from token 1."""
 
@@ -144,7 +151,7 @@ class StepReport:
     """totals since the engine's start"""
 
 
-Command = Add | Reserve | Adopt | Release | Abort | Beat
+Command = Add | Reserve | Nearing | Adopt | Release | Abort | Beat
 Event = Ready | Refused | Scheduled | StepReport
 CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
 

@@ -26,6 +26,7 @@ from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
+from shared.mover.first_tokens import FirstTokens
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.process import die_with_parent, freeze_heap
 from shared.settings.groups import Settings
@@ -39,6 +40,7 @@ from shared.worker.channel import (
     Command,
     CommandSource,
     EngineChannel,
+    Nearing,
     Ready,
     Refused,
     Release,
@@ -49,13 +51,23 @@ from shared.worker.channel import (
 )
 from shared.worker.identity import WorkerRole
 
+LOOK_EVERY_S = 2e-5
+"""for a first token that is about to be told"""
+
 
 class EngineLoop:
     """Applies commands between steps and reports each step."""
 
-    def __init__(self, engine: Engine | DelayedEngine, channel: CommandSource) -> None:
+    def __init__(
+        self,
+        engine: Engine | DelayedEngine,
+        channel: CommandSource,
+        first_tokens: FirstTokens | None = None,
+    ) -> None:
+        """`first_tokens`: of sequences whose KV is here; default: none are told."""
         self._engine = engine
         self._channel = channel
+        self._first_tokens = first_tokens or FirstTokens(lambda: None)
         self._began_ns = 0
         """when the step in flight began to run"""
         engine.on_scheduled = self._report_scheduled
@@ -66,16 +78,27 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Apply what arrived, waiting for something if there is nothing to do, then step. Where KV
-        may arrive while the step in flight runs, the next one is started late, so that it joins."""
-        self._receive(0.0 if self._engine.has_work else None)
+        """Apply what arrived, waiting for something if there is nothing to do, then step. Where
+        token 1 is near, the next step is started as the one in flight ends, so that it joins."""
+        any_came = self._receive(0.0 if self._engine.has_work else None)
+        while self._first_tokens.any_expected and not (any_came or self._engine.has_work):
+            any_came = self._receive(None)
         while due_s := self._engine.launch_due_s():
             self._receive(due_s)
         self._step()
 
-    def _receive(self, limit_s: float | None) -> None:
-        for command in self._channel.receive(limit_s):
+    def _receive(self, limit_s: float | None) -> bool:
+        """Apply commands and begin with first tokens that arrive within this time, or sooner, None:
+        whenever; whether a command came."""
+        if self._first_tokens.any_expected:
+            limit_s = LOOK_EVERY_S if limit_s is None else min(limit_s, LOOK_EVERY_S)
+        commands = self._channel.receive(limit_s)
+        for command in commands:
             self._apply(command)
+        for attempt, token_id in self._first_tokens.arrived():
+            if not self._engine.begin(attempt, token_id):
+                self._first_tokens.decline(attempt)
+        return bool(commands)
 
     def _step(self) -> None:
         start_ns = time.time_ns()
@@ -97,6 +120,8 @@ class EngineLoop:
                 self._take(spec, lambda: self._engine.add(spec))
             case Reserve(spec):
                 self._take(spec, lambda: self._engine.reserve(spec))
+            case Nearing(attempt):
+                self._engine.near(attempt)
             case Adopt():
                 self._adopt(command)
             case Release(attempt):
@@ -168,7 +193,8 @@ def main(arguments: Sequence[str]) -> int:
         engine, vocab_size = _load(settings, role, mover_fds)
         token_s = engine.try_out()
         engine.rehearse()
-        start_mover(socket.socket(fileno=data_fd), engine.kv_pool)
+        first_tokens = FirstTokens(channel.wake)
+        start_mover(socket.socket(fileno=data_fd), engine.kv_pool, first_tokens)
     except RankLostError as error:
         channel.pass_failure(str(error))
         end_process(error)
@@ -195,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     freeze_heap()
     try:
-        EngineLoop(engine, channel).run()
+        EngineLoop(engine, channel, first_tokens).run()
     except RankLostError as error:
         end_process(error)
     except (EOFError, ConnectionError):

@@ -18,6 +18,7 @@ from services.decode.service import DecodeService
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, LayerGroups, layer_groups
 from shared.mover.client import MoverClient
+from shared.mover.messages import LastFetch
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.mapping import BlockMover
@@ -69,6 +70,8 @@ class PacedMover:
         self._pace = pace
         self._bucket = Bucket()
         self.map = mover.map
+        self.watch = mover.watch
+        self.give_up = mover.give_up
         self.unmap = mover.unmap
         self.probe = mover.probe
         self.digests = mover.digests
@@ -80,11 +83,13 @@ class PacedMover:
         source_blocks: Sequence[int],
         blocks: Sequence[int],
         groups: GroupRange,
+        last: LastFetch | None = None,
     ) -> Words:
         self._bucket.bytes_per_s = self._pace.bytes_per_s
         await self._bucket.take(len(blocks) * self._groups.num_bytes(groups))
         self._pace.note_passed(self._bucket.num_passed)
-        return await self._mover.fetch(attempt, source, source_blocks, blocks, groups)
+        fetch = self._mover.fetch
+        return await fetch(attempt, source, source_blocks, blocks, groups, last)
 
 
 def build_service(pace: Pace, parts: Parts) -> DecodeService:

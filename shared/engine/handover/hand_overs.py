@@ -1,6 +1,7 @@
 """What prefill's engine tells of KV that is handed over, and when others may touch a block.
 
     prefill   announce() before a step, what it completes -> marks say when
+              show_first_tokens() after it, to readers that have the rest
     decode    marks.reserve() -> others fill the blocks -> adopt
 
 Others read the pool, and fill reserved blocks, while steps run.
@@ -11,10 +12,11 @@ from collections.abc import Sequence as Run
 from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.pieces import next_pieces
+from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.step_marks import StepMarks
-from shared.kv.memory import Piece
+from shared.kv.memory import KVMemory, Piece, first_token_word
 from shared.protocol import Attempt
 
 
@@ -42,3 +44,21 @@ def announce(
     step_marks = marks.begin_step()
     output.pieces.extend((attempt, piece, step_marks.number) for attempt, piece in computed)
     return step_marks
+
+
+def show_first_tokens(
+    pool: BlockPool,
+    memory: KVMemory,
+    computed: Run[tuple[ScheduledSequence, SampledToken | None]],
+) -> None:
+    """Write token 1 of each prompt that a step has completed where readers on this host look for
+    it, before anything else is made of the step. Not where it ends the answer."""
+    for item, token in computed:
+        sequence = item.sequence
+        if token is None or sequence.spec.mode != "prefill":
+            continue
+        is_live = bool(sequence.block_table)  # it may have been aborted while the step ran
+        if is_live and not sequence.stops_at(token.token_id):
+            block = sequence.block_table[-1]
+            word = first_token_word(pool.generations[block], token.token_id)
+            memory.first_tokens[block] = word

@@ -61,7 +61,7 @@ class Marks:
 
         A sequence that ended while the next step ran ahead gave its blocks back, and that step
         writes them still: the steps started so far must end before the blocks are filled. No later
-        step names them until they are adopted, so it need not wait for those.
+        step names them until they are filled, so it need not wait for those.
         """
         self._attempts[attempt] = self._record()
 

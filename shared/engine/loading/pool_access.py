@@ -8,6 +8,7 @@ import torch
 
 from shared.engine.handover.kv_pool import KVPool
 from shared.mover.copies import Copies
+from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_copies import HostCopies
 from shared.mover.host_share_copies import HostShareCopies
 from shared.mover.mover import Mover
@@ -28,11 +29,13 @@ class PoolAccess:
             os.close(fd)
 
 
-def start_mover(sock: socket.socket, kv_pool: KVPool) -> None:
+def start_mover(
+    sock: socket.socket, kv_pool: KVPool, first_tokens: FirstTokens | None = None
+) -> None:
     """What answers the io process at this socket, in threads of this process. Only rank 0 has
-    marks: its mover is asked first, and the others wait for no step."""
+    marks: its mover is asked first, and the others wait for no step. `first_tokens`: rank 0's."""
     marks = kv_pool.marks if kv_pool.share.rank == 0 else None
-    Mover(sock, copies_of(kv_pool), copies_of(kv_pool), marks).start()
+    Mover(sock, copies_of(kv_pool), copies_of(kv_pool), marks, first_tokens).start()
 
 
 def copies_of(kv_pool: KVPool) -> Copies:

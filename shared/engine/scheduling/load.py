@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.engine.scheduling.scheduler import Scheduler
 from shared.protocol import NO_COSTS, StepCosts
 
 
@@ -18,3 +19,17 @@ class EngineLoad:
     step_costs: StepCosts = NO_COSTS
     step_error: float = 0.0
     """of the costs; see shared.protocol.Load"""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, step_costs: StepCosts, step_error: float) -> "EngineLoad":
+        pool = scheduler.pool
+        return cls(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            total=pool.num_blocks,
+            free=pool.num_free,
+            cached=pool.num_cached,
+            held=pool.num_held,
+            step_costs=step_costs,
+            step_error=step_error,
+        )

@@ -102,7 +102,8 @@ class Scheduler:
             insort(self._waiting_prompts, sequence, key=_due)
 
     def adopt(self, sequence: Sequence) -> None:
-        """The KV of a reserved sequence arrived: it decodes from the next step on."""
+        """The KV of a reserved sequence is here: it decodes from the next step on, if unverified
+        for that step only."""
         self.reserved.remove(sequence)
         insort(self.running, sequence, key=_arrival)
 
@@ -126,6 +127,7 @@ class Scheduler:
         decoding = (SequenceState.DECODE, SequenceState.VERIFIED)
         wanted = sum(
             sequence.state in decoding
+            and not sequence.unverified
             and not sequence.ends_in_flight(self.max_model_len)
             and self._is_full(sequence)
             for sequence in self.running
@@ -152,6 +154,8 @@ class Scheduler:
                 sequence.state = SequenceState.DECODE
             if sequence.state is not SequenceState.DECODE:
                 continue
+            if sequence.unverified and sequence.num_in_flight_tokens:
+                continue
             if sequence.ends_in_flight(self.max_model_len) or not self._grow(sequence, batch):
                 continue
             start = sequence.num_scheduled_tokens
@@ -175,11 +179,12 @@ class Scheduler:
         return sequence.num_scheduled_tokens // self.pool.block_size >= len(sequence.block_table)
 
     def _youngest_preemptible(self) -> Sequence:
-        """Never one already scheduled in this step: those are older than whoever asks."""
+        """Never one already scheduled in this step: those are older than whoever asks. Nor one that
+        is unverified: somebody may still fill its blocks."""
         return next(
             sequence
             for sequence in reversed(self.running)
-            if not sequence.pinned and sequence.spec.mode != "prefill"
+            if not (sequence.pinned or sequence.unverified) and sequence.spec.mode != "prefill"
         )
 
     def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:

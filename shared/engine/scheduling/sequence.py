@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Literal
 
 from shared.engine.sampling.logit_bias import bias_for
+from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.sampling.token_counts import counts_for
 from shared.grammar.matcher import Matcher
 from shared.kv.block_hash import chain_hashes
@@ -56,7 +57,7 @@ class SequenceState(Enum):
     transfer's end first, so until then this is also the quarantine (R7, R18). On a GPU also
     while the verified KV is copied there"""
     VERIFIED = "verified"
-    """decode: the KV arrived whole; not stepped yet"""
+    """decode: the KV arrived whole; no step was scheduled since"""
     DECODE = "decode"
     """one token per step"""
     FINISHED = "finished"
@@ -87,6 +88,8 @@ class Sequence:
         "state",
         "token_ids",
         "twin_blocks",
+        "unbooked",
+        "unverified",
         "work",
     )
 
@@ -124,6 +127,10 @@ class Sequence:
         self.num_preemptions = 0
         self.pinned = False
         """holds every block it can ever need and is not preempted any more"""
+        self.unverified = False
+        """decode: goes on from token 1 ahead of the verdict on its KV, by one step at most"""
+        self.unbooked: SampledToken | None = None
+        """what that step sampled, if it ended before the verdict"""
         self.repeat: TokenRun | None = None
         """token 1 as prefill sampled it; the first frame of decode says it again"""
 
@@ -136,6 +143,12 @@ class Sequence:
             self.grammar.accept(token_id)
         if self.counts is not None:
             self.counts.append(token_id)
+
+    @property
+    def awaits_kv(self) -> bool:
+        """Or the verdict on it."""
+        waits = self.state is SequenceState.RESERVED or self.unverified
+        return waits and self.repeat is None
 
     @property
     def attempt(self) -> Attempt:
@@ -165,6 +178,12 @@ class Sequence:
         """The output is complete and nothing can follow it."""
         return self.grammar is not None and self.grammar.is_stopped
 
+    def stops_at(self, token_id: int) -> bool:
+        """Nothing follows this token."""
+        sampling = self.work.sampling
+        is_eos = token_id in sampling.eos_token_ids and not sampling.ignore_eos
+        return is_eos or token_id in sampling.stop_token_ids
+
     def ends_at(self, length: int, max_model_len: int) -> bool:
         """Whatever its token is that makes it so long, it is the last one."""
         full = length - self.work.num_prompt_tokens >= self.work.sampling.max_tokens
@@ -189,11 +208,7 @@ class Sequence:
 
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the last token ends the sequence, or None if it goes on."""
-        sampling = self.work.sampling
-        token_id = self.token_ids[-1]
-        if token_id in sampling.stop_token_ids or self._grammar_ended:
-            return "stop"
-        if token_id in sampling.eos_token_ids and not sampling.ignore_eos:
+        if self._grammar_ended or self.stops_at(self.token_ids[-1]):
             return "stop"
         return "length" if self.ends_at(len(self.token_ids), max_model_len) else None
 

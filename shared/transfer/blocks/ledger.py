@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shared.errors import ProtocolError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, LayerGroups
+from shared.mover.messages import LastFetch, TokenPlace
 from shared.transfer.blocks.manifest import Manifest, Part, Publication, Tags
 
 MAX_READS_PER_TAG = 3
@@ -144,9 +145,26 @@ class PullLedger:
         return self.sealed and not self._num_pending
 
     @property
+    def nears_end(self) -> bool:
+        """Of the last block most layer groups are published."""
+        last = self._manifest.published[-1:]
+        return bool(2 * last.sum() > last.size)
+
+    @property
     def complete(self) -> bool:
         """Idle, and everything is held under the manifest's tags."""
         return self.idle and bool(self._held.all())
+
+    def last_fetch(self, num_cells: int) -> LastFetch | None:
+        """Of a read of so many cells that has begun: what makes it the last one, if everything else
+        is held."""
+        missing = ~self._held
+        if missing.sum() != num_cells:
+            return None
+        digests = self._manifest.digests[missing.any(1)][:, missing.any(0)]
+        tags = self._manifest.tags
+        place = TokenPlace(int(tags.block_ids[-1]), int(tags.generations[-1]))
+        return LastFetch(place, digests)
 
     def tags(self) -> Tags:
         """Of the blocks that are read, for VERIFY."""

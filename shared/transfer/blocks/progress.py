@@ -26,6 +26,7 @@ class Progress:
         """wall clock: the last publication was heard, the last read ended"""
         self.changed = asyncio.Event()
         """there may be more to read; cleared by whoever reads"""
+        self._is_near = False
         self.idle = asyncio.Event()
         """sealed, and the last read has ended: what is missing now stays missing"""
 
@@ -42,6 +43,9 @@ class Progress:
     def note(self) -> None:
         """The ledger has changed."""
         self.changed.set()
+        if not self._is_near and self.ledger.nears_end:
+            self._is_near = True
+            self.request.on_nearing()
         if self.ledger.idle:
             self.idle.set()
 

@@ -72,8 +72,9 @@ def transfer_span(pulled: Pulled) -> Span:
 
 
 def decode_span(held: HeldAttempt) -> Span:
-    """From the first decode step's begin to the last token's step end. Before it, as an event:
-    the engine was told that the sequence's KV is here."""
+    """From the begin of the first decode step, or of the one that was running when its token was
+    let go, to the last token's step end. As an event: the engine was told that the sequence's KV is
+    verified; it may have begun before that."""
     return Span(
         names.SPAN_DECODE,
         held.first_decode_ns,

@@ -20,6 +20,7 @@ from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.host_copies import HostCopies
+from shared.mover.messages import LastFetch
 from shared.mover.mover import Mover
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
@@ -146,7 +147,7 @@ async def test_pulls_of_one_source_share_a_mapping_until_its_owner_closes(pair: 
     await gate.reached.wait()
     gate.open.set()
     await asyncio.gather(*pulls)
-    assert num_pools() == pools + 4, "table and blocks, each with a descriptor of its own"
+    assert num_pools() == pools + 6, "table, blocks, first tokens, each with a descriptor"
     await pair.p.transport.close()
     await no_more_pools_than(pools)
 
@@ -265,10 +266,15 @@ def table_read_before_the_copy_ended(patch: pytest.MonkeyPatch) -> None:
     fetch, is_fresh = Mapping.fetch, Mapping.is_fresh
 
     async def fetch_late(
-        self: Mapping, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
+        self: Mapping,
+        attempt: Attempt,
+        tags: Tags,
+        blocks: Sequence[int],
+        groups: GroupRange,
+        last: LastFetch | None = None,
     ) -> Words:
         verdicts.append(is_fresh(self, tags))
-        return await fetch(self, attempt, tags, blocks, groups)
+        return await fetch(self, attempt, tags, blocks, groups, last)
 
     patch.setattr(Mapping, "fetch", fetch_late)
     patch.setattr(Mapping, "is_fresh", lambda *_: all(verdicts))

@@ -6,7 +6,8 @@ Each check names what it found; O(blocks).
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from shared.engine.engine import MAX_COMMITTED, Engine
+from shared.engine.engine import Engine
+from shared.engine.handover.adoptions import MAX_COMMITTED
 from shared.engine.scheduling.block_pool import NO_PARENT, BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence as EngineSequence
@@ -164,7 +165,10 @@ def _check_sequence(pool: BlockPool, sequence: EngineSequence) -> None:
             _fail("a block still to be written is in the index", (sequence.attempt, index))
     expected = computed // pool.block_size
     adopted = sequence.spec.mode == "decode" and expected > MAX_COMMITTED
-    to_come = (adopted or sequence.state is SequenceState.VERIFIED) and committed < expected
+    to_come = adopted or sequence.unverified or sequence.state is SequenceState.VERIFIED
+    if sequence.unverified and committed > sequence.num_cached_tokens // pool.block_size:
+        _fail("blocks are named before their content is verified", sequence.attempt)
+    to_come &= committed < expected
     if pool.prefix_cache and sequence.state in _RUNNING and committed != expected and not to_come:
         _fail(f"{committed} blocks committed of {expected} complete", sequence.attempt)
 

@@ -12,6 +12,7 @@ from shared.kv.memory import KVMemory
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Mark
+from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_share_copies import HostShareCopies
 from shared.mover.mover import Mover
 from shared.mover.rank_movers import RankMovers
@@ -26,6 +27,8 @@ class RankPools:
         self.host = KVMemory.create(layout, num_blocks, arena_bytes)
         self.shares = [KVShare(layout, rank, size) for rank in range(size)]
         self.pools = [KVMemory.create(share.layout, num_blocks) for share in self.shares]
+        self.copies: list[FaultyShareCopies] = []
+        """of each rank, once its mover has started"""
         for pool in self.pools:
             pool.probe[:] = self.host.probe[: len(pool.probe)]
 
@@ -50,14 +53,17 @@ class RankPools:
             whole[:, :, share.heads] = own
         return block.tobytes()
 
-    def start_movers(self, strikes: Strikes) -> RankMovers:
-        """One for each rank; the first one meets the faults."""
+    def start_movers(self, strikes: Strikes, first_tokens: FirstTokens) -> RankMovers:
+        """One for each rank; the first one meets the faults, and tells the step loop."""
         movers = []
         for share, pool in zip(self.shares, self.pools, strict=True):
             ours, theirs = data_socket_pair()
             met = strikes if share.rank == 0 else None
             copies = FaultyShareCopies(pool.rows(), self.host, share, met)
-            Mover(theirs, copies, HostShareCopies(pool.rows(), self.host, share)).start()
+            self.copies.append(copies)
+            digests = HostShareCopies(pool.rows(), self.host, share)
+            told = None if share.rank else first_tokens
+            Mover(theirs, copies, digests, None, told).start()
             movers.append(MoverClient(ours))
         return RankMovers(movers, self.shares)
 

@@ -15,6 +15,7 @@ from shared.kv.memory import KVMemory, Piece
 from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Copies
+from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover
 from shared.mover.rank_movers import RankMovers
@@ -90,6 +91,8 @@ class Side:
         self.changed = asyncio.Event()
         self.agents: list[FaultyAgent] = []
         """that its mover made"""
+        self.first_tokens = FirstTokens(lambda: None)
+        """as its step loop sees them"""
         self.transport: KVTransport
         self.mover: MoverClient | RankMovers | None = None
         self.ranks: RankPools | None = None
@@ -124,7 +127,8 @@ class Side:
         size = DECODE_RANKS if source else PREFILL_RANKS
         self.ranks = RankPools(LAYOUT, NUM_BLOCKS, ARENA_BYTES, size)
         self.memory = host = self.ranks.host
-        self.mover = self.ranks.start_movers(Strikes(self.terms, (source or self).terms))
+        strikes = Strikes(self.terms, (source or self).terms)
+        self.mover = self.ranks.start_movers(strikes, self.first_tokens)
         if kind == "ranked":
             shown = ShownPool(host, self.ranks.descriptors)
             return faulty_mapped_transport(shown, self.incarnation, self.mover, folder, self.terms)
@@ -138,7 +142,9 @@ class Side:
 
     def _start_mover(self, copies: Copies, make_agent: MakeAgent = NixlAgent) -> MoverClient:
         ours, theirs = data_socket_pair()
-        Mover(theirs, copies, HostCopies(self.memory), make_agent=make_agent).start()
+        digests = HostCopies(self.memory)
+        mover = Mover(theirs, copies, digests, None, self.first_tokens, make_agent=make_agent)
+        mover.start()
         return MoverClient(ours)
 
     async def close(self) -> None:

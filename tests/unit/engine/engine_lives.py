@@ -107,6 +107,7 @@ class EngineLives(RuleBasedStateMachine):
         self.tokens: dict[Attempt, dict[int, int]] = {}
         self.live: set[Attempt] = set()
         self.tables: dict[Attempt, tuple[int, ...]] = {}
+        self.begun: set[Attempt] = set()
         self.pieces: dict[Attempt, list[Piece]] = {}
         self.sealed: set[Attempt] = set()
         self.known: dict[bytes, int] = {}
@@ -130,7 +131,13 @@ class EngineLives(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(choice=st.randoms(use_true_random=False))
     def deliver(self, choice: Any) -> None:
-        self._deliver(choice.choice(sorted(self.tables)))
+        """The KV, and the verdict on it, or the KV alone."""
+        attempt = choice.choice(sorted(self.tables))
+        if attempt in self.begun or choice.random() < 0.5:
+            self._deliver(attempt)
+        elif self.engine.begin(attempt, self._arrive(attempt)):
+            self.begun.add(attempt)
+            assert not self.engine.begin(attempt, 0), "it begins once"
 
     @precondition(lambda self: self.pieces)
     @rule(choice=st.randoms(use_true_random=False))
@@ -151,6 +158,7 @@ class EngineLives(RuleBasedStateMachine):
         self.engine.abort(attempt)
         self.live.discard(attempt)
         self.tables.pop(attempt, None)
+        self.begun.discard(attempt)
         self.pieces.pop(attempt, None)
 
     @invariant()
@@ -199,6 +207,7 @@ class EngineLives(RuleBasedStateMachine):
     def _observe(self, output: StepOutput) -> None:
         for run in output.tokens:
             attempt = run.attempt
+            assert attempt not in self.begun, "told before the verdict"
             for offset, token in enumerate(run.token_ids):
                 assert self.tokens[attempt].setdefault(run.index + offset, token) == token
             self._check_tokens(attempt, ended=run.finish_reason is not None)
@@ -220,15 +229,23 @@ class EngineLives(RuleBasedStateMachine):
         assert self.known == dict(self.engine.cached_prefixes())
 
     def _deliver(self, attempt: Attempt) -> None:
-        """What prefill wrote arrives in the reserved blocks, and token 1 with it."""
+        """The verdict on what prefill wrote, and token 1 with it."""
+        token_ids = self.specs[attempt].work.token_ids
+        first = self._answer(token_ids, self.specs[attempt].work.sampling)[0]
+        if attempt not in self.begun:
+            self._arrive(attempt)
+        self.begun.discard(attempt)
+        assert self.engine.adopt(attempt, TokenRun(*attempt, 0, (first,)))
+        del self.tables[attempt]
+
+    def _arrive(self, attempt: Attempt) -> int:
+        """What prefill wrote arrives in the reserved blocks; token 1."""
         token_ids = self.specs[attempt].work.token_ids
         content = self._transferred()
         for position, token in enumerate(token_ids):
             block = self.tables[attempt][position // BLOCK_SIZE]
             content[block, position % BLOCK_SIZE] = (token, position)
-        first = self._answer(token_ids, self.specs[attempt].work.sampling)[0]
-        assert self.engine.adopt(attempt, TokenRun(*attempt, 0, (first,)))
-        del self.tables[attempt]
+        return self._answer(token_ids, self.specs[attempt].work.sampling)[0]
 
     def _read(self, attempt: Attempt) -> None:
         """A reader finds every block of a held prefill, once, as it was published."""

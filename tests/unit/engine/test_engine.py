@@ -7,6 +7,7 @@ import pytest
 
 from shared.engine import engine as engine_module
 from shared.engine.engine import Engine
+from shared.engine.handover import adoptions
 from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
@@ -292,7 +293,8 @@ def test_what_a_long_prompt_stores_is_told_step_by_step(monkeypatch: pytest.Monk
 def test_blocks_of_a_long_prompt_that_arrived_are_named_step_by_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "MAX_COMMITTED", 2)
+    for module in (engine_module, adoptions):
+        monkeypatch.setattr(module, "MAX_COMMITTED", 2)
     engine, _ = fake_engine(16)
     prompt = make_prompt(29)
     engine.reserve(make_spec("a", prompt, GREEDY, "decode"))

@@ -6,10 +6,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from shared.engine import engine
 from shared.engine.handover import hand_overs
+from shared.engine.handover.adoptions import Adoptions
+from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling import block_table, scheduler
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.engine.scheduling.sequence import Sequence
+from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.kv.block_hash import block_hash
 from shared.kv.memory import Piece
 from tests.unit.engine.engine_lives import SETTINGS, EngineLives, EngineLivesAhead, assert_found
@@ -25,6 +27,10 @@ def test_sequences_that_keep_their_blocks_early_end_too(monkeypatch: pytest.Monk
     run_state_machine_as_test(EngineLives, settings=settings(SETTINGS, max_examples=60))
 
 
+_START = Adoptions._start
+_BEGIN = Adoptions.begin
+
+
 def _forget_parent(sequence: Sequence, index: int, block_size: int) -> bytes:
     start = index * block_size
     return block_hash(bytes(32), sequence.token_ids[start : start + block_size])
@@ -36,7 +42,7 @@ def _keep_computed(pool: BlockPool, sequence: Sequence) -> None:
     sequence.num_computed_tokens = computed
 
 
-def _never_commit(pool: BlockPool, sequence: Sequence) -> None:
+def _never_commit(pool: BlockPool, sequence: Sequence, most: int | None = None) -> None:
     sequence.num_committed_blocks = sequence.num_computed_tokens // pool.block_size
 
 
@@ -63,7 +69,26 @@ def _lose_pieces(
     return None, None
 
 
-def _no_event(self: BlockPool, name: bytes) -> None:
+def _name_at_once(self: Adoptions, sequence: Sequence, token_id: int) -> None:
+    _START(self, sequence, token_id)
+    block_table.commit_blocks(self._scheduler.pool, sequence)
+
+
+def _verified_by_begin(self: Adoptions, sequence: Sequence, token_id: int) -> bool:
+    begun = _BEGIN(self, sequence, token_id)
+    sequence.unverified = False
+    return begun
+
+
+def _count_twice(self: Adoptions, sequence: Sequence, token: SampledToken | None) -> None:
+    sequence.unbooked = token
+    sequence.state = SequenceState.RESERVED
+    self._scheduler.running.remove(sequence)
+    self._scheduler.reserved.append(sequence)
+    sequence.num_computed_tokens += 1
+
+
+def _no_event(self: BlockPool, name: bytes, depth: int) -> None:
     pass
 
 
@@ -75,6 +100,9 @@ def _no_event(self: BlockPool, name: bytes) -> None:
         (scheduler, "drop_blocks", _free_half),
         (engine, "commit_blocks", _never_commit),
         (hand_overs, "next_pieces", _lose_pieces),
+        (Adoptions, "_start", _name_at_once),
+        (Adoptions, "begin", _verified_by_begin),
+        (Adoptions, "hold_back", _count_twice),
         (Scheduler, "_grow", _always_grow),
         (Scheduler, "_num_spare_blocks", _spare_all),
         (Scheduler, "release_sources", _keep_source),

@@ -289,6 +289,32 @@ def test_what_is_published_is_counted_in_bytes() -> None:
     assert ledger.num_published_bytes == 50
 
 
+def test_it_nears_its_end_with_most_groups_of_the_last_block() -> None:
+    ledger = PullLedger(2, 0, THREE)
+    assert not ledger.nears_end
+    publish(ledger, 0, tags(1), words(1, 2, 3, num_groups=3))
+    publish(ledger, 1, tags(1, first=1), words(1))
+    assert not ledger.nears_end
+    publish(ledger, 1, tags(1, first=1), words(2), first_group=1)
+    assert ledger.nears_end
+    assert not PullLedger(0, 0, THREE).nears_end
+
+
+def test_a_read_is_the_last_if_everything_else_is_held() -> None:
+    ledger = PullLedger(3, 1, THREE)
+    ours = tags(1, 7, first=1)
+    publish(ledger, 1, ours, words(10, 11, 20, 21, num_groups=2))
+    ledger.begin(part(1, 2, 0, 2))
+    assert ledger.last_fetch(4) is None, "a group is not published"
+    publish(ledger, 1, ours, words(30, 31), first_group=2)
+    assert ledger.last_fetch(4) is None, "a group is not held"
+    read(ledger, part(1, 2, 0, 2), ours, words(10, 11, 20, 21, num_groups=2))
+    ledger.begin(part(1, 2, 2))
+    last = ledger.last_fetch(2)
+    assert last is not None
+    assert last.token_1 == (102, 7) and last.digests.tolist() == [[30], [31]]
+
+
 def test_sealed_by_what_was_published_it_takes_the_last_tags_for_the_manifest() -> None:
     ledger = PullLedger(2, 0, THREE)
     whole = words(1, 2, 3, 4, 5, 6, num_groups=3)

@@ -104,6 +104,7 @@ class FakeTransport:
     ways: Sequence[str] = ("fake",)
     address: TransferAddress = FAKE
     pulls: dict[Attempt, "asyncio.Future[Pulled]"] = field(default_factory=dict)
+    requests: dict[Attempt, PullRequest] = field(default_factory=dict)
     quarantine: "asyncio.Event | None" = None
     """a cancelled pull returns only once this is set"""
     kept: set[Attempt] = field(default_factory=set)
@@ -123,6 +124,7 @@ class FakeTransport:
 
     async def pull(self, request: PullRequest) -> Pulled:
         self.journal.note("transport", ("pull", request.attempt))
+        self.requests[request.attempt] = request
         future = self.pulls[request.attempt] = asyncio.get_running_loop().create_future()
         try:
             pulled: Pulled = await future

@@ -12,7 +12,16 @@ from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, St
 from shared.transfer.transport import Pulled
 from shared.transfer_address import NOWHERE
 from shared.worker.attempts.spans import decode_span, transfer_span
-from shared.worker.channel import Abort, Add, Adopt, Refused, Reserve, Reserved, Scheduled
+from shared.worker.channel import (
+    Abort,
+    Add,
+    Adopt,
+    Nearing,
+    Refused,
+    Reserve,
+    Reserved,
+    Scheduled,
+)
 from shared.worker.inbox import Inbox
 from tests.unit.worker.fake_parts import (
     INC,
@@ -74,6 +83,13 @@ async def test_receive_reserves_and_a_reservation_starts_the_pull(decode: Decode
     decode.inbox.on_event(Scheduled(10, reserved=(Reserved(A0, (4, 5), 1),)))
     await settle(lambda: decode.transport.pulls)
     assert decode.journal.take() == [("transport", ("pull", A0))]
+
+
+async def test_the_engine_hears_that_token_one_is_near(decode: Decode) -> None:
+    await decode.pulling()
+    decode.journal.take()
+    decode.transport.requests[A0].on_nearing()
+    assert decode.journal.take("engine") == [Nearing(A0)]
 
 
 async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:

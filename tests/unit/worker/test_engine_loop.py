@@ -1,6 +1,7 @@
 """The step loop: commands between steps, one report a step, early word of what was scheduled."""
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 
@@ -9,6 +10,9 @@ import pytest
 from shared.engine.engine import Engine
 from shared.engine.running.step_clock import StepClock
 from shared.engine.sampling.sampled_tokens import HostTokens
+from shared.kv.memory import KVMemory, first_token_word
+from shared.mover import first_tokens
+from shared.mover.first_tokens import FirstTokens
 from shared.planted_delays.delayed_engine import DelayedEngine
 from shared.protocol import Attempt, Sampling, TokenRun
 from shared.worker.channel import (
@@ -18,6 +22,7 @@ from shared.worker.channel import (
     Beat,
     Command,
     Event,
+    Nearing,
     Refused,
     Release,
     Reserve,
@@ -26,7 +31,7 @@ from shared.worker.channel import (
 )
 from shared.worker.engine_process import EngineLoop
 from tests.support.pairs.worker_pair import StepChannel
-from tests.unit.engine.fake_runner import answer_alone, fake_engine, make_prompt, make_spec
+from tests.unit.engine.fake_runner import LAYOUT, answer_alone, fake_engine, make_prompt, make_spec
 
 GREEDY = Sampling(max_tokens=6, temperature=0.0)
 
@@ -43,7 +48,11 @@ class Loop:
         )
         self.channel = StepChannel(asyncio.Event())
         stepped = DelayedEngine(self.engine, fault_delay) if fault_delay else self.engine
-        self.loop = EngineLoop(stepped, self.channel)
+        self.memory = KVMemory.create(LAYOUT, num_blocks)
+        """of a prefill worker on this host"""
+        self.first_tokens = FirstTokens(lambda: None)
+        self.first_tokens.map("p", num_blocks, self.memory.read_only())
+        self.loop = EngineLoop(stepped, self.channel, self.first_tokens)
 
     def turn(self, *commands: Command) -> list[Event]:
         """What one turn with these commands reports."""
@@ -63,6 +72,65 @@ def report_of(events: list[Event]) -> StepReport:
 def test_an_idle_engine_answers_a_beat() -> None:
     (report,) = Loop("decode").turn(Beat())
     assert isinstance(report, StepReport) and report.tokens == ()
+
+
+@pytest.mark.parametrize("fault_delay", ["", "decode=1"])
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_an_idle_engine_goes_on_from_a_token_that_is_told(
+    fault_delay: str, monkeypatch: pytest.MonkeyPatch, *, runs_ahead: bool
+) -> None:
+    monkeypatch.setattr(first_tokens, "PATIENCE_S", 60.0)
+    loop = Loop("decode", fault_delay=fault_delay, runs_ahead=runs_ahead)
+    attempt = Attempt("a", 0)
+    prompt = make_prompt(9)
+    answer = answer_alone(prompt, 9, GREEDY, 33)
+    [scheduled, _] = loop.turn(Reserve(make_spec("a", prompt, GREEDY, "decode")))
+    assert isinstance(scheduled, Scheduled)
+    blocks = scheduled.reserved[0].block_ids
+    for position, token_id in enumerate(prompt):
+        loop.runner.kv[blocks[position // 4], position % 4] = token_id, position
+    loop.first_tokens.expect(attempt, "p", 3, 1)
+    told = threading.Timer(
+        0.005, loop.memory.first_tokens.__setitem__, (3, first_token_word(1, answer[0]))
+    )
+    told.start()
+    assert report_of(loop.turn()).tokens == (), "the turn lasts until it is told"
+    assert loop.engine.counters.early_starts == 1 and loop.engine.counters.steps == 1
+    events = loop.turn(Adopt(attempt, TokenRun("a", 0, 0, (answer[0],))))
+    while loop.engine.has_work:
+        events += loop.turn()
+    runs = [run for event in events if isinstance(event, StepReport) for run in event.tokens]
+    assert [token_id for run in runs for token_id in run.token_ids] == answer
+    assert loop.engine.load().held == 0
+
+
+def test_a_command_ends_the_wait_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_tokens, "PATIENCE_S", 60.0)
+    loop = Loop("decode")
+    loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+    loop.first_tokens.expect(Attempt("a", 0), "p", 3, 1)
+    report_of(loop.turn(Beat()))
+    assert loop.first_tokens.any_expected
+    assert loop.engine.load().held == 3
+    loop.turn(Abort(Attempt("a", 0)))
+    assert loop.engine.load().held == 0
+
+
+def test_a_token_that_the_engine_does_not_begin_with_is_declined() -> None:
+    loop = Loop("decode")
+    loop.memory.first_tokens[3] = first_token_word(1, 7)
+    loop.first_tokens.expect(Attempt("a", 0), "p", 3, 1)
+    loop.turn(Beat())
+    loop.first_tokens.give_up(Attempt("a", 0))
+
+
+def test_a_token_that_is_told_for_a_sequence_that_is_gone_changes_nothing() -> None:
+    loop = Loop("decode")
+    loop.memory.first_tokens[3] = first_token_word(1, 7)
+    loop.first_tokens.expect(Attempt("a", 0), "p", 3, 1)
+    loop.turn(Beat())
+    assert not loop.first_tokens.any_expected
+    assert loop.engine.counters.early_starts == 0
 
 
 def test_start_is_reported_before_the_model_runs() -> None:
@@ -129,8 +197,8 @@ def test_kv_that_arrives_while_a_step_runs_joins_the_next(monkeypatch: pytest.Mo
     first, second = Attempt("a", 0), Attempt("b", 0)
     for name in "ab":
         loop.channel.put(Reserve(make_spec(name, make_prompt(9), GREEDY, "decode")))
-    loop.turn(Adopt(first, TokenRun("a", 0, 0, (5,))))
-    loop.turn(Adopt(first, TokenRun("a", 0, 0, (5,))))
+    loop.turn()
+    loop.turn(Adopt(first, TokenRun("a", 0, 0, (5,))), Nearing(second))
     receive, limits_s = loop.channel.receive, []
 
     def arrives_while_waiting(limit_s: float | None = 0.0) -> list[Command]:
@@ -154,9 +222,14 @@ def test_a_step_is_late_for_awaited_kv_alone_and_never_for_an_idle_device(
     loop = Loop("decode", num_blocks=16, runs_ahead=True)
     for name in "ab":
         loop.channel.put(Reserve(make_spec(name, make_prompt(9), GREEDY, "decode")))
-    loop.turn()
-    loop.turn(Adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,))))
-    assert loop.engine.in_flight and loop.engine.launch_due_s() == 0, "the device is done"
+    loop.turn(Nearing(Attempt("c", 0)))
+    loop.turn(Nearing(Attempt("a", 0)), Adopt(Attempt("a", 0), TokenRun("a", 0, 0, (5,))))
+    assert loop.engine.in_flight
+    with monkeypatch.context() as patch:
+        device_works(patch)
+        assert loop.engine.launch_due_s() == 0, "token 1 of the other is far"
+    loop.engine.near(Attempt("b", 0))
+    assert loop.engine.launch_due_s() == 0, "the device is done"
     device_works(monkeypatch)
     assert loop.engine.launch_due_s() > 0
     loop.engine.abort(Attempt("b", 0))

@@ -86,12 +86,14 @@ def marks_of(engine: Engine, output: StepOutput) -> list[Any]:
     return [engine.kv_pool.marks.of_attempt(attempt) for attempt, _, _ in output.reserved]
 
 
-@pytest.mark.parametrize("end", ["adopt", "abort"])
+@pytest.mark.parametrize("end", ["adopt", "begin", "abort"])
 def test_a_mark_is_forgotten_with_the_reservation(end: str) -> None:
     engine, _ = marked_engine()
     reserve_behind(engine)
     if end == "adopt":
         assert engine.adopt(B, TokenRun(*B, 0, (1,)))
+    elif end == "begin":
+        assert engine.begin(B, 1)
     else:
         engine.abort(B)
     assert engine.kv_pool.marks.of_attempt(B) is None
