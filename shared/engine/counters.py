@@ -1,10 +1,7 @@
 """What one engine has done since it started: plain integers for metrics and tests."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from shared.engine.scheduling.batch import ScheduledSequence
 
 LOCAL_PREFILL_REASONS = ("agg", "no_prefill_worker", "no_pair", "slow_link")
 """why a decode worker may compute a prompt itself"""
@@ -29,14 +26,12 @@ class EngineCounters:
     """prompt tokens looked up in the prefix cache, once per attempt"""
     prefix_hit_tokens: int = 0
 
-    def count_step(self, items: Sequence[ScheduledSequence], role: str) -> None:
-        """Prompt work is counted here and nowhere else. `role`: of the engine."""
-        self.steps += bool(items)
-        for sequence, _, num_tokens, _, prefill in items:
-            if prefill:
-                self.prompt_tokens_computed += num_tokens
-                if role == "decode" and sequence.spec.mode == "full":
-                    self.local_prefill_tokens[sequence.spec.reason] += num_tokens
+    def count_prompt(self, num_tokens: int, local_reason: str) -> None:
+        """Prompt work is counted here and nowhere else. `local_reason`: why a decode worker does
+        it, or nothing."""
+        self.prompt_tokens_computed += num_tokens
+        if local_reason:
+            self.local_prefill_tokens[local_reason] += num_tokens
 
     def totals(self) -> dict[str, int]:
         """By metric name; a part after a colon is the value of the metric's label. Every one is

@@ -43,9 +43,6 @@ from shared.errors import GrammarError, OffGrammarError, RequestError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 
-TRIAL_TOKENS = 64
-"""of the prompt that `try_out` computes where a whole step of prompts would take seconds"""
-
 
 class Engine:
     """Advances every sequence of one worker, one step at a time."""
@@ -146,9 +143,7 @@ class Engine:
         """Seconds a prompt token takes here; before the first request only. Steps are predicted
         from this trial until they were seen."""
         assert not self._num_arrived
-        step_tokens = self._scheduler.max_num_batched_tokens
-        num_tokens = step_tokens if self._runner.runs_ahead else min(TRIAL_TOKENS, step_tokens)
-        num_tokens = min(num_tokens, self._scheduler.max_model_len)
+        num_tokens = min(self.step_tokens, self.max_model_len)
         trial = try_steps(self._runner, num_tokens, self._pool.block_size)
         self.step_clock.start_from(trial.costs)
         return trial.prefill_token_s
@@ -197,7 +192,8 @@ class Engine:
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._resume(output)
-        self._book_held_back(output)
+        for sequence in self._adoptions.held_back():
+            self._append(sequence, sequence.take_unbooked(), output)
         if self.in_flight and self._scheduler.lacks_blocks:
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
@@ -246,10 +242,6 @@ class Engine:
         """GrammarError if token 1 is not in the sequence's grammar."""
         self._adoptions.adopt(sequence, run.token_ids[0])
         self._stirred = True
-
-    def _book_held_back(self, output: StepOutput) -> None:
-        for sequence, token in self._adoptions.held_back():
-            self._append(sequence, token, output)
 
     def _resume(self, output: StepOutput) -> None:
         """Queue, or adopt, every sequence whose grammar is ready. A prompt with a grammar arrives
@@ -306,7 +298,11 @@ class Engine:
             self._pool, self.kv_pool.marks, scheduled.items, self.max_model_len, output
         )
         self.on_scheduled(output)
-        counters.count_step(scheduled.items, self.role)
+        counters.steps += bool(scheduled.items)
+        for sequence, _, num_tokens, _, prefill in scheduled.items:
+            if prefill:
+                local = self.role == "decode" and sequence.spec.mode == "full"
+                counters.count_prompt(num_tokens, sequence.spec.reason if local else "")
         return scheduled, marks
 
     def _book(self, step: StartedStep, output: StepOutput) -> None:
@@ -314,7 +310,8 @@ class Engine:
         self._stirred = True
         tokens = iter(step.tokens.wait())
         computed = [(item, next(tokens) if item.samples else None) for item in step.items]
-        show_first_tokens(self._pool, self.memory, computed)
+        sampled = [(item.sequence, token.token_id) for item, token in computed if token]
+        show_first_tokens(self._pool, self.memory, sampled)
         self._pipeline.note_end()
         if step.marks is not None:
             self.kv_pool.marks.end_step(step.marks.number)
@@ -325,7 +322,8 @@ class Engine:
             sequence.num_in_flight_tokens -= num_tokens
             sequence.num_awaited_tokens -= samples
             if sequence.unverified:
-                self._adoptions.hold_back(sequence, token)
+                sequence.unbooked = token
+                self._adoptions.hold_back(sequence)
                 continue
             if prefill:
                 output.chunks.append((sequence.attempt, num_tokens))

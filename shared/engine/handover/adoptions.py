@@ -10,7 +10,6 @@ before it is adopted; if the verdict is bad, it is aborted and none of it was ev
 from collections.abc import Iterator
 
 from shared.engine.handover.kv_pool import KVPool
-from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceState
@@ -67,21 +66,19 @@ class Adoptions:
         sequence.state = SequenceState.VERIFIED
         self._adopted.append(sequence)
 
-    def hold_back(self, sequence: Sequence, token: SampledToken | None) -> None:
-        """The step that it began with has ended before the verdict."""
-        sequence.unbooked = token
+    def hold_back(self, sequence: Sequence) -> None:
+        """The step that it began with has ended before the verdict; its token is not booked."""
         sequence.state = SequenceState.RESERVED
         self._scheduler.running.remove(sequence)
         self._scheduler.reserved.append(sequence)
 
-    def held_back(self) -> Iterator[tuple[Sequence, SampledToken]]:
-        """What was held back of sequences that are adopted now, and have not been aborted since; it
-        is computed, and to be booked."""
+    def held_back(self) -> Iterator[Sequence]:
+        """Those that are adopted now, and have not been aborted since, whose token was held back:
+        it is computed, and to be booked."""
         for sequence in self._adopted:
-            token, sequence.unbooked = sequence.unbooked, None
-            if token is not None and sequence.state is SequenceState.VERIFIED:
+            if sequence.unbooked is not None and sequence.state is SequenceState.VERIFIED:
                 sequence.num_computed_tokens += 1
-                yield sequence, token
+                yield sequence
 
     def commit(self) -> None:
         """Nobody waits for the names of a prompt's blocks, and they take longer than the start of

@@ -12,9 +12,9 @@ from collections.abc import Sequence as Run
 from shared.engine.handover.marks import Marks
 from shared.engine.handover.output import StepOutput
 from shared.engine.handover.pieces import next_pieces
-from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
+from shared.engine.scheduling.sequence import Sequence
 from shared.engine.scheduling.step_marks import StepMarks
 from shared.kv.memory import KVMemory, Piece, first_token_word
 from shared.protocol import Attempt
@@ -47,18 +47,14 @@ def announce(
 
 
 def show_first_tokens(
-    pool: BlockPool,
-    memory: KVMemory,
-    computed: Run[tuple[ScheduledSequence, SampledToken | None]],
+    pool: BlockPool, memory: KVMemory, sampled: Run[tuple[Sequence, int]]
 ) -> None:
     """Write token 1 of each prompt that a step has completed where readers on this host look for
-    it, before anything else is made of the step. Not where it ends the answer."""
-    for item, token in computed:
-        sequence = item.sequence
-        if token is None or sequence.spec.mode != "prefill":
-            continue
-        is_live = bool(sequence.block_table)  # it may have been aborted while the step ran
-        if is_live and not sequence.stops_at(token.token_id):
+    it, before anything else is made of the step. Not where it ends the answer. `sampled`: the token
+    of each sequence."""
+    for sequence, token_id in sampled:
+        # An attempt that was aborted while the step ran has no blocks.
+        is_held = sequence.spec.mode == "prefill" and sequence.block_table
+        if is_held and not sequence.stops_at(token_id):
             block = sequence.block_table[-1]
-            word = first_token_word(pool.generations[block], token.token_id)
-            memory.first_tokens[block] = word
+            memory.first_tokens[block] = first_token_word(pool.generations[block], token_id)

@@ -15,6 +15,8 @@ from shared.protocol import Attempt, Sampling, StepCosts, Work
 
 NUM_RUNS = 2
 """the first one warms up"""
+MOST_ON_HOST = 64
+"""tokens of the prompt on a CPU, where a whole step of prompts would take seconds"""
 LEAST_SHARE = 0.1
 """of a prompt's step that is taken for its tokens' part, however long the shortest step was"""
 CONTEXT_SHARE, PAIR_SHARE = 1e-3, 1e-4
@@ -52,11 +54,12 @@ class Trial:
         )
 
 
-def try_steps(runner: Runner, num_tokens: int, block_size: int) -> Trial:
-    """Run the two steps, the longer one with a prompt of `num_tokens`.
+def try_steps(runner: Runner, most_tokens: int, block_size: int) -> Trial:
+    """Run the two steps, the longer one with a prompt of `most_tokens`, or of MOST_ON_HOST.
 
     Writes K and V into the first blocks of the pool, so none of them may hold anything yet.
     """
+    num_tokens = most_tokens if runner.runs_ahead else min(MOST_ON_HOST, most_tokens)
     prompt_s = _prompt_s(runner, num_tokens, block_size)
     return Trial(_prompt_s(runner, 1, block_size), prompt_s, num_tokens)
 

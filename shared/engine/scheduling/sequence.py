@@ -134,6 +134,12 @@ class Sequence:
         self.repeat: TokenRun | None = None
         """token 1 as prefill sampled it; the first frame of decode says it again"""
 
+    def take_unbooked(self) -> SampledToken:
+        """There must be one."""
+        token, self.unbooked = self.unbooked, None
+        assert token is not None
+        return token
+
     def append(self, token_id: int) -> None:
         """The output has one more token, sampled here or by the worker before.
 

@@ -7,7 +7,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from shared.engine import engine
 from shared.engine.handover import hand_overs
 from shared.engine.handover.adoptions import Adoptions
-from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling import block_table, scheduler
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
@@ -80,8 +79,7 @@ def _verified_by_begin(self: Adoptions, sequence: Sequence, token_id: int) -> bo
     return begun
 
 
-def _count_twice(self: Adoptions, sequence: Sequence, token: SampledToken | None) -> None:
-    sequence.unbooked = token
+def _count_twice(self: Adoptions, sequence: Sequence) -> None:
     sequence.state = SequenceState.RESERVED
     self._scheduler.running.remove(sequence)
     self._scheduler.reserved.append(sequence)

@@ -9,7 +9,7 @@ import torch
 from shared.engine.running.model_runner import OnStored
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import StepTime
-from shared.engine.running.trial import NUM_RUNS, Trial, try_steps
+from shared.engine.running.trial import MOST_ON_HOST, NUM_RUNS, Trial, try_steps
 from shared.engine.scheduling.batch import HostBatch
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -50,10 +50,18 @@ class SlowRunner:
 
 def test_it_is_the_time_of_a_run_shared_by_its_tokens() -> None:
     runner = SlowRunner()
-    trial = try_steps(runner, num_tokens=50, block_size=4)
+    trial = try_steps(runner, most_tokens=50, block_size=4)
     assert runner.query_lens == [(50,)] * NUM_RUNS + [(1,)] * NUM_RUNS
     assert trial.prefill_token_s == pytest.approx(STEP_S / 50, rel=0.5)
     assert trial.shortest_s == pytest.approx(STEP_S, rel=0.5)
+
+
+@pytest.mark.parametrize(("runs_ahead", "num_tokens"), [(False, MOST_ON_HOST), (True, 500)])
+def test_a_cpu_does_not_try_a_whole_step(num_tokens: int, *, runs_ahead: bool) -> None:
+    runner = SlowRunner()
+    runner.runs_ahead = runs_ahead
+    assert try_steps(runner, most_tokens=500, block_size=4).num_tokens == num_tokens
+    assert runner.query_lens[0] == (num_tokens,)
 
 
 def test_the_costs_predict_the_two_steps_of_the_trial() -> None:
