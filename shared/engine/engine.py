@@ -66,7 +66,8 @@ class Engine:
         self._runner = runner
         self._scheduler = scheduler
         self._pool: BlockPool = scheduler.pool
-        self.step_clock = StepClock(runner.device)
+        on_decode_step = self.counters.count_decode_step
+        self.step_clock = StepClock(runner.device, on_decode_step=on_decode_step)
         self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.step_clock)
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started, reserved,

@@ -19,6 +19,7 @@ COUNTERS = {
     "prompt_tokens": ("source", "prompt tokens by where their KV came from"),
     "tokens_sampled": ("", "tokens sampled, lost attempts included"),
     "early_starts": ("", "sequences that decoded while their KV was being verified"),
+    "decode_steps": ("over", "decode steps that took more than `over` times their prediction"),
     "prefix_cache_queries": ("", "prompt tokens looked up in the prefix cache"),
     "prefix_cache_hits": ("", "of those, the ones found"),
     "local_prefill_tokens": ("reason", "prompt tokens computed on a decode worker"),

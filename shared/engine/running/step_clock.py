@@ -4,6 +4,7 @@ Steps without a chunk come by the hundred a second, and one is much like the nex
 timed, so that the host has time for the rest.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,8 +35,15 @@ class StepClock:
     """Called by the step loop only: `begin` and `end` around a launch, `note` once the step's
     tokens are on the host."""
 
-    def __init__(self, device: torch.device, clock: Clock | None = None) -> None:
-        """`clock`: by which a device is cold; the machine's."""
+    def __init__(
+        self,
+        device: torch.device,
+        clock: Clock | None = None,
+        on_decode_step: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`clock`: by which a device is cold; the machine's. `on_decode_step`: hears of each timed
+        step without a chunk how many times its prediction it took."""
+        self._on_decode_step = on_decode_step
         self._timer = timer_for(device)
         self._clock = clock or SystemClock()
         self._warm_at_s: float | None = None
@@ -75,9 +83,12 @@ class StepClock:
         if step is None:
             return
         assert self._warm_at_s is not None, "it was launched"
-        seconds_s = step.duration.seconds()
-        if seconds_s is not None and self._clock.monotonic_s() >= self._warm_at_s:
-            self.model.note(step.size, seconds_s)
+        size, seconds_s = step.size, step.duration.seconds()
+        if seconds_s is None or self._clock.monotonic_s() < self._warm_at_s:
+            return
+        if not size.num_chunk_tokens:
+            self._on_decode_step(seconds_s / self.model.predict(size))
+        self.model.note(size, seconds_s)
 
     def _is_timed(self, batch: HostBatch) -> bool:
         if batch.shape.num_tokens > batch.shape.num_sequences:

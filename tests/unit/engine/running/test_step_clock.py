@@ -8,7 +8,9 @@ import torch
 from shared.engine.running.empty_steps import decode_step, prompt_step
 from shared.engine.running.step_clock import COLD_S, DECODE_STRIDE, StepClock, TimedStep
 from shared.engine.running.step_size import StepSize
+from shared.engine.running.step_timer import WallDuration
 from shared.engine.scheduling.batch import HostBatch
+from shared.protocol import StepCosts
 from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.clock
@@ -79,3 +81,22 @@ def test_a_step_that_is_not_over_is_left_out() -> None:
     clock.warm()
     clock.note(timed_step(clock, PROMPT)._replace(duration=Unfinished()))
     assert clock.model.error.count == 0
+
+
+def test_warm_steps_without_a_chunk_are_told_by_their_prediction() -> None:
+    """The prediction is the one from before the step."""
+    time_source, told = ManualClock(7.0), list[float]()
+    clock = StepClock(CPU, time_source, told.append)
+    clock.start_from(StepCosts(0.010, 1e-12, 1e-12, 1e-12, 1e-12))
+    size = StepSize.of(decode_step(3))
+    steps = [TimedStep(size, WallDuration(seconds_s)) for seconds_s in (0.012, 0.015)]
+    clock.begin(PROMPT)
+    clock.note(steps[0])
+    assert told == [], "the device is cold"
+    time_source.advance(COLD_S)
+    clock.note(steps[0])
+    assert told == [pytest.approx(1.2)]
+    expected = 0.015 / clock.model.predict(size)
+    clock.note(TimedStep(StepSize.of(PROMPT), WallDuration(0.015)))
+    clock.note(steps[1])
+    assert len(told) == 2 and told[1] == pytest.approx(expected, rel=0.2)
