@@ -7,15 +7,17 @@ from those facts is a property.
 from array import array
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shared.engine.sampling.logit_bias import bias_for
-from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.sampling.token_counts import counts_for
 from shared.grammar.matcher import Matcher
 from shared.kv.block_hash import chain_hashes
 from shared.kv.layout import num_blocks_for
 from shared.protocol import Attempt, FinishReason, TokenRun, Work
+
+if TYPE_CHECKING:  # io processes know sequences and do without torch
+    from shared.engine.sampling.sampled_tokens import SampledToken
 
 Mode = Literal["full", "prefill", "decode"]
 
@@ -134,7 +136,7 @@ class Sequence:
         self.repeat: TokenRun | None = None
         """token 1 as prefill sampled it; the first frame of decode says it again"""
 
-    def take_unbooked(self) -> SampledToken:
+    def take_unbooked(self) -> "SampledToken":
         """There must be one."""
         token, self.unbooked = self.unbooked, None
         assert token is not None
