@@ -32,7 +32,7 @@ class PeerTable:
 
 
 class PeerFirstTokens:
-    """The words in which another worker tells token 1 of its prompts."""
+    """The words in which another worker shows token 1 of its prompts."""
 
     def __init__(self, num_blocks: int, fd: int) -> None:
         """Takes `fd` over. ValueError if it is no pool of `num_blocks` blocks, OSError if it

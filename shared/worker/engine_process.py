@@ -52,7 +52,7 @@ from shared.worker.channel import (
 from shared.worker.identity import WorkerRole
 
 LOOK_EVERY_S = 2e-5
-"""for a first token that is about to be told"""
+"""for a first token that is about to be shown"""
 
 
 class EngineLoop:
@@ -64,7 +64,7 @@ class EngineLoop:
         channel: CommandSource,
         first_tokens: FirstTokens | None = None,
     ) -> None:
-        """`first_tokens`: of sequences whose KV is here; default: none are told."""
+        """`first_tokens`: of sequences whose KV is here; default: none are shown."""
         self._engine = engine
         self._channel = channel
         self._first_tokens = first_tokens or FirstTokens(lambda: None)

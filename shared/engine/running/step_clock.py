@@ -86,9 +86,9 @@ class StepClock:
         size, seconds_s = step.size, step.duration.seconds()
         if seconds_s is None or self._clock.monotonic_s() < self._warm_at_s:
             return
+        predicted_s = self.model.note(size, seconds_s)
         if not size.num_chunk_tokens:
-            self._on_decode_step(seconds_s / self.model.predict(size))
-        self.model.note(size, seconds_s)
+            self._on_decode_step(seconds_s / predicted_s)
 
     def _is_timed(self, batch: HostBatch) -> bool:
         if batch.shape.num_tokens > batch.shape.num_sequences:

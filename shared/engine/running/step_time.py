@@ -67,18 +67,21 @@ class StepTime:
             return step_s
         return max(step_s, self.predict(size._replace(num_chunk_tokens=0, num_chunk_pairs=0)))
 
-    def note(self, size: StepSize, seconds_s: float) -> None:
-        """A step of this size took so long. What no step can take is ignored."""
+    def note(self, size: StepSize, seconds_s: float) -> float:
+        """A step of this size took so long; what was predicted of it. What no step can take teaches
+        nothing."""
+        predicted_s = self.predict(size)
         if not FLOOR_S <= seconds_s <= CEILING_S:
-            return
+            return predicted_s
         terms_s = self._seed * (1, *size)
         fitted_s, pace = self._fitted_s(terms_s), self._pace(size)
-        self.error.note(self.predict(size), seconds_s)
+        self.error.note(predicted_s, seconds_s)
         pace.note(fitted_s, seconds_s)
         # Divided by the larger time, no feature is more than a share of a step and no surprise is
         # far beyond 1, however wrong the clock or the model.
         shares = terms_s / max(seconds_s, fitted_s)
         self._learn(shares, seconds_s / max(seconds_s, fitted_s) - float(shares @ self._fit))
+        return predicted_s
 
     def _pace(self, size: StepSize) -> Pace:
         return self._chunk_pace if _has_chunk(size) else self._row_pace

@@ -10,7 +10,7 @@ from shared.engine.handover.adoptions import Adoptions
 from shared.engine.scheduling import block_table, scheduler
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.engine.scheduling.sequence import Sequence, SequenceState
+from shared.engine.scheduling.sequence import Sequence
 from shared.kv.block_hash import block_hash
 from shared.kv.memory import Piece
 from tests.unit.engine.engine_lives import SETTINGS, EngineLives, EngineLivesAhead, assert_found
@@ -28,6 +28,7 @@ def test_sequences_that_keep_their_blocks_early_end_too(monkeypatch: pytest.Monk
 
 _START = Adoptions._start
 _BEGIN = Adoptions.begin
+_HOLD_BACK = Adoptions.hold_back
 
 
 def _forget_parent(sequence: Sequence, index: int, block_size: int) -> bytes:
@@ -80,9 +81,7 @@ def _verified_by_begin(self: Adoptions, sequence: Sequence, token_id: int) -> bo
 
 
 def _count_twice(self: Adoptions, sequence: Sequence) -> None:
-    sequence.state = SequenceState.RESERVED
-    self._scheduler.running.remove(sequence)
-    self._scheduler.reserved.append(sequence)
+    _HOLD_BACK(self, sequence)
     sequence.num_computed_tokens += 1
 
 

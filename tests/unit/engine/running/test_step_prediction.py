@@ -54,9 +54,9 @@ class WatchedStepTime(StepTime):
         super().__init__(seed)
         self.seconds: list[float] = []
 
-    def note(self, size: StepSize, seconds_s: float) -> None:
+    def note(self, size: StepSize, seconds_s: float) -> float:
         self.seconds.append(seconds_s)
-        super().note(size, seconds_s)
+        return super().note(size, seconds_s)
 
 
 def arrive(engine: Engine, name: str, num_prompt: int, num_answer: int) -> None:

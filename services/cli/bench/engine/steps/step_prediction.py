@@ -69,10 +69,12 @@ class WatchedStepTime(StepTime):
         self._num_left_out = num_errors // 2
         self.by_kind = {"decode": HeldOutError(), "chunk": HeldOutError(), "mixed": HeldOutError()}
 
-    def note(self, size: StepSize, seconds_s: float) -> None:
-        if self.error.count >= self._num_left_out:
-            self.by_kind[_kind(size)].note(self.predict(size), seconds_s)
-        super().note(size, seconds_s)
+    def note(self, size: StepSize, seconds_s: float) -> float:
+        counts = self.error.count >= self._num_left_out
+        predicted_s = super().note(size, seconds_s)
+        if counts:
+            self.by_kind[_kind(size)].note(predicted_s, seconds_s)
+        return predicted_s
 
 
 def step_prediction_figure(
