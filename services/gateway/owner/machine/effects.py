@@ -102,7 +102,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class End:
-    """The one terminal: the last tokens with their finish reason, or a failure, or nothing."""
+    """The one terminal: the tokens still to deliver, if any, with the finish reason, or a failure,
+    or nothing."""
 
     outcome: Outcome
     last: Deliver | None = None

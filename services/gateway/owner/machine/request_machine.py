@@ -105,11 +105,8 @@ class RequestMachine:
 
     def start(self, epoch: int, incarnation: str) -> list[Effect]:
         """The worker has scheduled the first chunk."""
-        if (
-            not self._is_current(epoch, incarnation)
-            or incarnation != self.prefill_incarnation
-            or self.started
-        ):
+        first = self._is_current(epoch, incarnation) and not self.started
+        if not first or incarnation != self.prefill_incarnation:
             return []
         self.started = True
         return [ChooseDecode(epoch)] if self.wants_decode else []
@@ -311,7 +308,8 @@ class RequestMachine:
         effects = self._cancel_workers("ended", skip=ended_incarnation)
         num_tokens = last.index + len(last.token_ids)
         del self.token_ids[num_tokens:]
-        return effects + self._finish(End("done", finish_reason=last.finish_reason), num_tokens)
+        end = End("done", Deliver(num_tokens, (), ()), last.finish_reason)
+        return effects + self._finish(end, num_tokens)
 
     def _flush(self) -> list[Effect]:
         """Deliver what is held, once ADMIT was accepted."""
@@ -374,10 +372,12 @@ class RequestMachine:
         return [] if self._admitted is None else self._write_finish()
 
     def _write_finish(self) -> list[Effect]:
+        """The end waits for Redis, and a token that stops the text: it is none. No other does."""
         assert self._end is not None
         self._finish_asked = True
         code = self._end.failure.code if self._end.failure else self._end.finish_reason or ""
-        return [WriteFinish(self._end.outcome, code, self._num_used)]
+        shown = self._flush() if code == "length" else []
+        return [*shown, WriteFinish(self._end.outcome, code, self._num_used)]
 
     def _terminate(self) -> list[Effect]:
         if self.state is not State.FINISHING or self._end is None:

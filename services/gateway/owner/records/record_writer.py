@@ -19,7 +19,7 @@ from shared.tasks import Tasks
 logger = logging.getLogger(__name__)
 
 FINISH_WAIT_S = 0.25
-"""how long the last tokens wait for FINISH"""
+"""how long the end of an answer waits for FINISH"""
 MAX_UNWRITTEN = 10_000
 """some 10 MiB"""
 _CLOSE_GRACE_S = 2.0

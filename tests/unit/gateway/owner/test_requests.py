@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.generation import Generation
+from services.gateway.owner.generation import Delta, Generation
 from shared.errors import AttemptError, OverloadedError
 from shared.protocol import Assign, Attempt, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
 from shared.state.records import RequestState
@@ -76,16 +76,31 @@ async def test_a_request_travels_through_both_workers() -> None:
         assert counters.requests == {"done": 1}
 
 
-async def test_the_record_is_written_before_the_last_delta() -> None:
+async def test_the_record_is_written_before_the_end() -> None:
     p, d = pair()
     async with started(Bench()) as bench:
         await bench.add(p, d)
         generation = bench.door.submit(bench.request(max_tokens=1))
         p.tokens(0, 10, reason="length")
-        delta = await anext(generation)
-        assert delta.finish_reason == "length"
+        assert await read(generation) == ([10], "length")
         record = await bench.records.read("r1")
         assert record is not None and record.state is RequestState.DONE
+
+
+async def test_the_last_token_does_not_wait_for_its_record() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        generation = bench.door.submit(bench.request(max_tokens=2))
+        hand_over(p, d)
+        await settle()
+        assert await anext(generation) == Delta((10,), ())
+        bench.records.away = True
+        d.tokens(1, 11, reason="length")
+        assert await anext(generation) == Delta((11,), ())
+        record = await bench.records.read("r1")
+        assert record is not None and record.state is RequestState.LIVE
+        assert await read(generation) == ([], "length")
 
 
 async def test_no_token_before_admit_and_a_refusal_cancels() -> None:
