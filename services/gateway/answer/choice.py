@@ -53,11 +53,11 @@ class StreamedChoice(_Streamed[AnswerText]):
         return self._chunks.text(shown) if shown else b""
 
     def events(self, shown: str, usage: Usage | None) -> bytes:
-        """The chunks that this text causes; none if all of it is held back. `usage`: so far,
-        where every chunk carries it."""
+        """The chunks that this text causes. `usage`: so far, where every chunk carries it; without
+        it there is none while all text is held back."""
         opening = self.opening(usage)
         entries = self.text.take_entries()
-        if not shown and not entries:
+        if not shown and not entries and usage is None:
             return opening
         wanted = entries if self._with_logprobs else None
         ids = self.text.take_ids()
@@ -85,11 +85,11 @@ class StreamedParts(_Streamed[PartedText]):
         return events + b"".join(map(self._chunk, joined(self.text.take_parts())))
 
     def events(self, shown: str, usage: Usage | None) -> bytes:
-        """The chunks of the parts that came. The first one has the log-probabilities and the
-        tokens of all."""
+        """The chunks of the parts that came, one at the least where it carries the usage. The
+        first one has the log-probabilities and the tokens of all."""
         events = self.opening(usage)
         entries = self.text.take_entries()
-        deltas = self._deltas() or [{}] * bool(entries)
+        deltas = self._deltas() or [{}] * bool(entries or usage)
         if not deltas:
             return events
         ids = self.text.take_ids()

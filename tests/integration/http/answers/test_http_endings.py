@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.http.answers.test_http_answers import post, stream
-from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
+from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body, text_of
 from tests.support.fakes.served_app import ServedApp, script_of
 from tests.support.models.text_models import END
 
@@ -39,6 +39,22 @@ async def test_no_usage_where_it_is_turned_off(client: httpx.AsyncClient) -> Non
     options = {"include_usage": False, "continuous_usage_stats": True}
     events = await stream(client, CHAT, chat_body(stream_options=options))
     assert all("usage" not in event for event in events[:-1])
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_usage_tells_of_tokens_whose_text_is_held_back(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    body = chat_body() if path == CHAT else text_body()
+    held = body | {"stop": ["hello world!"]}
+    assert len(await stream(client, path, held)) <= 3, "the end shows all text at once"
+    always = {"include_usage": True, "continuous_usage_stats": True}
+    events = await stream(client, path, held | {"stream_options": always})
+    *before, _ = [event for event in events[:-1] if event["choices"]]
+    assert text_of(before) == ""
+    counts = [event["usage"]["completion_tokens"] for event in before]
+    assert len(set(counts)) == len(counts) >= 2
+    assert text_of(events) == "hello world"
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
