@@ -117,6 +117,7 @@ class Engine:
         sequence = self.sequences.get(attempt)
         if sequence is not None:
             self._adoptions.near(sequence)
+            self._pipeline.near()
 
     def begin(self, attempt: Attempt, token_id: int) -> bool:
         """All KV of a reserved attempt is in its blocks, not verified yet, and this is its token 1:
@@ -186,6 +187,16 @@ class Engine:
         it starts its step as the one in flight ends, and what has arrived by then joins it. 0 where
         neither is."""
         return self._pipeline.due_s() if self._adoptions.any_near else 0.0
+
+    def exercise_due_s(self) -> float | None:
+        """Seconds until exercise() had better be called where token 1 is near and nothing is in
+        flight; None elsewhere."""
+        return self._pipeline.exercise_due_s() if self._adoptions.any_near else None
+
+    def exercise(self) -> None:
+        """The host does what it takes to start a step, so that the next one is not slow to start.
+        Nothing is in flight."""
+        self._pipeline.exercise()
 
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.

@@ -80,12 +80,24 @@ class EngineLoop:
     def turn(self) -> None:
         """Apply what arrived, waiting for something if there is nothing to do, then step. Where
         token 1 is near, the next step is started as the one in flight ends, so that it joins."""
-        any_came = self._receive(0.0 if self._engine.has_work else None)
-        while self._first_tokens.any_expected and not (any_came or self._engine.has_work):
-            any_came = self._receive(None)
+        if self._engine.has_work:
+            self._receive(0.0)
+        else:
+            self._wait()
         while due_s := self._engine.launch_due_s():
             self._receive(due_s)
         self._step()
+
+    def _wait(self) -> None:
+        """For a command, or something to do; what will be done then is exercised while it is
+        near."""
+        exercise_s = self._engine.exercise_due_s()
+        while not (self._receive(exercise_s) or self._engine.has_work):
+            exercise_s = self._engine.exercise_due_s()
+            if exercise_s == 0:
+                self._engine.exercise()
+            elif exercise_s is None and not self._first_tokens.any_expected:
+                return
 
     def _receive(self, limit_s: float | None) -> bool:
         """Apply commands and begin with first tokens that arrive within this time, or sooner, None:

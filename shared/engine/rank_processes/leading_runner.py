@@ -46,6 +46,9 @@ class LeadingRunner:
     def rehearsal(self) -> HostBatch | None:
         return self._own[0].rehearsal()
 
+    def exercise(self) -> torch.Tensor | None:
+        return self._own[0].exercise()
+
     def close(self) -> None:
         """End the followers; no call may follow."""
         self._end()

@@ -51,6 +51,10 @@ class Runner(Protocol):
         """A step nobody asked for: run it, and a later one will not have to wait for what is made
         once. It writes nowhere. None: nothing is left to make."""
 
+    def exercise(self) -> torch.Tensor | None:
+        """Do the host's part of a decode step of one row, and start none; nothing is in flight.
+        Some logits of one row, [1, vocab_size]; None where no step has had any."""
+
 
 class ModelRunner:
     """One model and its KV pool on the CPU, bit for bit the same whatever shares a batch."""
@@ -82,6 +86,10 @@ class ModelRunner:
         """There is no other."""
 
     def rehearsal(self) -> HostBatch | None:
+        return None
+
+    def exercise(self) -> torch.Tensor | None:
+        """The host's part is the whole step."""
         return None
 
 

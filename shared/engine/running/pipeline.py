@@ -21,6 +21,9 @@ from shared.engine.scheduling.grammars import allowed_tokens
 from shared.engine.scheduling.scheduler import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
+from shared.protocol import Sampling
+
+_EXERCISED = SampleRow(Sampling(max_tokens=1, temperature=0.0), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,22 @@ class StepPipeline:
         if step is None or step.tokens.ready():
             return 0.0
         return self._launch_time.due_s(self._clock.predict(step.batch))
+
+    def near(self) -> None:
+        """Something to start arrives soon."""
+        self._launch_time.near()
+
+    def exercise_due_s(self) -> float | None:
+        """Seconds until `exercise` had better come; None where it is of no use."""
+        rests = self._runner.runs_ahead and not self.in_flight
+        return self._launch_time.exercise_due_s() if rests else None
+
+    def exercise(self) -> None:
+        """Do the host's part of a small step without the step; nothing is in flight."""
+        self._launch_time.exercise()
+        logits = self._runner.exercise()
+        if logits is not None:
+            self._sampler.sample(logits, [_EXERCISED])
 
     def note_end(self) -> None:
         """A step that was handed back has ended."""

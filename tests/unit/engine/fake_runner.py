@@ -54,6 +54,7 @@ class FakeRunner:
         self.num_tokens_fed = 0
         self.max_tokens_fed = 0
         self.chunk_ends: list[int] = []
+        self.num_exercises = 0
 
     def run(
         self,
@@ -85,6 +86,10 @@ class FakeRunner:
 
     def rehearsal(self) -> HostBatch | None:
         return None
+
+    def exercise(self) -> torch.Tensor | None:
+        self.num_exercises += 1
+        return torch.zeros(1, VOCAB_SIZE)
 
     def _logits(self, batch: BatchTensors, row: int) -> torch.Tensor:
         index = int(np.searchsorted(np.cumsum(batch.query_lens), row, side="right"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shared.engine.engine import Engine
+from shared.engine.running import launch_time
 from shared.engine.running.step_clock import StepClock
 from shared.engine.sampling.sampled_tokens import HostTokens
 from shared.kv.memory import KVMemory, first_token_word
@@ -102,6 +103,32 @@ def test_an_idle_engine_goes_on_from_a_token_that_is_told(
     runs = [run for event in events if isinstance(event, StepReport) for run in event.tokens]
     assert [token_id for run in runs for token_id in run.token_ids] == answer
     assert loop.engine.load().held == 0
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_the_start_of_a_step_is_exercised_while_its_token_is_near(
+    monkeypatch: pytest.MonkeyPatch, *, runs_ahead: bool
+) -> None:
+    monkeypatch.setattr(launch_time, "EXERCISED_S", 0.5)
+    loop = Loop("decode", runs_ahead=runs_ahead)
+    attempt = Attempt("a", 0)
+    loop.turn(Reserve(make_spec("a", make_prompt(9), GREEDY, "decode")))
+    loop.turn()
+    assert loop.runner.num_exercises == 0, "it is not near"
+    start_s = time.monotonic()
+    loop.turn(Nearing(attempt))
+    loop.turn()  # no command comes: until it is exercised no more
+    if not runs_ahead:
+        assert loop.runner.num_exercises == 0, "a start that waits for its step"
+        return
+    waited_s = time.monotonic() - start_s
+    assert waited_s >= launch_time.EXERCISED_S
+    assert 2 <= loop.runner.num_exercises <= 1 + waited_s / launch_time.EXERCISE_EVERY_S
+    loop.runner.num_exercises = 0
+    loop.turn(Nearing(attempt))
+    loop.turn(Abort(attempt))
+    loop.turn()
+    assert loop.runner.num_exercises == 0, "it does not come any more"
 
 
 def test_a_command_ends_the_wait_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,20 @@ def test_tokens_are_the_cpus_with_the_host_a_step_ahead(tmp_path: Path) -> None:
     assert all(len(tokens) == 5 for tokens in wanted.values())
 
 
+def test_what_the_host_exercises_changes_no_answer(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, TINY)
+    sampler = DeviceSampler(checkpoint.config.vocab_size, CPU)
+    runner = interpreted(checkpoint)
+    assert runner.exercise() is None, "nothing was computed yet"
+    engine = _engine(checkpoint, runner, sampler)
+    answers = _answers(engine)
+    for _ in range(5):  # more than the sampler has buffers
+        engine.exercise()
+    assert _answers(engine) == answers
+    logits = runner.exercise()
+    assert logits is not None and logits.shape == (1, checkpoint.config.vocab_size)
+
+
 def _plain_runner(checkpoint: Checkpoint) -> Runner:
     return TinyRunner(checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE).runner
 

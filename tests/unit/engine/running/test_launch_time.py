@@ -3,7 +3,13 @@ came late widens the slack."""
 
 import pytest
 
-from shared.engine.running.launch_time import LEAST_SLACK_S, MOST_SLACK_S, LaunchTime
+from shared.engine.running.launch_time import (
+    EXERCISE_EVERY_S,
+    EXERCISED_S,
+    LEAST_SLACK_S,
+    MOST_SLACK_S,
+    LaunchTime,
+)
 from tests.support.fakes.manual_clock import ManualClock
 
 STEP_S, LAUNCH_S = 0.010, 0.001
@@ -77,3 +83,25 @@ def test_a_launch_that_did_not_wait_says_nothing_of_the_slack() -> None:
     assert one.wait() == 0
     one.launch(late=True)
     assert one.time.slack_s == LEAST_SLACK_S
+
+
+def test_nothing_is_exercised_unless_a_launch_is_near() -> None:
+    one = Launches()
+    one.clock.advance(1.0)
+    assert one.time.exercise_due_s() is None
+    one.time.near()
+    assert one.time.exercise_due_s() == 0
+    one.clock.advance(EXERCISED_S)
+    assert one.time.exercise_due_s() is None
+
+
+def test_launches_and_exercises_are_apart() -> None:
+    one = Launches()
+    one.clock.advance(1.0)
+    one.time.near()
+    one.time.exercise()
+    assert one.time.exercise_due_s() == pytest.approx(EXERCISE_EVERY_S)
+    one.clock.advance(EXERCISE_EVERY_S / 2)
+    assert one.time.exercise_due_s() == pytest.approx(EXERCISE_EVERY_S / 2)
+    one.launch()
+    assert one.time.exercise_due_s() == pytest.approx(EXERCISE_EVERY_S - LAUNCH_S)

@@ -47,6 +47,9 @@ class SlowRunner:
     def rehearsal(self) -> HostBatch | None:
         return None
 
+    def exercise(self) -> torch.Tensor | None:
+        return None
+
 
 def test_it_is_the_time_of_a_run_shared_by_its_tokens() -> None:
     runner = SlowRunner()

@@ -140,6 +140,9 @@ class _NoModel:
     def rehearsal(self) -> HostBatch | None:
         return None
 
+    def exercise(self) -> torch.Tensor | None:
+        return None
+
 
 class _NoSampler:
     def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> HostTokens:
