@@ -51,7 +51,10 @@ def demo_plan(
     workers with another model would not fit on one GPU."""
     flags: dict[str, Any] = {"port": 0, "model": model} if model else {"port": 0, "device": "cpu"}
     chosen: Topology = topology or ("agg" if model and machine.num_gpus == 1 else "pd")
-    plan = make_plan(flags, environ, machine, topology=chosen, num_decode=1)
+    num_prefill = 1 if chosen == "pd" else None
+    plan = make_plan(
+        flags, environ, machine, topology=chosen, num_prefill=num_prefill, num_decode=1
+    )
     return plan if topology else replace(plan, why="")
 
 

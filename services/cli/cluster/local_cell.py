@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.cli.cluster.machine import num_cores, num_gpus
+from services.cli.cluster.machine import gpus_reach, num_cores, num_gpus
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan
 from services.cli.cluster.ports import local_url, reserve_port
@@ -75,7 +75,8 @@ def _splits(checkpoint: Checkpoint, size: int) -> bool:
 
 
 def this_machine() -> Machine:
-    return Machine(num_cores(), num_gpus())
+    num = num_gpus()
+    return Machine(num_cores(), num, reach=num > 1 and gpus_reach(num))
 
 
 def baton_command() -> list[str]:

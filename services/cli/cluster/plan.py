@@ -36,6 +36,8 @@ class Machine:
 
     num_cores: int
     num_gpus: int
+    reach: bool = False
+    """each GPU can copy from the memory of every other"""
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,9 @@ def make_plan(
 ) -> Plan:
     """The plan for settings given as flags and environment; SettingsError when impossible.
 
-    Workers that are not counted: one of each role with pd, one per GPU with agg. `role_tp`: of a
-    role whose workers have another tp than the settings say.
+    Workers that are not counted: with agg one per GPU, with pd as many as take half of the GPUs,
+    or what the other role leaves; at least one. `role_tp`: of a role whose workers have another
+    tp than the settings say.
     """
     settings = load_settings(flags, environ)
     device = settings.compute.device
@@ -140,13 +143,16 @@ def make_plan(
     num_places = min(num_gpus, 1) if one_device else num_gpus
     role_tp = role_tp or {}
     prefill_tp, decode_tp = _tp("prefill", role_tp, settings), _tp("decode", role_tp, settings)
-    topology, why = choose_topology(topology, num_places, max(prefill_tp, decode_tp))
+    tp = max(prefill_tp, decode_tp)
+    topology, why = choose_topology(topology, num_places, tp, reach=machine.reach)
     if topology == "agg":
         _refuse_prefill(num_prefill, role_tp, why)
+        num_prefill = 0
     if num_prefill is None:
-        num_prefill = 0 if topology == "agg" else 1
+        left = num_places // 2 if num_decode is None else num_places - num_decode * decode_tp
+        num_prefill = _num_fitting(left, prefill_tp)
     if num_decode is None:
-        num_decode = max(1, num_places // decode_tp) if topology == "agg" else 1
+        num_decode = _num_fitting(num_places - num_prefill * prefill_tp, decode_tp)
     if num_decode < 1 or (topology == "pd" and num_prefill < 1):
         raise SettingsError("--prefill and --decode must be at least 1")
     num_workers = num_prefill + num_decode
@@ -160,6 +166,11 @@ def make_plan(
         return plan
     threads = max(1, machine.num_cores // sum(plan.tps))
     return replace(plan, settings=changed(settings, threads=threads))
+
+
+def _num_fitting(num_gpus: int, tp: int) -> int:
+    """Workers of `tp` ranks, a GPU each; one at the least."""
+    return max(1, num_gpus // tp)
 
 
 def _tp(role: WorkerRole, role_tp: Mapping[WorkerRole, int], settings: Settings) -> int:
@@ -185,8 +196,11 @@ def _is_given(name: str, flags: Mapping[str, Any], environ: Mapping[str, str]) -
     return name in flags or environment_name(name) in environ
 
 
-def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> tuple[Topology, str]:
-    """The topology and the reason for it. `tp`: the most GPUs that share one worker's model."""
+def choose_topology(
+    requested: Topology | None, num_gpus: int, tp: int = 1, *, reach: bool = False
+) -> tuple[Topology, str]:
+    """The topology and the reason for it. `tp`: the most GPUs that share one worker's model;
+    `reach`: each GPU can copy from the memory of every other."""
     if requested is not None:
         return requested, "as asked"
     if tp > 1:
@@ -195,10 +209,12 @@ def choose_topology(requested: Topology | None, num_gpus: int, tp: int = 1) -> t
         return "pd", "the default on a CPU"
     if num_gpus == 1:
         return "agg", "the default with one GPU"
-    return "agg", (
-        f"the default with {num_gpus} GPUs until hand-overs between them are shown to keep up; "
-        "--topology pd hands over all the same"
-    )
+    if not reach:
+        return "agg", (
+            f"the default with {num_gpus} GPUs that cannot copy from each other's memory; "
+            "--topology pd hands over by tcp"
+        )
+    return "pd", f"the default with {num_gpus} GPUs that copy from each other's memory"
 
 
 def _spec(name: str, role: Role, settings: Settings) -> ProcessSpec:

@@ -31,20 +31,23 @@ def flag_of(plan: Plan, flag: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("requested", "num_gpus", "expected"),
+    ("requested", "num_gpus", "reach", "expected"),
     [
-        (None, 0, "pd"),
-        (None, 1, "agg"),
-        (None, 2, "agg"),
-        ("pd", 1, "pd"),
-        ("pd", 2, "pd"),
-        ("agg", 0, "agg"),
+        (None, 0, False, "pd"),
+        (None, 1, False, "agg"),
+        (None, 2, False, "agg"),
+        (None, 2, True, "pd"),
+        ("pd", 1, False, "pd"),
+        ("pd", 2, False, "pd"),
+        ("agg", 0, False, "agg"),
+        ("agg", 2, True, "agg"),
     ],
 )
 def test_topology_default_depends_on_gpus(
-    requested: Topology | None, num_gpus: int, expected: str
+    requested: Topology | None, num_gpus: int, reach: bool, expected: str
 ) -> None:
-    assert choose_topology(requested, num_gpus)[0] == expected
+    assert choose_topology(requested, num_gpus, reach=reach)[0] == expected
+    assert choose_topology(requested, num_gpus, 2, reach=reach)[0] == (requested or "agg")
 
 
 def test_default_is_one_prefill_and_one_decode_and_says_why() -> None:
@@ -78,11 +81,48 @@ def test_a_cell_takes_the_transport_that_is_named(
         assert "--transport" not in spec.flags
 
 
-def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
+def test_gpus_that_reach_each_other_are_shared_between_the_roles() -> None:
+    plan = make_plan({}, {}, Machine(8, 4, reach=True))
+    assert plan.summary == (
+        "pd (the default with 4 GPUs that copy from each other's memory): 2 prefill, 2 decode; "
+        "KV auto; 2 threads each"
+    )
+    assert flag_of(plan, "--device") == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert make_plan({"device": "cuda:1"}, {}, Machine(8, 4, reach=True)).topology == "agg"
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "counted", "role_tp", "expected"),
+    [
+        (2, {}, {}, (1, 1)),
+        (3, {}, {}, (1, 2)),
+        (8, {}, {}, (4, 4)),
+        (8, {"num_prefill": 6}, {}, (6, 2)),
+        (8, {"num_decode": 7}, {}, (1, 7)),
+        (8, {"num_prefill": 2, "num_decode": 3}, {}, (2, 3)),
+        (8, {}, {"prefill": 4}, (1, 4)),
+        (8, {}, {"decode": 4}, (4, 1)),
+        (2, {"num_prefill": 2}, {}, (2, 1)),
+        (0, {}, {}, (1, 1)),
+    ],
+)
+def test_workers_that_are_not_counted_fill_the_gpus(
+    num_gpus: int,
+    counted: dict[str, int],
+    role_tp: dict[WorkerRole, int],
+    expected: tuple[int, int],
+) -> None:
+    machine = Machine(8, num_gpus)
+    flags = {"kv_blocks": 100}  # so that two workers may share a GPU
+    plan = make_plan(flags, {}, machine, topology="pd", role_tp=role_tp, **counted)
+    assert (plan.num_prefill, plan.num_decode) == expected
+
+
+def test_gpus_that_do_not_get_a_decode_worker_each_and_one_line_says_why() -> None:
     plan = make_plan({}, {}, Machine(8, 4))
     assert plan.summary == (
-        "agg (the default with 4 GPUs until hand-overs between them are shown to keep up; "
-        "--topology pd hands over all the same): 4 decode; 2 threads each"
+        "agg (the default with 4 GPUs that cannot copy from each other's memory; "
+        "--topology pd hands over by tcp): 4 decode; 2 threads each"
     )
     assert flag_of(plan, "--device") == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
     assert make_plan({}, {}, Machine(8, 4), num_decode=2).num_decode == 2
@@ -90,20 +130,14 @@ def test_several_gpus_get_a_decode_worker_each_and_one_line_says_why() -> None:
     assert make_plan({"device": "cuda:1"}, {}, Machine(8, 4)).worker_names == ("decode-0",)
 
 
-@pytest.mark.parametrize("num_gpus", [0, 1, 2])
+@pytest.mark.parametrize("num_gpus", [0, 1, 2, 4])
 def test_the_demo_starts_on_any_machine(num_gpus: int) -> None:
     plan = demo_plan(None, None, {}, Machine(8, num_gpus))
     assert (plan.topology, plan.num_prefill, plan.num_decode) == ("pd", 1, 1)
     assert plan.settings.compute.device == "cpu"
     own_model = demo_plan("m", None, {}, Machine(8, num_gpus))
     assert own_model.topology == ("agg" if num_gpus == 1 else "pd")
-
-
-def test_pd_on_several_gpus_does_what_it_says() -> None:
-    plan = make_plan({}, {}, Machine(8, 4), topology="pd")
-    assert plan.worker_names == ("prefill-0", "decode-0")
-    plan = make_plan({}, {}, Machine(8, 4), topology="pd", num_prefill=3)
-    assert plan.num_prefill == 3
+    assert len(own_model.worker_names) == (1 if num_gpus == 1 else 2)
 
 
 def test_start_line_without_a_reason_has_none() -> None:
