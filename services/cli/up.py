@@ -55,11 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         choices=("pd", "agg"),
-        help="prefill and decode apart, or together; default: agg on GPUs, pd on a CPU",
+        help="prefill and decode apart, or together; default: pd on a CPU, and on GPUs that copy "
+        "from each other's memory",
     )
-    parser.add_argument("--prefill", type=int, metavar="N", help="prefill workers; default: 1")
+    half = "default: half of the GPUs, or 1"
+    parser.add_argument("--prefill", type=int, metavar="N", help=f"prefill workers; {half}")
     parser.add_argument(
-        "--decode", type=int, metavar="M", help="decode workers; default: one per GPU with agg, 1"
+        "--decode", type=int, metavar="M", help=f"decode workers; {half}; with agg all GPUs"
     )
     for role in ("prefill", "decode"):
         parser.add_argument(

@@ -253,12 +253,13 @@ async def until(condition: Callable[[], object]) -> None:
 
 def num_pools() -> int:
     """Mappings of KV pools in this process, and descriptors of them; of those in use."""
-    gc.collect()
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").count("baton-kv")
-    return maps + num_pool_descriptors()
+    num_descriptors = num_pool_descriptors()
+    return num_descriptors + Path("/proc/self/maps").read_text(encoding="utf-8").count("baton-kv")
 
 
 def num_pool_descriptors() -> int:
+    """Of pools that something still refers to."""
+    gc.collect()
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # that of the listing itself is gone
