@@ -104,6 +104,8 @@ class Work:
     """parent of the first block, salted with the tenant; the worker names the blocks itself"""
     sampling: Sampling
     traceparent: str = ""
+    alone: bool = False
+    """engines have died while they computed it: no step computes it together with others"""
 
 
 class TokenLogprobs(NamedTuple):
@@ -333,13 +335,16 @@ class Spans:
 
 @dataclass(frozen=True)
 class Fail:
-    """Worker -> gateway: the attempt is lost here. `own_fault` counts as a strike."""
+    """Worker -> gateway: the attempt is lost here."""
 
     attempt: Attempt
     incarnation: str
     code: str
     message: str
     own_fault: bool = False
+    """the engine died by itself, in a step that computed it"""
+    alone: bool = False
+    """and nothing else"""
 
 
 @dataclass(frozen=True)

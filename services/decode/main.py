@@ -2,7 +2,7 @@
 
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
-from shared.planted_delays.delays import planted_delay_s
+from shared.planted_faults.faults import planted_delay_s
 from shared.settings.groups import Settings
 from shared.transfer.build import build_transport
 from shared.worker.node import Parts
@@ -19,7 +19,7 @@ def build_service(parts: Parts) -> DecodeService:
     transport = build_transport(
         settings, parts.incarnation, parts.memory, parts.pools, parts.mover, parts.clock
     )
-    pulls = Pulls(transport, planted_delay_s(settings.telemetry.fault_delay, "transport"))
+    pulls = Pulls(transport, planted_delay_s(settings.telemetry.planted_faults, "transport"))
     return DecodeService(
         parts.state,
         parts.outbox,

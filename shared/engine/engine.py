@@ -27,6 +27,7 @@ from shared.engine.handover.hand_overs import announce, show_first_tokens
 from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
 from shared.engine.running.model_runner import Runner
+from shared.engine.running.next_launch import NextLaunch
 from shared.engine.running.pipeline import StartedStep, StepPipeline
 from shared.engine.running.step_clock import StepClock
 from shared.engine.running.trial import try_steps
@@ -74,6 +75,9 @@ class Engine:
         handed_back, pieces), so that a hand-over can overlap with the step"""
         self._num_arrived = 0
         self._adoptions = Adoptions(scheduler, kv_pool)
+        self.next_launch = NextLaunch(self._pipeline, lambda: self._adoptions.any_near)
+        self.alone: Attempt | None = None
+        """whose step is in flight, where that computes nothing else because it must not"""
         self._stirred = False
         """something outside a step changed what the next step can do"""
 
@@ -182,22 +186,6 @@ class Engine:
         """A step was started that the next call of step() books."""
         return self._pipeline.in_flight
 
-    def launch_due_s(self) -> float:
-        """Seconds until step() had better be called where token 1, or the verdict on KV, is near:
-        it starts its step as the one in flight ends, and what has arrived by then joins it. 0 where
-        neither is."""
-        return self._pipeline.due_s() if self._adoptions.any_near else 0.0
-
-    def exercise_due_s(self) -> float | None:
-        """Seconds until exercise() had better be called where token 1 is near and nothing is in
-        flight; None elsewhere."""
-        return self._pipeline.exercise_due_s() if self._adoptions.any_near else None
-
-    def exercise(self) -> None:
-        """The host does what it takes to start a step, so that the next one is not slow to start.
-        Nothing is in flight."""
-        self._pipeline.exercise()
-
     def step(self) -> StepOutput:
         """Steps 5 and 7: advance every sequence by one step; quick when there is nothing to do.
 
@@ -206,12 +194,13 @@ class Engine:
         self._resume(output)
         for sequence in self._adoptions.held_back():
             self._append(sequence, sequence.take_unbooked(), output)
-        if self.in_flight and self._scheduler.lacks_blocks:
+        scheduler = self._scheduler
+        if self.in_flight and (scheduler.lacks_blocks or scheduler.turns.any):
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
             scheduled, marks = self._schedule(output)
             done = self._pipeline.turn(scheduled, marks)
-            self._scheduler.release_sources(scheduled)
+            scheduler.release_sources(scheduled)
         self._adoptions.commit()
         for step in done:
             self._book(step, output)
@@ -309,6 +298,7 @@ class Engine:
         marks = announce(
             self._pool, self.kv_pool.marks, scheduled.items, self.max_model_len, output
         )
+        self.alone = output.alone = scheduled.alone.attempt if scheduled.alone else None
         self.on_scheduled(output)
         counters.steps += bool(scheduled.items)
         for sequence, _, num_tokens, _, prefill in scheduled.items:
@@ -321,6 +311,7 @@ class Engine:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         self._stirred = True
         tokens = iter(step.tokens.wait())
+        self.alone = None
         computed = [(item, next(tokens) if item.samples else None) for item in step.items]
         sampled = [(item.sequence, token.token_id) for item, token in computed if token]
         show_first_tokens(self._pool, self.memory, sampled)

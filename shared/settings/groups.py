@@ -250,7 +250,7 @@ class TelemetrySettings(Group, heading="Telemetry"):
     slo_gap_ms: float = setting(50.0, "and between two tokens, ms", low=1.0)
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
     debug: bool = setting(False, "show tracebacks")
-    fault_delay: str = setting("", "planted delays for tests: stage=ms[,stage=ms]")
+    planted_faults: str = setting("", "for tests: stage=ms or crash=token id, commas between")
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,11 @@ own.
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
 | receipt-calls:{g_inc}  | list   | receipts that a gateway is asked for   | CALL        |
 | receipt-told:{call}    | string | the receipt, as JSON                   | CALL        |
+| convicted              | zset   | hash of a request -> when it is over   | its members |
 
-A worker's access rights need neither the first four nor `ended`, `scaling` and the last two: those
-are for gateways, and for the autoscaler, which reads what ended and writes drains and decisions.
+A worker's access rights need neither the first four nor `ended`, `scaling` and the last three:
+those are for gateways, and for the autoscaler, which reads what ended and writes drains and
+decisions.
 
 RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
 garbage: they run on the server's wall clock, so nothing that matters is decided by one.
@@ -74,6 +76,10 @@ class Keys:
     @property
     def beats(self) -> str:
         return self._key("beats")
+
+    @property
+    def convicted(self) -> str:
+        return self._key("convicted")
 
     @property
     def pools(self) -> str:

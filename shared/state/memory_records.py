@@ -1,11 +1,12 @@
 """Request records and gateway beats in memory: the twins that tests and one process use."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from shared.clock import Clock
 from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S
 from shared.state.records import (
+    MAX_CONVICTED,
     Admission,
     AdmittedRequest,
     Finish,
@@ -56,6 +57,7 @@ class MemoryRequestRecords:
         self._clock = clock
         self._stored: dict[str, _Stored] = {}
         self._tenants: dict[str, set[str]] = {}
+        self._convicted_until_s: dict[str, float] = {}
 
     async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
         record = await self.read(request.rid)
@@ -75,6 +77,14 @@ class MemoryRequestRecords:
         self._liveness.live.setdefault(request.gateway_incarnation, set()).add(request.rid)
         self._liveness.beats.setdefault(request.gateway_incarnation, 0)
         return Admission.ADMITTED
+
+    async def convict(self, fingerprints: Collection[str], life_s: int) -> Mapping[str, float]:
+        now_s = self._clock.monotonic_s()
+        for name in fingerprints:
+            self._convicted_until_s[name] = now_s + life_s
+        latest = sorted(self._convicted_until_s.items(), key=lambda item: item[1])
+        self._convicted_until_s = {name: s for name, s in latest[-MAX_CONVICTED:] if s > now_s}
+        return {name: until_s - now_s for name, until_s in self._convicted_until_s.items()}
 
     async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
         for rid, count in progress.items():

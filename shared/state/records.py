@@ -14,12 +14,14 @@ ABANDONED is provisional: the owner may have been paused, not dead. The other th
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
 POOL_ID_BYTES = 6
+MAX_CONVICTED = 1000
+"""the oldest goes"""
 
 
 def pool_id(pool: str) -> str:
@@ -147,6 +149,10 @@ class RequestRecords(Protocol):
 
         Nothing happens unless `gateway_incarnation` owns the request and is still at that beat.
         """
+
+    async def convict(self, fingerprints: Collection[str], life_s: int) -> Mapping[str, float]:
+        """Notes requests, at most MAX_CONVICTED, that no gateway shall take for so long. All that
+        are noted, by anybody, and for how many seconds still."""
 
     async def read(self, rid: str) -> RequestRecord | None:
         """The record, for audit."""

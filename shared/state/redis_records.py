@@ -1,7 +1,7 @@
 """Request records in Redis: one hash per request, one script per step."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shared.errors import StateUnavailableError
 from shared.state.ended import MAX_LENGTH, encode_ended
@@ -13,6 +13,7 @@ from shared.state.keys import (
     Keys,
 )
 from shared.state.records import (
+    MAX_CONVICTED,
     Admission,
     AdmittedRequest,
     FinalState,
@@ -29,6 +30,7 @@ ADMIT = Script.beside(__file__, "admit")
 MARK = Script.beside(__file__, "mark")
 FINISH = Script.beside(__file__, "finish")
 REAP = Script.beside(__file__, "reap")
+CONVICT = Script.beside(__file__, "convict")
 
 
 class RedisRequestRecords:
@@ -88,6 +90,12 @@ class RedisRequestRecords:
             self._keys.tenant(""),
         ]
         return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
+
+    async def convict(self, fingerprints: Collection[str], life_s: int) -> Mapping[str, float]:
+        arguments: list[Argument] = [life_s, MAX_CONVICTED, *fingerprints]
+        answer = as_list(await self._client.run(CONVICT, [self._keys.convicted], arguments))
+        names, seconds = map(as_text, answer[::2]), map(as_int, answer[1::2])
+        return dict(zip(names, map(float, seconds), strict=True))
 
     async def read(self, rid: str) -> RequestRecord | None:
         fields = as_fields(await self._client.command("HGETALL", self._keys.request(rid)))

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.clock import Clock
+from shared.errors import PeerLostError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory, Piece
@@ -228,6 +229,8 @@ class OfferTable:
                 left = GroupRange(left.first + number, left.num - number)
             for offer, run in submission.ends:
                 self._end(offer, run)
+        except PeerLostError:
+            raise  # the engine is gone, and this process after it: its readers see a source lost
         except Exception:
             for offer, _ in submission.pieces:
                 offer.withdraw()  # its readers must not wait for what will not come

@@ -130,6 +130,8 @@ class Scheduled:
     reserved: tuple[Reserved, ...] = ()
     handed_back: tuple[Attempt, ...] = ()
     announced: tuple[Announced, ...] = ()
+    alone: Attempt | None = None
+    """the step computes this one and no other, as it must"""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ class StepReport:
     removed: tuple[bytes, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     """totals since the engine's start"""
+    alone: Attempt | None = None
+    """whose step is in flight, where that computes no other, as it must"""
 
 
 Command = Add | Reserve | Nearing | Adopt | Release | Abort | Beat

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from shared.device_type import device_type
 from shared.errors import BatonError
@@ -27,19 +28,24 @@ LISTEN_S = 1.0
 """between two questions whether the engine lives"""
 SILENT_STEPS = 20
 """a GPU that has not ended a step in the time of as many hangs"""
+LAST_WORDS_S = 1.0
+"""until what an engine that ended has sent is read: a socket that nobody has any more"""
 STOP_LIMIT_S = 1.0
 """an engine that hangs does not keep this process from ending"""
+
+
+ExitCause = Literal["itself", "killed", "unknown"]
+"""itself: what ran there may be to blame; killed: somebody else's SIGKILL ended it, and not the
+kernel's for lack of memory: nothing that ran there is"""
 
 
 class EngineExitError(BatonError):
     """The engine process ended or hangs; its exit status is the worker's."""
 
-    def __init__(self, message: str, status: int, *, killed: bool = False) -> None:
-        """`killed`: somebody else's SIGKILL ended it, and it was not the kernel's for lack of
-        memory: nothing that ran there is to blame."""
+    def __init__(self, message: str, status: int, cause: ExitCause = "unknown") -> None:
         super().__init__(message)
         self.exit_code = status if status > 0 else 1
-        self.killed = killed
+        self.cause = cause
 
 
 class EngineClient:
@@ -55,6 +61,8 @@ class EngineClient:
         """runs on the event loop, in the order the engine reported"""
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._num_events = 0
+        self._heard = asyncio.Event()
+        """all that the engine will ever say"""
         self.memory: KVMemory | None = None
         self._movers: list[MoverClient] = []
         """of each rank, from `start` to `stop`"""
@@ -131,7 +139,10 @@ class EngineClient:
         status = ended.result()
         text = f"the engine process ended with status {status}"
         killed = is_outside_kill(status, num_oom_kills, count_oom_kills())
-        return EngineExitError(text, status, killed=killed)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._heard.wait()
+        return EngineExitError(text, status, "killed" if killed else "itself")
 
     async def stop(self) -> None:
         """Close the channel and end the engine, whatever it does."""
@@ -188,6 +199,7 @@ class EngineClient:
             self.on_event(event)
 
     def _lose(self, _: Connection, __: Exception | None) -> None:
+        self._heard.set()
         if not self._ready.done():
             self._ready.set_exception(EngineExitError("the engine ended while starting", 1))
 

@@ -27,7 +27,7 @@ from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
 from shared.mover.first_tokens import FirstTokens
-from shared.planted_delays.delayed_engine import DelayedEngine
+from shared.planted_faults.faulty_engine import FaultyEngine
 from shared.process import die_with_parent, freeze_heap
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
@@ -60,7 +60,7 @@ class EngineLoop:
 
     def __init__(
         self,
-        engine: Engine | DelayedEngine,
+        engine: Engine | FaultyEngine,
         channel: CommandSource,
         first_tokens: FirstTokens | None = None,
     ) -> None:
@@ -84,18 +84,19 @@ class EngineLoop:
             self._receive(0.0)
         else:
             self._wait()
-        while due_s := self._engine.launch_due_s():
+        while due_s := self._engine.next_launch.due_s():
             self._receive(due_s)
         self._step()
 
     def _wait(self) -> None:
         """For a command, or something to do; what will be done then is exercised while it is
         near."""
-        exercise_s = self._engine.exercise_due_s()
+        launch = self._engine.next_launch
+        exercise_s = launch.exercise_due_s()
         while not (self._receive(exercise_s) or self._engine.has_work):
-            exercise_s = self._engine.exercise_due_s()
+            exercise_s = launch.exercise_due_s()
             if exercise_s == 0:
-                self._engine.exercise()
+                launch.exercise()
             elif exercise_s is None and not self._first_tokens.any_expected:
                 return
 
@@ -163,7 +164,8 @@ class EngineLoop:
 
     def _report_scheduled(self, output: StepOutput) -> None:
         """Between schedule and run: what overlaps with the step must not wait for it."""
-        if not (output.started or output.reserved or output.handed_back or output.pieces):
+        told = output.started or output.reserved or output.handed_back or output.pieces
+        if not (told or output.alone):
             return
         self._channel.send(
             Scheduled(
@@ -172,6 +174,7 @@ class EngineLoop:
                 reserved=tuple(Reserved(*item) for item in output.reserved),
                 handed_back=tuple(output.handed_back),
                 announced=tuple(Announced(*item) for item in output.pieces),
+                alone=output.alone,
             )
         )
 
@@ -188,6 +191,7 @@ class EngineLoop:
             stored=tuple(output.stored),
             removed=tuple(output.removed),
             counters=self._engine.counters.totals(),
+            alone=self._engine.alone,
         )
 
 
@@ -245,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _load(
     settings: Settings, role: WorkerRole, mover_fds: Sequence[int]
-) -> tuple[Engine | DelayedEngine, int]:
+) -> tuple[Engine | FaultyEngine, int]:
     """The engine and the size of its vocabulary."""
     drawn = settings.model.random_weights
     checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
@@ -258,8 +262,8 @@ def _load(
         RandomWeights if drawn else WeightReader,
         PoolAccess(is_shared, tuple(mover_fds)),
     )
-    planted = settings.telemetry.fault_delay
-    return DelayedEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
+    planted = settings.telemetry.planted_faults
+    return FaultyEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
 
 
 def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:

@@ -66,9 +66,11 @@ class Inbox:
         state = self._state
         match event:
             case Scheduled():
+                state.alone = event.alone
                 for held in state.attempts.start(event):
                     self._outbox.start(held)
             case StepReport():
+                state.alone = event.alone
                 state.note_engine(event.load, event.counters)
                 state.attempts.note_chunks(event.chunks, event.end_ns)
             case Refused():

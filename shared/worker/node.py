@@ -27,7 +27,7 @@ from shared.transfer_address import TransferAddress
 from shared.worker.acceptance import Acceptance
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.channel import Event, Ready, StepReport
-from shared.worker.engine_client import EngineClient
+from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.engine_sender import EngineSender
 from shared.worker.identity import Identity
 from shared.worker.inbox import Inbox, Service
@@ -159,6 +159,20 @@ class Node:
         The shortest go first: they wait least for it elsewhere."""
         for held in self._state.attempts.shortest_first():
             self._outbox.hand_back(held, reason)
+
+    def lose_engine(self, error: EngineExitError) -> None:
+        """What the engine had goes elsewhere. Of one that died by itself the gateways are told
+        which attempts it computed then: one of them may be the cause."""
+        if error.cause == "killed":
+            self.hand_back("killed")
+        if error.cause != "itself":
+            return
+        alone = self._state.alone
+        for held in self._state.attempts.shortest_first():
+            if held.attempt == alone or (alone is None and held.computed):
+                self._outbox.crash(held, str(error), alone=alone is not None)
+            else:
+                self._outbox.hand_back(held, "engine_died")
 
     async def close(self) -> None:
         """Hang up first: gateways retry elsewhere what still runs here. Offers stand until the

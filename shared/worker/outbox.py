@@ -67,6 +67,12 @@ class Outbox:
         self._state.count("failed_attempts")
         held.peer.send(Fail(held.attempt, self._state.incarnation, code, message))
 
+    def crash(self, held: HeldAttempt, message: str, *, alone: bool) -> None:
+        """The engine died by itself while it computed this, `alone` or with others."""
+        self._state.count("failed_attempts")
+        inc = self._state.incarnation
+        held.peer.send(Fail(held.attempt, inc, "engine_died", message, own_fault=True, alone=alone))
+
     def hand_back(self, held: HeldAttempt, reason: str) -> None:
         self._state.count("handed_back")
         held.peer.send(Handback(held.attempt, self._state.incarnation, reason))

@@ -117,8 +117,8 @@ async def _run_node(
                 leaving = tasks.create_task(node.leave(drain_s))
                 await asyncio.wait({leaving, failing}, return_when=asyncio.FIRST_COMPLETED)
                 leaving.cancel()
-        if failing.done() and failing.result().killed:
-            node.hand_back("killed")
+        if failing.done():
+            node.lose_engine(failing.result())
     finally:
         await node.close()
     if failing.done():

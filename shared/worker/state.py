@@ -18,6 +18,8 @@ class WorkerState:
         """for good"""
         self.asked_to_drain = False
         """by somebody who may take it back"""
+        self.alone: Attempt | None = None
+        """that the engine computes now and no other, as it must"""
         self.counters: dict[str, int] = {}
         """totals by metric name, the engine's and this process's"""
         self.traffic = Traffic(SystemClock())

@@ -211,14 +211,14 @@ def test_worker_counters_reach_the_gateway_and_zeros_are_told(traced: Traced) ->
     assert 'baton_worker_requests{role="decode",stage="transfer",worker="decode-0"} 0.0' in text
 
 
-def test_planted_delays_lengthen_their_own_stages_only(
+def test_planted_faults_lengthen_their_own_stages_only(
     tmp_path: Path, traced: Traced, measured: Measured
 ) -> None:
     """All three in one system. No sum of some of them is another: time that is told in a wrong
     stage, in two or in none makes one grow by what no limit here allows."""
     delays = ",".join(f"{place}={delay_ms}" for place, (_, delay_ms) in PLANTED.items())
     grown: dict[str, list[float]] = {name: [] for name in STAGES}
-    with running(tmp_path, BATON_FAULT_DELAY=delays) as delayed:
+    with running(tmp_path, BATON_PLANTED_FAULTS=delays) as delayed:
         ask(delayed, "The first request of a process is slower", 3)
         for turn in range(7):
             prompt = f"Request {turn} is asked of both"

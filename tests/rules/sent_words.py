@@ -21,9 +21,7 @@ SENDERS = (
 MEASURES = "services/gateway/measure/"
 """plays the worker"""
 MESSAGES: tuple[type, ...] = typing.get_args(protocol.Message)
-WAITING = {
-    ("Fail", "own_fault"): "the protection against requests that kill workers",
-}
+WAITING: Mapping[tuple[str, str], str] = {}
 """(message, field or literal) -> what will send it"""
 
 

@@ -11,7 +11,7 @@ from services.gateway.answer.receipt_field import answer_receipt
 from services.gateway.answer.shape import AnswerIdentity
 from services.gateway.answer.usage import usage
 from services.gateway.prompt.ignored_fields import told
-from services.gateway.prompt.prompt_reader import PreparedRequest
+from services.gateway.prompt.prepared import PreparedRequest
 
 CLAMPED_HEADER = "x-baton-clamped"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from services.gateway.http.request_id import fresh_id
 from services.gateway.owner.generation import Endpoint, GenerateRequest, Group
 from services.gateway.owner.records.request_span import request_trace
-from services.gateway.prompt.prompt_reader import PreparedRequest
+from services.gateway.prompt.prepared import PreparedRequest
 
 SEED_BYTES = 8
 

@@ -58,7 +58,8 @@ class Door:
     # Requests
 
     def submit(self, request: GenerateRequest) -> Generation:
-        """Accept a request and send it on its way; OverloadedError if that is impossible now."""
+        """Accept a request and send it on its way; OverloadedError if that is impossible now,
+        RequestError if workers have died of it."""
         try:
             return self._accept(request)
         except OverloadedError as error:
@@ -68,6 +69,7 @@ class Door:
     def _accept(self, request: GenerateRequest) -> Generation:
         returned = self._returns.claim(request)
         num_kept = 0 if returned or request.follows else self._num_kept_places()
+        self._requests.convicts.check(request)
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
         route = self._requests.route(live)

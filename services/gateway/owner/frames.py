@@ -29,7 +29,7 @@ from shared.protocol import (
 )
 from shared.telemetry import attributes as names
 
-LEAVING = ("draining", "killed")
+LEAVING = ("draining", "killed", "engine_died")
 """reasons of a HANDBACK after which the worker goes"""
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Frames:
 
     def worker_up(self, worker: WorkerLink) -> None:
         for live in self._requests.all():
-            live.machine.regain_link(worker.incarnation)
+            live.machine.excuse(worker.incarnation)
         self._requests.choose_missing_decodes()
         self._requests.place_waiting()
 
@@ -165,9 +165,7 @@ class Frames:
         not."""
         logger.error("%s sends token ids outside the vocabulary", worker.worker_id)
         worker.send(Cancel(run.attempt, "token ids outside the vocabulary"))
-        effects = live.machine.fail(
-            run.epoch, worker.incarnation, "invalid_tokens", own_fault=False
-        )
+        effects = live.machine.fail(run.epoch, worker.incarnation, "invalid_tokens")
         self._requests.execute(live, effects)
 
     def _refuse(self, worker: WorkerLink, message: Refuse) -> None:
@@ -187,9 +185,16 @@ class Frames:
 
     def _fail(self, worker: WorkerLink, message: Fail) -> None:
         attempt, code = message.attempt, message.code
+        if message.own_fault:
+            worker.note_leaving()
         live = self._requests.get(attempt.rid)
         if live is not None:
-            effects = live.machine.fail(attempt.epoch, worker.incarnation, code, message.own_fault)
+            epoch, inc, machine = attempt.epoch, worker.incarnation, live.machine
+            if message.own_fault:
+                effects = machine.crash(epoch, inc, alone=message.alone)
+                live.note_suspicion()
+            else:
+                effects = machine.fail(epoch, inc, code)
             if effects:
                 logger.warning(
                     "request %s: epoch %d failed on %s with %s: %s",
@@ -198,10 +203,13 @@ class Frames:
             self._requests.execute(live, effects)
 
     def _handback(self, worker: WorkerLink, message: Handback) -> None:
-        if message.reason in LEAVING:
+        leaves = message.reason in LEAVING
+        if leaves:
             worker.note_leaving()
         live = self._requests.get(message.attempt.rid)
         if live is not None:
+            if leaves:
+                live.machine.excuse(worker.incarnation)
             effects = live.machine.handback(
                 message.attempt.epoch, worker.incarnation, message.reason
             )

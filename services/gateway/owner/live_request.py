@@ -87,6 +87,7 @@ class LiveRequest:
         attempt = Attempt(self.rid, self.machine.epoch)
         token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
         self.work = replace(self.work, attempt=attempt, token_ids=token_ids)
+        self.note_suspicion()
         self.num_earlier_tokens = len(self.machine.token_ids)
         hashes, size = list(self.block_hashes), self._block_size
         parent = hashes[-1] if hashes else self.work.hash_root
@@ -94,6 +95,11 @@ class LiveRequest:
             parent = block_hash(parent, token_ids[end - size : end])
             hashes.append(parent)
         self.block_hashes = tuple(hashes)
+
+    def note_suspicion(self) -> None:
+        """An attempt that has not begun is computed alone where engines have died of it."""
+        if self.machine.waits:
+            self.work = replace(self.work, alone=self.machine.strikes.crashes.suspected)
 
     def note_start(self, now_s: float, num_cached_tokens: int) -> None:
         """The first chunk of this epoch is scheduled."""

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.generation import Delta
 from services.gateway.owner.isolation import Isolation
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import (
+    CONVICTED_CODE,
     ChooseDecode,
     Deliver,
     Effect,
@@ -94,6 +96,10 @@ class Requests:
 
     def all(self) -> list[LiveRequest]:
         return list(self._live.values())
+
+    @property
+    def convicts(self) -> Convicts:
+        return self._placer.convicts
 
     def accept(self, live: LiveRequest, route: Route | None) -> None:
         """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
@@ -185,7 +191,9 @@ class Requests:
                 route = self._placer.route(live)
                 if route is None:
                     self._wait(live)
-                    return num_placed
+                    if self._placer.spares_a_worker(live):
+                        return num_placed
+                    continue  # it is not room that it waits for
                 self._line.leave(live.rid)
                 self.execute(live, self._placer.assign(live, route))
         return len(waiting)
@@ -240,6 +248,7 @@ class Requests:
         live.begin_epoch(effect.cause, effect.prefer_incarnation)
         if effect.num_failures:
             self._placer.note_failure(live, effect.blamed)
+        if effect.num_failures or live.machine.strikes.crashes.any:
             self._retries.start(live, effect.num_failures)
         else:
             self.place_again(live)
@@ -273,6 +282,8 @@ class Requests:
         del self._live[live.rid]
         self._returns.note_end(idle=not self._live)
         if effect.failure is not None:
+            if effect.failure.code == CONVICTED_CODE:
+                self.convicts.note(live.request)
             logger.warning("request %s failed: %s", live.rid, effect.failure.code)
             live.generation.fail(error_of(effect.failure, live.request.grammar_param))
         else:

@@ -1,8 +1,9 @@
 """What the gateway does with Redis apart from its requests, each at its own interval.
 
 Once a second: write our heartbeat, note the tokens delivered so far, take over the records of dead
-gateways, and write ours again if Redis lost them. Four times a second: read what workers
-cached. All of it may fail for as long as Redis is away; nothing a client waits for is here.
+gateways, write ours again if Redis lost them, and share which requests are refused. Four times a
+second: read what workers cached. All of it may fail for as long as Redis is away; nothing a client
+waits for is here.
 """
 
 from services.gateway.owner.links.worker_links import WorkerLinks
@@ -57,6 +58,7 @@ class Upkeep:
             await self._backlog.drop_orphans()
             for rid in turn.reaped:
                 self._reaper.settle(rid)
+        await self._requests.convicts.share(self._records)
         progress = self._requests.progress()
         if progress:
             await self._records.mark(self._gateway_incarnation, progress)

@@ -5,19 +5,19 @@ Pure and without I/O; `TextPool` runs it at once, in a thread or, for large bodi
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from services.gateway.fields.json_body import load_object
 from services.gateway.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
-from services.gateway.owner.generation import Endpoint
-from services.gateway.parts.parser import PLAIN, AnswerForm
+from services.gateway.parts.parser import PLAIN
 from services.gateway.prompt.answer_syntax import AnswerSyntax
 from services.gateway.prompt.chat_prompt import ChatPrompt, RenderedChat
 from services.gateway.prompt.chat_template import ChatTemplate
 from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.messages import Message, read_messages
+from services.gateway.prompt.prepared import PlainText, PreparedPrompt, PreparedRequest, TokenList
 from services.gateway.prompt.request_fields import ClientNames, ParsedRequest, check_model
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.messages import parse_counted
@@ -32,63 +32,6 @@ from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import RequestError
 from shared.kv.block_hash import chain_hashes
 from shared.protocol import Sampling
-
-
-@dataclass(frozen=True)
-class PreparedPrompt:
-    """One of a request's prompts."""
-
-    token_ids: tuple[int, ...]
-    block_hashes: tuple[bytes, ...]
-    max_tokens: int
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """One generation request as far as text goes: what to compute, how to show it."""
-
-    endpoint: Endpoint
-    stream: bool
-    include_usage: bool
-    continuous_usage: bool
-    stop: tuple[str, ...]
-    sampling: Sampling
-    """of the first prompt's first choice"""
-    prompts: tuple[PreparedPrompt, ...]
-    num_choices: int
-    """of each prompt"""
-    grammar_param: str = "response_format"
-    """the field that the sampling's grammar comes from"""
-    form: AnswerForm = PLAIN
-    """what the answers' texts are split into"""
-    return_token_ids: bool = False
-    tokens_as_ids: bool = False
-    """logprobs name tokens by their ids"""
-    ignored: tuple[str, ...] = ()
-    """fields that changed nothing because nobody knows them"""
-    clamped: str = ""
-    """a limit that did not fit, as `max_tokens=1234`; empty if none"""
-    echo: str = ""
-    """JSON of the fields that the answer repeats, where its shape has them"""
-
-
-@dataclass(frozen=True)
-class TokenList:
-    """Answer of /tokenize."""
-
-    token_ids: tuple[int, ...]
-    names: tuple[str, ...] | None = None
-    """of the tokens in the vocabulary, where they were asked for"""
-    ignored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlainText:
-    """Answer of /detokenize."""
-
-    text: str
-    ignored: tuple[str, ...] = ()
-
 
 CHAT_NAMES = ClientNames()
 COUNTED_CONTEXTS = 64

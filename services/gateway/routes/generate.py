@@ -25,7 +25,7 @@ from services.gateway.answer.text import AnswerText
 from services.gateway.answer.writer import AnswerWriters
 from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.request_id import request_id
-from services.gateway.prompt.prompt_reader import PreparedRequest
+from services.gateway.prompt.prepared import PreparedRequest
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.parsers import Api
 from services.gateway.prompt.text_work.text_pool import TextPool

@@ -13,7 +13,7 @@ from services.gateway.http.body import read_body
 from services.gateway.http.byte_budget import ByteBudget, ByteShare
 from services.gateway.http.client_connection import while_connected
 from services.gateway.http.deadline import Deadline
-from services.gateway.prompt.prompt_reader import PlainText, TokenList
+from services.gateway.prompt.prepared import PlainText, TokenList
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.prompt.text_work.text_worker import Answer, Kind
 from shared.settings.groups import LimitSettings

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from services.gateway.http.errors import json_response
 from services.gateway.prompt.ignored_fields import told
-from services.gateway.prompt.prompt_reader import PlainText, TokenList
+from services.gateway.prompt.prepared import PlainText, TokenList
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Intake
 

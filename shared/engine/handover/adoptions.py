@@ -43,9 +43,10 @@ class Adoptions:
 
     def begin(self, sequence: Sequence, token_id: int) -> bool:
         """Go on from token 1 ahead of the verdict. False, and nothing done, where that is of no
-        use: the sequence does not wait for its KV any more, follows a grammar, or there is no
-        block for another token."""
-        if not sequence.awaits_kv or sequence.unverified or sequence.work.sampling.grammar:
+        use: the sequence does not wait for its KV any more, follows a grammar, is computed alone,
+        or there is no block for another token."""
+        work = sequence.work
+        if not sequence.awaits_kv or sequence.unverified or work.sampling.grammar or work.alone:
             return False
         if not self._has_room(sequence):
             return False

@@ -14,6 +14,8 @@ class StepOutput:
     forgotten by the engine: its blocks are free or prefix-cached and no later step names it.
     """
 
+    alone: Attempt | None = None
+    """the only one that the step computes, since it is to be computed alone"""
     started: list[tuple[Attempt, int]] = field(default_factory=list)
     """first chunk scheduled, with the tokens the prefix cache gave; once per attempt"""
     chunks: list[tuple[Attempt, int]] = field(default_factory=list)

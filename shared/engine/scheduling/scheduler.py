@@ -16,6 +16,9 @@ MAX_PREEMPTIONS times is next admitted only with every block it can ever need, a
 them; so preemptions are bounded and each admitted sequence ends. Mode prefill is never
 preempted.
 
+A step computes a sequence that is to be computed alone, or all others, in turn (turns.py). Then no
+step may be decided while another runs.
+
 A step may be decided while the one before it still runs. What that one computes counts as
 computed, the tokens it samples as known; a sequence whose last token is among them waits. Where
 `lacks_blocks`, the step in flight must be booked first: nobody is preempted while it runs.
@@ -23,13 +26,13 @@ computed, the tokens it samples as known; a sequence whose last token is among t
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shared.engine.scheduling.batch import BlockCopy, ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import drop_blocks, take_blocks
 from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
+from shared.engine.scheduling.turns import Turns
 from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
 
@@ -51,6 +54,8 @@ class ScheduledBatch:
     reserved: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     handed_back: list[Sequence] = field(default_factory=list)
+    alone: Sequence | None = None
+    """the only one that is computed, as it is to be"""
 
     @property
     def changes_next(self) -> bool:
@@ -88,10 +93,12 @@ class Scheduler:
         """those in the queue that are to be computed here, by when they are due"""
         self._num_arrived_tokens = 0
         """of prompts to compute here"""
+        self.turns = Turns()
 
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
         self.waiting.append(sequence)
+        self.turns.add(sequence)
         if sequence.spec.mode != "decode":
             num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
@@ -116,6 +123,7 @@ class Scheduler:
         for queue in (self.waiting, self._waiting_prompts, self.running, self.reserved):
             if sequence in queue:
                 queue.remove(sequence)
+        self.turns.remove(sequence)
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.FINISHED
 
@@ -137,9 +145,14 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """Decide one step and take the blocks for it."""
         batch = ScheduledBatch(self.max_num_batched_tokens)
-        self._schedule_decodes(batch)
-        self._admit(batch)
-        self._schedule_chunks(batch)
+        for alone in self.turns.next():
+            batch.alone = alone
+            self._schedule_decodes(batch)
+            self._admit(batch)
+            self._schedule_chunks(batch)
+            if batch.items:
+                return batch
+        batch.alone = None
         return batch
 
     def release_sources(self, batch: ScheduledBatch) -> None:
@@ -149,7 +162,7 @@ class Scheduler:
             self.pool.free((copy.src,))
 
     def _schedule_decodes(self, batch: ScheduledBatch) -> None:
-        for sequence in tuple(self.running):
+        for sequence in self.turns.parts(self.running, batch.alone):
             if sequence.state is SequenceState.VERIFIED:
                 sequence.state = SequenceState.DECODE
             if sequence.state is not SequenceState.DECODE:
@@ -201,11 +214,9 @@ class Scheduler:
         batch.preempted.append(sequence)
 
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
-        for sequence in sorted(self._writing(), key=_due):
+        parts = self.turns.parts(self.running, batch.alone)
+        for sequence in sorted(filter(_is_writing, parts), key=_due):
             self._schedule_chunk(sequence, batch)
-
-    def _writing(self) -> Iterator[Sequence]:
-        return (item for item in self.running if item.state is SequenceState.WRITING)
 
     def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         start = sequence.num_scheduled_tokens
@@ -242,7 +253,7 @@ class Scheduler:
         due = _due(self._waiting_prompts[0])
         before = sum(
             len(sequence.token_ids) - sequence.num_scheduled_tokens
-            for sequence in self._writing()
+            for sequence in filter(_is_writing, self.running)
             if _due(sequence) < due
         )
         return batch.budget - before >= self.pool.block_size
@@ -278,6 +289,10 @@ class Scheduler:
             not sequence.pinned and sequence.spec.mode != "prefill" for sequence in self.running
         )
         return growing + len(self.reserved)
+
+
+def _is_writing(sequence: Sequence) -> bool:
+    return sequence.state is SequenceState.WRITING
 
 
 def _arrival(sequence: Sequence) -> int:

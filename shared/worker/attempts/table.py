@@ -60,6 +60,11 @@ class HeldAttempt:
         return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
 
     @property
+    def computed(self) -> bool:
+        """A step may compute it now; one whose KV is here begins ahead of the verdict on it."""
+        return self.stage in ("prefill", "transfer", "decode")
+
+    @property
     def stage(self) -> str:
         """Where it is now, as the queue-stage gauges call it."""
         if self.mode == "receive":

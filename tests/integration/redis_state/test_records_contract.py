@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shared.state.records import (
+    MAX_CONVICTED,
     Admission,
     AdmittedRequest,
     Finish,
@@ -44,6 +45,18 @@ async def test_a_rid_belongs_to_the_gateway_that_came_first(backend: Backend) ->
     assert await records.finish(thief, DONE) == Finish(None, written=False)
     assert await state_of(backend) is RequestState.LIVE
     assert await backend.liveness.live_requests("g.2") == frozenset()
+
+
+async def test_convicts_are_known_to_all_and_for_a_while(backend: Backend) -> None:
+    records = backend.records
+    assert await records.convict((), 600) == {}
+    noted = await records.convict(("a", "b"), 600)
+    assert noted.keys() == {"a", "b"} and all(590 <= left <= 600 for left in noted.values())
+    again = await records.convict((), 600)
+    assert again.keys() == {"a", "b"}
+    assert (await records.convict(("c",), 0)).keys() == {"a", "b"}, "its time is over"
+    many = await records.convict([f"d{number}" for number in range(MAX_CONVICTED)], 700)
+    assert len(many) == MAX_CONVICTED and not many.keys() & {"a", "b"}, "the oldest goes"
 
 
 async def test_quota_counts_live_requests_of_the_tenant(backend: Backend) -> None:

@@ -16,10 +16,21 @@ import pytest
 
 from shared.challenge import Challenge
 from shared.errors import PeerLostError
-from shared.protocol import SPOKEN, Attempt, Handback, Ping, Pong, Refuse, Start, Tokens
+from shared.protocol import (
+    SPOKEN,
+    Attempt,
+    Fail,
+    Handback,
+    Ping,
+    Pong,
+    Refuse,
+    Start,
+    Tokens,
+)
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.registry import WorkerEntry
 from shared.transfer.failure import raise_refusal
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Open, Seal
@@ -32,6 +43,7 @@ from tests.support.pairs.worker_process import (
     is_gone,
     local_prompt,
     maps_of,
+    prompt_with,
     rss_mib,
     wait_for,
 )
@@ -133,6 +145,48 @@ async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str
             refused, _ = await reader.receive()
             raise_refusal(refused.reason)  # type: ignore[union-attr]
     assert worker.wait(TOGETHER_S) == 1
+
+
+async def test_an_engine_that_dies_by_itself_leaves_word_of_what_it_computed(
+    serve: Serve, redis_url: str
+) -> None:
+    """What ran with the deadly token is told apart from what waited."""
+    worker = serve(planted_faults="crash=100", max_num_seqs=2)
+    link, entry = await dialled(worker, redis_url)
+    for rid in ("runs", "deadly", "waits"):
+        link.send(prompt_with(entry.incarnation, rid, 100 if rid == "deadly" else 99))
+        if rid == "runs":
+            await link.take(Tokens)
+    ended = [await link.take_any(Fail, Handback) for _ in range(3)]
+    fails = {end.attempt.rid: end for end in ended if isinstance(end, Fail)}
+    assert fails.keys() == {"runs", "deadly"}
+    assert all(end.own_fault and not end.alone for end in fails.values())
+    assert "status -11" in fails["runs"].message
+    (back,) = [end for end in ended if isinstance(end, Handback)]
+    assert (back.attempt.rid, back.reason) == ("waits", "engine_died")
+    assert worker.wait(TOGETHER_S) == 1
+    await link.close()
+
+
+async def test_an_engine_that_dies_in_a_step_of_one_blames_that_one(
+    serve: Serve, redis_url: str
+) -> None:
+    worker = serve(planted_faults="crash=100")
+    link, entry = await dialled(worker, redis_url)
+    link.send(prompt_with(entry.incarnation, "runs", 99))
+    await link.take(Tokens)
+    link.send(prompt_with(entry.incarnation, "deadly", 100, alone=True))
+    ended = [await link.take_any(Fail, Handback) for _ in range(2)]
+    (fail,) = [end for end in ended if isinstance(end, Fail)]
+    assert fail.attempt.rid == "deadly" and fail.own_fault and fail.alone
+    (back,) = [end for end in ended if isinstance(end, Handback)]
+    assert (back.attempt.rid, back.reason) == ("runs", "engine_died")
+    await link.close()
+
+
+async def dialled(worker: WorkerProcess, redis_url: str) -> tuple[WorkerLink, WorkerEntry]:
+    entry = await worker.entry(redis_url)
+    return await WorkerLink.dial(entry), entry
 
 
 async def test_the_engine_ends_with_its_io_process(serve: Serve, redis_url: str) -> None:

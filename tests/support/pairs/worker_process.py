@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -119,10 +120,14 @@ class WorkerLink:
 
     async def take(self, kind: type[Found]) -> Found:
         """The next frame of this kind; others before it are dropped."""
+        return await self.take_any(kind)
+
+    async def take_any(self, *kinds: type[Found]) -> Found:
+        """The next frame of one of these kinds; others before it are dropped."""
         async with asyncio.timeout(20):
             while True:
                 message = await self.messages.get()
-                if isinstance(message, kind):
+                if isinstance(message, kinds):
                     return message
 
     async def take_aside(self, kind: type[Found]) -> Found:
@@ -150,6 +155,13 @@ def local_prompt(incarnation: str, rid: str, max_tokens: int, length: int = 20) 
     sampling = Sampling(max_tokens, temperature=0.0, ignore_eos=True)
     work = Work(Attempt(rid, 0), tuple(range(2, 2 + length)), length, bytes(32), sampling)
     return Assign(work, incarnation, "local", "agg")
+
+
+def prompt_with(incarnation: str, rid: str, token_id: int, *, alone: bool = False) -> Assign:
+    """One that goes on for long, and has this token."""
+    prompt = local_prompt(incarnation, rid, max_tokens=200)
+    token_ids = (*prompt.work.token_ids[:-1], token_id)
+    return replace(prompt, work=replace(prompt.work, token_ids=token_ids, alone=alone))
 
 
 def wait_for(find: Callable[[], Found | None], limit_s: float = 20.0) -> Found:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from shared.errors import PeerLostError
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests
 from shared.kv.layer_groups import GroupRange, layer_groups
@@ -206,3 +207,24 @@ async def test_an_attempt_that_is_withdrawn_amid_a_step_is_told_nothing_more(ste
     await steps.told(stays, 2)
     assert len(gone.publications) == 1
     assert np.array_equal(stays.manifest.digests, steps.digests([2]))
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"), [(PeerLostError("gone"), None), (RuntimeError("broken"), "withdrawn")]
+)
+async def test_what_cannot_be_digested_is_withdrawn_unless_its_engine_is_gone(
+    steps: Steps, error: Exception, refusal: str | None
+) -> None:
+    """Then this process ends: its readers see that, after its gateways have heard why."""
+    asked = asyncio.Event()
+
+    async def digests(blocks: Sequence[int], groups: GroupRange, step: int | None) -> Words:
+        asked.set()
+        raise error
+
+    steps.digester.digests = digests  # type: ignore[method-assign]
+    offer = steps.table.open(ATTEMPT, "s")
+    offer.publish(Piece(0, (1,), (0,)))
+    await asked.wait()
+    await asyncio.sleep(0.01)
+    assert offer.refusal == refusal

@@ -14,7 +14,7 @@ from shared.engine.sampling.sampled_tokens import HostTokens
 from shared.kv.memory import KVMemory, first_token_word
 from shared.mover import first_tokens
 from shared.mover.first_tokens import FirstTokens
-from shared.planted_delays.delayed_engine import DelayedEngine
+from shared.planted_faults.faulty_engine import FaultyEngine
 from shared.protocol import Attempt, Sampling, TokenRun
 from shared.worker.channel import (
     Abort,
@@ -41,14 +41,14 @@ class Loop:
     """An engine, its loop and io's end of the channel."""
 
     def __init__(
-        self, role: str, num_blocks: int = 8, fault_delay: str = "", *, runs_ahead: bool = False
+        self, role: str, num_blocks: int = 8, planted_faults: str = "", *, runs_ahead: bool = False
     ) -> None:
         self.engine: Engine
         self.engine, self.runner = fake_engine(
             num_blocks, role=role, max_model_len=33, runs_ahead=runs_ahead
         )
         self.channel = StepChannel(asyncio.Event())
-        stepped = DelayedEngine(self.engine, fault_delay) if fault_delay else self.engine
+        stepped = FaultyEngine(self.engine, planted_faults) if planted_faults else self.engine
         self.memory = KVMemory.create(LAYOUT, num_blocks)
         """of a prefill worker on this host"""
         self.first_tokens = FirstTokens(lambda: None)
@@ -75,13 +75,13 @@ def test_an_idle_engine_answers_a_beat() -> None:
     assert isinstance(report, StepReport) and report.tokens == ()
 
 
-@pytest.mark.parametrize("fault_delay", ["", "decode=1"])
+@pytest.mark.parametrize("planted_faults", ["", "decode=1"])
 @pytest.mark.parametrize("runs_ahead", [False, True])
 def test_an_idle_engine_goes_on_from_a_token_that_is_told(
-    fault_delay: str, monkeypatch: pytest.MonkeyPatch, *, runs_ahead: bool
+    planted_faults: str, monkeypatch: pytest.MonkeyPatch, *, runs_ahead: bool
 ) -> None:
     monkeypatch.setattr(first_tokens, "PATIENCE_S", 60.0)
-    loop = Loop("decode", fault_delay=fault_delay, runs_ahead=runs_ahead)
+    loop = Loop("decode", planted_faults=planted_faults, runs_ahead=runs_ahead)
     attempt = Attempt("a", 0)
     prompt = make_prompt(9)
     answer = answer_alone(prompt, 9, GREEDY, 33)
@@ -158,6 +158,24 @@ def test_a_token_that_is_told_for_a_sequence_that_is_gone_changes_nothing() -> N
     loop.turn(Beat())
     assert not loop.first_tokens.any_expected
     assert loop.engine.counters.early_starts == 0
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_what_runs_alone_is_told_while_it_does(*, runs_ahead: bool) -> None:
+    loop = Loop("decode", runs_ahead=runs_ahead)
+    spec = make_spec("a", make_prompt(5), GREEDY)
+    alone = replace(spec, work=replace(spec.work, alone=True))
+    other = make_spec("b", make_prompt(5, salt=1), GREEDY)
+    loop.turn(Add(other), Add(alone))
+    told = []
+    while loop.engine.has_work:
+        for event in loop.turn():
+            if isinstance(event, Scheduled):
+                assert event.alone == Attempt("a", 0)
+            if isinstance(event, Scheduled | StepReport):
+                told.append(event.alone)
+    assert told.count(Attempt("a", 0)) == (2 if runs_ahead else 1) * GREEDY.max_tokens
+    assert told[-1] is None
 
 
 def test_start_is_reported_before_the_model_runs() -> None:
@@ -254,13 +272,13 @@ def test_a_step_is_late_for_awaited_kv_alone_and_never_for_an_idle_device(
     assert loop.engine.in_flight
     with monkeypatch.context() as patch:
         device_works(patch)
-        assert loop.engine.launch_due_s() == 0, "token 1 of the other is far"
+        assert loop.engine.next_launch.due_s() == 0, "token 1 of the other is far"
     loop.engine.near(Attempt("b", 0))
-    assert loop.engine.launch_due_s() == 0, "the device is done"
+    assert loop.engine.next_launch.due_s() == 0, "the device is done"
     device_works(monkeypatch)
-    assert loop.engine.launch_due_s() > 0
+    assert loop.engine.next_launch.due_s() > 0
     loop.engine.abort(Attempt("b", 0))
-    assert loop.engine.launch_due_s() == 0, "nobody is awaited"
+    assert loop.engine.next_launch.due_s() == 0, "nobody is awaited"
 
 
 def test_what_never_fits_is_refused_and_nothing_is_kept() -> None:
@@ -310,7 +328,7 @@ def test_a_planted_delay_is_slept_once_for_each_request(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    loop = Loop(role, fault_delay=f"{stage}=200")
+    loop = Loop(role, planted_faults=f"{stage}=200")
     if local:
         loop.turn(Add(make_spec("a", make_prompt(20), GREEDY)))
     elif role == "prefill":

@@ -87,6 +87,8 @@ class WriteFinish:
 
 WRONG_GRAMMAR_CODE = "invalid_schema"
 """the code of a Failure whose message is about the request's grammar"""
+CONVICTED_CODE = "request_crashed_worker"
+"""of a request that workers die of"""
 
 
 @dataclass(frozen=True)

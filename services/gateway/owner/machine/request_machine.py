@@ -6,6 +6,7 @@ within an epoch are of one lineage. Messages of any other epoch or incarnation c
 """
 
 from services.gateway.owner.machine.effects import (
+    CONVICTED_CODE,
     WRONG_GRAMMAR_CODE,
     ChooseDecode,
     Deliver,
@@ -27,10 +28,7 @@ from services.gateway.owner.machine.strikes import FORGIVEN_AFTER, Strikes
 from shared.protocol import FinishReason, Sampling, TokenRun
 
 MAX_RETURNS = 64
-"""clean refusals and hand-backs in a row that a request survives without a new token; they are
-no strikes, but not endless"""
-MAX_OWN_FAULT_DEATHS = 2
-"""workers that may die of their own fault under a request before it is held to be the cause"""
+"""clean refusals and hand-backs in a row without a new token: no strikes, but not endless"""
 BROKEN_PAIR_CODES = ("source_lost", "kv_transfer")
 """FAILs of a decode worker whose cause may be either end of the hand-over, or what is between"""
 
@@ -52,7 +50,6 @@ class RequestMachine:
         self.kv_taken = False
         """says prefill, before decode has spoken; if nobody did, decode will say so"""
         self.num_returns = 0
-        self.num_own_fault_deaths = 0
         self.strikes = Strikes(max_strikes, forgiven_after)
         self._max_tokens = sampling.max_tokens
         eos = () if sampling.ignore_eos else sampling.eos_token_ids
@@ -86,11 +83,10 @@ class RequestMachine:
 
     def holds(self, incarnation: str) -> bool:
         """Whether the current attempt needs this worker."""
-        if self.state is not State.RUNNING:
-            return False
         over = self.decode_spoke or self.kv_taken
         is_source = incarnation == self.prefill_incarnation and not over
-        return is_source or incarnation == self.decode_incarnation
+        held = is_source or incarnation == self.decode_incarnation
+        return held and self.state is State.RUNNING
 
     # Placement
 
@@ -123,8 +119,7 @@ class RequestMachine:
 
     def decodes_at(self, incarnation: str) -> bool:
         """That worker has all of its KV, and nobody else is needed."""
-        running = self.state is State.RUNNING and self.decode_spoke
-        return running and incarnation == self.decode_incarnation
+        return self.holds(incarnation) and self.decode_spoke
 
     def move(self) -> list[Effect]:
         """Its decode worker will go: as the prefill worker of another epoch it hands over what it
@@ -180,15 +175,20 @@ class RequestMachine:
             return []
         return self._take_back(f"handback_{reason}", dropped_by=None)
 
-    def fail(self, epoch: int, incarnation: str, code: str, own_fault: bool) -> list[Effect]:
+    def crash(self, epoch: int, incarnation: str, *, alone: bool) -> list[Effect]:
+        """The engine of `incarnation` died by itself in a step of this epoch, or of an earlier."""
+        if not self.active or epoch > self.epoch:
+            return []
+        self.strikes.note_crash(incarnation, self._sequencer.next_index, alone=alone)
+        if self.strikes.crashes.convicted:
+            return self._fail(Failure(CONVICTED_CODE, "workers die of it"), dropped_by=incarnation)
+        here = self._is_current(epoch, incarnation)
+        return self._retry("engine_died", (incarnation,), dropped_by=incarnation) if here else []
+
+    def fail(self, epoch: int, incarnation: str, code: str) -> list[Effect]:
         """The attempt is lost at `incarnation`."""
         if not self._is_current(epoch, incarnation):
             return []
-        if own_fault:
-            self.num_own_fault_deaths += 1
-            if self.num_own_fault_deaths >= MAX_OWN_FAULT_DEATHS:
-                text = "workers died while serving this request"
-                return self._fail(Failure("request_crashed_worker", text))
         p_inc, num_tokens = self.prefill_incarnation, self._sequencer.next_index
         if code in BROKEN_PAIR_CODES and p_inc is not None and p_inc != incarnation:
             self.strikes.note_broken_pair(p_inc, incarnation, num_tokens)
@@ -206,8 +206,8 @@ class RequestMachine:
         self.strikes.note_death(incarnation, self._sequencer.next_index)
         return self._retry("link_lost", (incarnation,), dropped_by=incarnation)
 
-    def regain_link(self, incarnation: str) -> None:
-        """The same incarnation is back: it was cut off or frozen, and that is no strike."""
+    def excuse(self, incarnation: str) -> None:
+        """It is back, after it was cut off or frozen, or says why it goes: that is no strike."""
         self.strikes.withdraw(incarnation)
 
     def stall(self, epoch: int) -> list[Effect]:
@@ -341,8 +341,9 @@ class RequestMachine:
         return effects + self._queue_again(cause, blamed, 0)
 
     def _give_up(self, cause: str) -> list[Effect]:
-        text = f"no attempt succeeded; the last one ended with {cause}"
-        failure = Failure("attempts_exhausted", text)
+        failure = Failure(
+            "attempts_exhausted", f"no attempt succeeded; the last ended with {cause}"
+        )
         return self._finish(End("failed", failure=failure), self._num_delivered())
 
     def _queue_again(self, cause: str, blamed: tuple[str, ...], num_failures: int) -> list[Effect]:
@@ -359,8 +360,8 @@ class RequestMachine:
         self._epoch_start = self._sequencer.next_index
         self._sequencer.forget_ahead()
 
-    def _fail(self, failure: Failure) -> list[Effect]:
-        effects = self._cancel_workers(failure.code)
+    def _fail(self, failure: Failure, *, dropped_by: str | None = None) -> list[Effect]:
+        effects = self._cancel_workers(failure.code, skip=dropped_by)
         return effects + self._finish(End("failed", failure=failure), self._num_delivered())
 
     def _num_delivered(self) -> int:

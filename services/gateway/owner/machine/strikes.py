@@ -8,6 +8,8 @@ dying already. So a strike names its suspects, and what a suspect does next is n
 
 from dataclasses import dataclass
 
+from services.gateway.owner.machine.crashes import Crashes
+
 FORGIVEN_AFTER = 64
 """new tokens since the last strike that make all of them fall away"""
 
@@ -26,6 +28,7 @@ class Strikes:
     def __init__(self, limit: int, forgiven_after: int = FORGIVEN_AFTER) -> None:
         self.num_failures = 0
         """attempts that ended badly, also those that are no strike"""
+        self.crashes = Crashes(forgiven_after)
         self._limit = limit
         self._forgiven_after = forgiven_after
         self._strikes: list[_Strike] = []
@@ -61,8 +64,15 @@ class Strikes:
         self._note_failure(num_tokens)
         self._strikes.append(_Strike(set(), num_tokens))
 
+    def note_crash(self, incarnation: str, num_tokens: int, *, alone: bool) -> None:
+        """An engine died by itself while it computed this, `alone` or with others. That is no
+        strike: another may be the cause, and if this one is, it is convicted sooner."""
+        self.withdraw(incarnation)
+        self._note_failure(num_tokens)
+        self.crashes.note(incarnation, num_tokens, alone=alone)
+
     def withdraw(self, incarnation: str) -> None:
-        """A link to it is back: it was cut off or frozen, not dead."""
+        """It did not die, or it is known of what."""
         self._strikes = [item for item in self._strikes if incarnation not in item.suspects]
 
     def note_progress(self, num_tokens: int) -> None:
@@ -70,6 +80,7 @@ class Strikes:
         once enough have come since the last of those."""
         if not self.num_failures:
             return
+        self.crashes.note_progress(num_tokens)
         last = max((strike.num_tokens for strike in self._strikes), default=0)
         if num_tokens - last >= self._forgiven_after:
             self._strikes.clear()

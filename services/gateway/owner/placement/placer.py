@@ -6,6 +6,7 @@ prefixes these have cached, and what has failed lately; and what was chosen is c
 
 import random
 
+from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
@@ -23,6 +24,7 @@ from services.gateway.owner.placement.router import (
     moving_route,
     reachable,
 )
+from services.gateway.owner.placement.suspect_lane import SuspectLane
 from services.gateway.owner.records.journal import Journal
 from shared.clock import Clock
 from shared.state.prefix_index import PrefixIndex
@@ -45,12 +47,19 @@ class Placer:
         self._journal = journal
         self._clock = clock
         self._failures = Failures()
+        self._lane = SuspectLane(clock)
+        self.convicts = Convicts(identity.model, clock)
+        """requests that may go nowhere"""
         self._rng = random.Random(identity.gateway_incarnation)  # noqa: S311 -- spreads load, hides nothing
 
     def placement(self) -> Placement | None:
         """Where prompts may go now; None when nobody can serve."""
         links, topology = self._links, self._identity.topology
         return choose_placement(links.views, topology, links.prefill_seen(topology))
+
+    def spares_a_worker(self, live: LiveRequest) -> bool:
+        """One that takes prompts may die of this."""
+        return self._lane.spares_a_worker(live.machine.strikes.crashes, self.placement())
 
     def takes_prompts(self, worker: WorkerLink) -> bool:
         """Whether prompts may go there now: to a decode worker none while prefill lives."""
@@ -60,7 +69,7 @@ class Placer:
     def route(self, live: LiveRequest) -> Route | None:
         """The best worker with room; None if there is none."""
         placement = self.placement()
-        if placement is None:
+        if placement is None or not self.spares_a_worker(live):
             return None
         prompt = self._prompt(live)
         placement = reachable(placement, self._links.views, prompt.avoidance)
@@ -100,6 +109,9 @@ class Placer:
         choice waits for one, unless a decode worker is the source: it may serve again itself."""
         source = live.machine.prefill_incarnation or ""
         worker, holder = self.reader(live, source), self._links.get(source)
+        crashes = live.machine.strikes.crashes
+        if not self._lane.spares_a_reader(crashes, self._links.views, source):
+            return []
         if worker is None:
             moves = holder is not None and holder.hello.role == "decode"
             return live.machine.handback(live.machine.epoch, source, "no_reader") if moves else []
@@ -147,7 +159,8 @@ class Placer:
             holders[preferred] = len(live.block_hashes)
         block_size = self._identity.block_size
         avoidance = self._avoidance(live)
-        return Prompt(len(live.work.token_ids), block_size, holders, preferred, avoidance)
+        num_tokens, alone = len(live.work.token_ids), live.work.alone
+        return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone)
 
     def _avoidance(self, live: LiveRequest) -> Avoidance:
         now_s, failed = self._clock.monotonic_s(), live.assignment.failed

@@ -30,6 +30,8 @@ class Prompt:
     """incarnation -> leading blocks it holds"""
     prefer_incarnation: str | None = None
     avoidance: Avoidance = NOBODY
+    alone: bool = False
+    """workers have died of it, or of what was computed with it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +46,6 @@ class Route:
     num_candidates: int
     why: str
     """preferred, prefix, least_loaded, only or moves"""
-
-    @property
-    def text(self) -> str:
-        """For the receipt."""
-        return (
-            f"{self.mode}{':' + self.reason if self.reason else ''} on {_WHY_TEXT[self.why]};"
-            f" estimated_ttft_ms={self.estimate_s * 1e3:.1f} uncached={self.num_uncached_tokens}"
-            f" candidates={self.num_candidates}"
-        )
-
-
-_WHY_TEXT = {
-    "only": "the only worker",
-    "prefix": "the worker with the prefix",
-    "preferred": "the preferred worker",
-    "least_loaded": "the least loaded worker",
-    "moves": "the worker that it leaves",
-}
-"""Route.why in a receipt"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +106,8 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     A worker that failed is not chosen for being the only one with room: it has room because it
     fails."""
     open_ = prompt.avoidance.open(placement.workers)
+    if prompt.alone:
+        open_ = _lane(open_)
     workers = [w for w in open_ if w.idle or w.room_tokens >= prompt.num_tokens]
     workers = list(prompt.avoidance.unsuspected(workers))
     if not workers:
@@ -159,6 +144,8 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "
         return None
     avoidance = prompt.avoidance
     best = avoidance.unsuspected(avoidance.open(others, source))
+    if prompt.alone:
+        best = _lane(best)
     needed = -(-prompt.num_tokens // prompt.block_size)
     holders = prompt.holders
     return min(
@@ -172,6 +159,11 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "
             w.incarnation,
         ),
     ).incarnation
+
+
+def _lane(workers: Sequence[WorkerView]) -> Sequence[WorkerView]:
+    """The same one for all that are computed alone."""
+    return sorted(workers, key=lambda worker: worker.incarnation)[:1]
 
 
 def _candidates(

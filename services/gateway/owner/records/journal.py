@@ -9,6 +9,7 @@ from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
 from services.gateway.owner.records.receipt import STAGES, AttemptNote, Receipt
 from services.gateway.owner.records.receipts import Receipts
+from services.gateway.owner.records.route_text import route_text
 from services.gateway.owner.records.row import Row
 from services.gateway.owner.view.recent import Recent, RecentStages
 from shared.clock import Clock
@@ -47,7 +48,7 @@ class Journal:
         """The epoch has its route."""
         receipt, route = live.receipt, live.assignment.route
         assert route is not None
-        note = AttemptNote(live.machine.epoch, route.mode, route.reason, route.text)
+        note = AttemptNote(live.machine.epoch, route.mode, route.reason, route_text(route))
         earlier = receipt.attempts[-1:]
         note.queued_ns = earlier[0].ended_ns if earlier else receipt.accepted_ns
         note.assigned_ns = self._clock.wall_ns()

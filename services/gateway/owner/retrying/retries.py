@@ -1,5 +1,5 @@
 """When the next attempt of a request starts after one that failed: after a short pause, and
-within the budget.
+within the budget; one that engines have died under when its role has a worker to spare.
 
 Until then the request waits in the line like any other, so it can be cancelled and runs into its
 deadline there. Nothing fails for lack of budget: the limit to the next token starts again after it.
@@ -44,6 +44,8 @@ class Retries:
         self._rng = random.Random()  # noqa: S311 -- spreads load, hides nothing
         self._held: dict[str, LiveRequest] = {}
         """over the budget, by rid"""
+        self._suspects: dict[str, LiveRequest] = {}
+        """that engines have died under, and no worker to spare"""
 
     def note_admitted(self, live: LiveRequest) -> None:
         """Work that was accepted pays for work that is repeated."""
@@ -60,7 +62,15 @@ class Retries:
             self._start(live)
 
     def start_held(self) -> None:
-        """Those over the budget, the longest waiting first, as far as it has filled again."""
+        """Those over the budget, the longest waiting first, as far as it has filled again; before
+        them those that waited for a worker to spare."""
+        for rid, live in list(self._suspects.items()):
+            with self._owner.isolated(live):
+                if live.machine.waits and not self._placer.spares_a_worker(live):
+                    continue
+                del self._suspects[rid]
+                live.timing.restart_token_limit(self._clock.monotonic_s())
+                self._start(live)
         for rid, live in list(self._held.items()):
             with self._owner.isolated(live):
                 if live.machine.waits and not self._may_start(live):
@@ -74,6 +84,10 @@ class Retries:
             self._start(live)
 
     def _start(self, live: LiveRequest) -> None:
+        if not self._placer.spares_a_worker(live):
+            self._suspects[live.rid] = live
+            live.timing.suspend_token_limit()
+            return
         if not self._held and self._may_start(live):
             self._go(live)
             return

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from services.gateway.prompt.grammar_check import GrammarCheck
 from services.gateway.prompt.ignored_fields import IgnoredFields
-from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader
+from services.gateway.prompt.prepared import PreparedRequest
+from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_line import TextLine
 from services.gateway.prompt.text_work.text_worker import Answer, Job, Kind, Setup, read_body

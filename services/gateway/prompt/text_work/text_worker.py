@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.gateway.prompt.prompt_reader import (
-    PlainText,
-    PreparedRequest,
-    PromptReader,
-    TokenList,
-)
+from services.gateway.prompt.prepared import PlainText, PreparedRequest, TokenList
+from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.parsers import Api
 from shared.child.asker import Asker

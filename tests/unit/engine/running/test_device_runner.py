@@ -114,7 +114,7 @@ def test_what_the_host_exercises_changes_no_answer(tmp_path: Path) -> None:
     engine = _engine(checkpoint, runner, sampler)
     answers = _answers(engine)
     for _ in range(5):  # more than the sampler has buffers
-        engine.exercise()
+        engine.next_launch.exercise()
     assert _answers(engine) == answers
     logits = runner.exercise()
     assert logits is not None and logits.shape == (1, checkpoint.config.vocab_size)

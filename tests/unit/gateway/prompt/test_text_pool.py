@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from services.gateway.prompt.prompt_reader import PreparedRequest, PromptReader, TokenList
+from services.gateway.prompt.prepared import PreparedRequest, TokenList
+from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.text_work import text_pool
 from services.gateway.prompt.text_work.text_pool import (
     AT_ONCE_BODY_BYTES,

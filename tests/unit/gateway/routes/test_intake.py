@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from services.gateway.prompt.prompt_reader import PreparedPrompt, PreparedRequest
+from services.gateway.prompt.prepared import PreparedPrompt, PreparedRequest
 from services.gateway.routes.intake import BYTES_PER_HASH, BYTES_PER_TOKEN, held_bytes
 from shared.protocol import Sampling
 

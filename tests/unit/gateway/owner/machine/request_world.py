@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.gateway.owner.machine.effects import (
+    CONVICTED_CODE,
     ChooseDecode,
     Deliver,
     Effect,
@@ -103,6 +104,12 @@ class World:
         self.lineages: dict[int, Lineage] = {}
         self.starts: dict[int, int] = {}
         self.assigned: dict[int, str] = {}
+        self.alone: dict[int, bool] = {}
+        """by epoch: it was computed in steps of its own"""
+        self.num_alone_deaths = 0
+        """of engines, in such a step"""
+        self.crashed: set[str] = set()
+        """incarnations whose engine has died"""
         self.receivers: dict[int, str] = {}
         self.deaths = Deaths()
         self.dying: set[str] = set()
@@ -123,6 +130,7 @@ class World:
         num_strikes, deaths = len(self.machine.strikes), self.deaths
         assert num_strikes <= MAX_STRIKES, "I10 strikes"
         assert num_strikes <= deaths.num_possible, "I10 a strike without a death of its own"
+        assert self.num_alone_deaths < 2 or not self.machine.active, "a convict goes on"
         assert not self.machine.active or deaths.num_certain < MAX_STRIKES, "I10 it goes on and on"
 
     def place(self, incarnation: str) -> None:
@@ -157,10 +165,21 @@ class World:
         elif wire.kind == "handback":
             self.event(machine.handback(wire.epoch, wire.incarnation, "pressure"))
         else:
-            own_fault = wire.kind == "crash"
-            if wire.epoch == machine.epoch:
-                self._note_death(wire.incarnation)
-            self.event(machine.fail(wire.epoch, wire.incarnation, "broken", own_fault))
+            self._fail(wire)
+
+    def _fail(self, wire: Wire) -> None:
+        machine = self.machine
+        if wire.kind == "crash":
+            alone = self.alone.get(wire.epoch, False)
+            if machine.active and wire.incarnation not in self.crashed:
+                self.crashed.add(wire.incarnation)
+                self.num_alone_deaths += alone
+            effects = machine.crash(wire.epoch, wire.incarnation, alone=alone)
+            self.event(effects)
+            return
+        if wire.epoch == machine.epoch:
+            self._note_death(wire.incarnation)
+        self.event(machine.fail(wire.epoch, wire.incarnation, "broken"))
 
     def drop(self, at: int) -> None:
         self.lossless = False
@@ -191,7 +210,7 @@ class World:
             self._note_death(p_inc)
         self.dying.add(p_inc)
         assert d_inc is not None
-        self.event(machine.fail(machine.epoch, d_inc, "source_lost", own_fault=False))
+        self.event(machine.fail(machine.epoch, d_inc, "source_lost"))
 
     def flap(self, at: int) -> None:
         """A link breaks, and the same incarnation is back."""
@@ -200,7 +219,7 @@ class World:
             self.lossless = False
             with self.deaths.one_more(len(self.machine.token_ids)):
                 self.event(self.machine.lose_link(inc))
-            self.machine.regain_link(inc)
+            self.machine.excuse(inc)
             self.event([])
 
     def leave(self, at: int) -> None:
@@ -285,6 +304,7 @@ class World:
         epoch, inc = effect.epoch, effect.incarnation
         assert epoch == len(self.assigned), "R2 an epoch was assigned twice or left out"
         self.assigned[epoch] = inc
+        self.alone[epoch] = self.machine.strikes.crashes.suspected
         start = self.starts[epoch] = len(self.machine.token_ids)
         assert start < MAX_TOKENS, "a retry of a request that has all its tokens"
         self.net.append(Wire("start", epoch, inc))
@@ -339,6 +359,8 @@ class World:
         if end.last is not None:
             self._take(end.last)
         self.end = end
+        if end.failure is not None and end.failure.code == CONVICTED_CODE:
+            assert self.num_alone_deaths == 2, "convicted of what others did"
         if end.outcome == "done":
             assert self.finish is not None, "I5 told DONE, never recorded"
             complete = len(self.delivered) == MAX_TOKENS and end.finish_reason == "length"

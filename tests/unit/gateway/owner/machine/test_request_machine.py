@@ -129,7 +129,7 @@ def test_strikes_end_the_request() -> None:
     machine = owner(max_attempts=2)
     for epoch in range(2):
         machine.assign(P, "prefill")
-        effects = machine.fail(epoch, P, "pull_failed", own_fault=False)
+        effects = machine.fail(epoch, P, "pull_failed")
     assert effects == [WriteFinish("failed", "attempts_exhausted", 0)]
     assert failure_of(machine.finish_answered()).code == "attempts_exhausted"
 
@@ -159,15 +159,6 @@ def test_returns_that_bring_tokens_never_end_a_request() -> None:
     machine.assign(P, "prefill")
     effects = machine.tokens(P, run(num_tokens - 1, 10, epoch=num_tokens - 1, reason="length"))
     assert effects[-1] == WriteFinish("done", "length", num_tokens)
-
-
-def test_two_own_fault_deaths_convict() -> None:
-    machine = owner()
-    machine.assign(P, "prefill")
-    machine.fail(0, P, "engine_died", own_fault=True)
-    machine.assign(P, "prefill")
-    machine.fail(1, P, "engine_died", own_fault=True)
-    assert failure_of(machine.finish_answered()).code == "request_crashed_worker"
 
 
 def test_a_stall_blames_the_silent_worker() -> None:
@@ -244,7 +235,7 @@ def test_a_prompt_too_long_for_the_pool_is_not_retried() -> None:
 
 @pytest.mark.parametrize("code", ["source_lost", "kv_transfer"])
 def test_a_broken_hand_over_blames_both_ends_although_decode_reports_it(code: str) -> None:
-    effects = running().fail(0, D, code, own_fault=False)
+    effects = running().fail(0, D, code)
     assert effects == [SendCancel(0, P, code), Requeue(1, None, (P, D), code, 1)]
 
 
@@ -272,7 +263,7 @@ def test_prefill_that_was_released_is_no_loss() -> None:
     assert machine.tokens(D, run(0, 10, 11)) == [Deliver(1, (11,), ())]
     machine = running()
     machine.released(0, P)
-    *_, requeue = machine.fail(0, D, "source_lost", own_fault=False)
+    *_, requeue = machine.fail(0, D, "source_lost")
     assert isinstance(requeue, Requeue) and requeue.epoch == 1
     machine = running()
     machine.released(0, D)
@@ -306,14 +297,14 @@ def test_a_link_that_comes_back_withdraws_its_strike() -> None:
     machine.assign(P, "prefill")
     machine.lose_link(P)
     assert len(machine.strikes) == 1
-    machine.regain_link(P)
+    machine.excuse(P)
     assert len(machine.strikes) == 0
 
 
 def test_the_death_that_decode_reported_first_is_one_strike() -> None:
     """The retry went to the worker that was dying."""
     machine = running()
-    machine.fail(0, D, "source_lost", own_fault=False)
+    machine.fail(0, D, "source_lost")
     machine.assign(P, "prefill")
     assert machine.lose_link(P)[-1] == Requeue(2, None, (P,), "link_lost", 2)
     assert len(machine.strikes) == 1

@@ -119,7 +119,7 @@ class StrikesNeverFallAway(RequestMachine):
 
 
 class StrikesAreNotWithdrawn(RequestMachine):
-    def regain_link(self, incarnation: str) -> None:
+    def excuse(self, incarnation: str) -> None:
         pass
 
 
@@ -142,6 +142,18 @@ class PullsFromItself(RequestMachine):
             return []
         self.decode_incarnation = incarnation
         return [SendReceive(epoch, self.prefill_incarnation or "", incarnation)]
+
+
+class ConvictsOfSharedDeaths(RequestMachine):
+    def crash(self, epoch: int, incarnation: str, *, alone: bool) -> list[Effect]:
+        del alone
+        return super().crash(epoch, incarnation, alone=True)
+
+
+class ConvictsNobody(RequestMachine):
+    def crash(self, epoch: int, incarnation: str, *, alone: bool) -> list[Effect]:
+        del alone
+        return super().crash(epoch, incarnation, alone=False)
 
 
 class MovesInTheSameEpoch(RequestMachine):
@@ -206,6 +218,14 @@ class BadDay(RuleBasedStateMachine):
             self.world.release()
 
     @rule(at=st.integers(2, 3))
+    def move_and_choose_decode(self, at: int) -> None:
+        """What a drain does, as soon as it may."""
+        self.world.move()
+        while self.world.net:
+            self.world.deliver(0)
+        self.world.choose_decode(self.world.incs[at])
+
+    @rule(at=st.integers(2, 3))
     def choose_decode(self, at: int) -> None:
         self.world.choose_decode(self.world.incs[at])
 
@@ -245,6 +265,15 @@ class BadDay(RuleBasedStateMachine):
         if at < 2:
             for _ in range(times):
                 self.world.place(self.world.incs[at])
+                self.world.restart(at)
+
+    @rule(times=st.integers(2, 5), at=FEW)
+    def engines_die(self, times: int, at: int) -> None:
+        if at < 2:
+            for _ in range(times):
+                self.world.place(self.world.incs[at])
+                self.world.say("crash", self.world.incs[at])
+                self.world.deliver(len(self.world.net) - 1)
                 self.world.restart(at)
 
     @rule(in_order=st.booleans())
@@ -292,6 +321,8 @@ def test_every_request_ends_once_with_one_consistent_answer() -> None:
         RetriesInTheSameEpoch,
         MovesInTheSameEpoch,
         PullsFromItself,
+        ConvictsOfSharedDeaths,
+        ConvictsNobody,
         EndsWithoutRecord,
         CountsHeldTokens,
     ],

@@ -18,6 +18,7 @@ from services.gateway.owner.placement.router import (
     choose_worker,
     reachable,
 )
+from services.gateway.owner.records.route_text import route_text
 from shared.protocol import Incoming
 from shared.settings.groups import Topology
 from tests.support.measured import Measured
@@ -66,13 +67,15 @@ def test_a_cached_prefix_is_worth_its_tokens_and_no_more() -> None:
     assert chosen(result) == "p0"
     assert result is not None
     assert (result.why, result.num_uncached_tokens) == ("prefix", 512 - 480)
-    assert result.text.startswith("prefill on the worker with the prefix; estimated_ttft_ms=")
+    assert route_text(result).startswith(
+        "prefill on the worker with the prefix; estimated_ttft_ms="
+    )
     assert chosen(route([view("p0", 500), view("p1", 0)], {"p0": 30})) == "p1"
 
 
 def test_the_receipt_does_not_say_that_it_only_prefilled() -> None:
     result = route([view("p0")])
-    assert result is not None and result.text.startswith(
+    assert result is not None and route_text(result).startswith(
         "prefill on the only worker; estimated_ttft_ms="
     )
 

@@ -1,0 +1,228 @@
+"""A request that workers die of: where it goes, whom it takes along, and how it ends.
+
+Guards: one client that takes a pool down, and innocents that are failed for what they were near.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from services.gateway.owner.convicts import LIFE_S, Convicts
+from services.gateway.owner.machine.crashes import Crashes
+from services.gateway.owner.placement.router import Placement
+from services.gateway.owner.placement.suspect_lane import (
+    ALONE_PATIENCE_S,
+    SHARED_PATIENCE_S,
+    SuspectLane,
+)
+from shared.clock import Clock
+from shared.errors import AttemptError, RequestError
+from shared.protocol import Assign, Attempt, Fail, Handback, Receive
+from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
+from tests.support.fakes.manual_clock import ManualClock
+from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.placement.test_router import view
+
+
+def crash(worker: FakeWorker, attempt: Attempt, *, alone: bool = False) -> None:
+    """Its engine dies while it computes this."""
+    inc = worker.incarnation
+    worker.say(Fail(attempt, inc, "engine_died", "", own_fault=True, alone=alone))
+
+
+def assigned(workers: list[FakeWorker], rid: str, epoch: int) -> list[tuple[FakeWorker, Assign]]:
+    return [
+        (worker, assign)
+        for worker in workers
+        for assign in worker.all(Assign)
+        if assign.work.attempt == (rid, epoch)
+    ]
+
+
+async def next_assign(workers: list[FakeWorker], rid: str, epoch: int) -> tuple[FakeWorker, Assign]:
+    await until(lambda: bool(assigned(workers, rid, epoch)))
+    (found,) = assigned(workers, rid, epoch)
+    return found
+
+
+def decoders(num: int) -> list[FakeWorker]:
+    return [FakeWorker("decode", f"d{at}") for at in range(num)]
+
+
+@pytest.mark.anyio
+async def test_after_two_deaths_it_is_computed_alone_and_after_two_of_those_it_fails() -> None:
+    workers = decoders(9)
+    async with started(Bench("agg")) as bench:
+        await bench.add(*workers)
+        request = bench.request()
+        generation = bench.door.submit(request)
+        for epoch in range(4):
+            worker, assign = await next_assign(workers, "r1", epoch)
+            assert assign.work.alone == (epoch >= 2)
+            crash(worker, assign.work.attempt, alone=assign.work.alone)
+        with pytest.raises(AttemptError) as failed:
+            await anext(generation)
+        assert failed.value.code == "request_crashed_worker"
+        with pytest.raises(RequestError, match="another 10 minutes"):
+            bench.door.submit(replace(request, rid="r2"))
+        bench.door.submit(replace(request, rid="r3", prompt_ids=(1, 2, 3)))
+
+
+@pytest.mark.anyio
+async def test_those_that_a_dead_engine_did_not_compute_go_on_without_a_strike() -> None:
+    workers = decoders(9)
+    async with started(Bench("agg", max_attempts=1)) as bench:
+        await bench.add(*workers)
+        bench.door.submit(bench.request())
+        for epoch in range(8):
+            worker, assign = await next_assign(workers, "r1", epoch)
+            assert not assign.work.alone
+            attempt = assign.work.attempt
+            worker.say(Handback(attempt, worker.incarnation, "engine_died"))
+            worker.die()
+        assert "r1" in {live.rid for live in bench.requests.all()}
+
+
+@pytest.mark.anyio
+async def test_a_worker_whose_engine_died_is_given_nothing_more() -> None:
+    first, second = decoders(2)
+    async with started(Bench("agg")) as bench:
+        await bench.add(first, second)
+        bench.door.submit(bench.request())
+        worker, assign = await next_assign([first, second], "r1", 0)
+        crash(worker, assign.work.attempt)
+        other = second if worker is first else first
+        for at in range(2, 6):
+            bench.door.submit(bench.request(f"r{at}"))
+        assert len(worker.all(Assign)) == 1
+        assert len(other.all(Assign)) == 4
+
+
+@pytest.mark.anyio
+async def test_suspects_share_a_worker_and_never_take_the_last() -> None:
+    workers = decoders(6)
+    async with started(Bench("agg")) as bench:
+        await bench.add(*workers)
+        for rid in ("r1", "r2"):
+            bench.door.submit(replace(bench.request(rid), prompt_ids=(int(rid[1]),) * 40))
+        for epoch in range(2):
+            for rid in ("r1", "r2"):
+                worker, assign = await next_assign(workers, rid, epoch)
+                crash(worker, assign.work.attempt)
+        ready = [w for w in workers if bench.links.get(w.incarnation).view.ready]  # type: ignore[union-attr]
+        lanes = {(await next_assign(workers, rid, 2))[0].name for rid in ("r1", "r2")}
+        assert lanes == {min(w.name for w in ready)}
+        for worker in ready[1:]:
+            worker.die()
+        lane, assign = await next_assign(workers, "r1", 2)
+        lane.say(Handback(Attempt("r2", 2), lane.incarnation, "kv_pressure"))
+        await settle()
+        assert not assigned(workers, "r2", 3), "it might kill the only one"
+        innocent = bench.door.submit(bench.request("r3"))
+        assert innocent.rid in {a.work.attempt.rid for a in lane.all(Assign)}, "nobody is held up"
+        back = FakeWorker("decode", "d9")
+        await bench.add(back)
+        assert (await next_assign([*workers, back], "r2", 3))[1].work.alone
+
+
+@pytest.mark.anyio
+async def test_a_suspect_waits_for_a_second_reader_too() -> None:
+    sources, readers = [FakeWorker("prefill", f"p{at}") for at in range(4)], decoders(2)
+    async with started(Bench("pd")) as bench:
+        await bench.add(*sources, *readers)
+        bench.door.submit(bench.request())
+        for epoch in range(2):
+            worker, assign = await next_assign(sources, "r1", epoch)
+            worker.start()
+            crash(worker, assign.work.attempt)
+        readers[0].die()
+        worker, _ = await next_assign(sources, "r1", 2)
+        worker.start()
+        await settle()
+        assert not any(r.work.attempt.epoch == 2 for r in readers[1].all(Receive))
+        back = FakeWorker("decode", "d0", nonce="2")
+        await bench.add(back)
+        await until(lambda: bool(back.all(Receive)))
+        assert back.last(Receive).work.alone
+
+
+@pytest.mark.parametrize(
+    ("suspected", "patience_s"), [(False, SHARED_PATIENCE_S), (True, ALONE_PATIENCE_S)]
+)
+def test_where_there_never_were_two_the_lane_is_open(suspected: bool, patience_s: float) -> None:
+    clock, crashes = ManualClock(100.0), Crashes(64)
+    lane = SuspectLane(clock)
+    for number in range(1 + suspected):
+        crashes.note(f"d{number}", 0, alone=False)
+
+    def is_open(role: str, *names: str) -> bool:
+        views = [view(name) for name in names]
+        if role == "reader":
+            return lane.spares_a_reader(crashes, views, "p0")
+        reason: Any = "no_prefill_worker" if role == "stand-in" else ""
+        mode: Any = "prefill" if role == "prefill" else "local"
+        return lane.spares_a_worker(crashes, Placement(mode, reason, views))
+
+    assert is_open("reader", "d0") and is_open("prefill", "p0") and is_open("stand-in", "d0", "d1")
+    assert is_open("reader", "d0", "d1")
+    assert is_open("prefill", "p0", "p1")
+    clock.advance(patience_s - 0.1)
+    assert not is_open("reader", "d0", "p1")
+    assert not is_open("prefill", "p0")
+    assert not is_open("stand-in", "d0", "d1"), "prefill workers come back"
+    clock.advance(0.1)
+    assert is_open("reader", "d0") and is_open("prefill", "p0") and is_open("stand-in", "d0", "d1")
+    assert not lane.spares_a_worker(crashes, None)
+    assert lane.spares_a_worker(Crashes(64), None)
+
+
+@pytest.mark.anyio
+async def test_after_one_death_it_does_not_take_the_last_worker_at_once() -> None:
+    first, second = decoders(2)
+    async with started(Bench("agg")) as bench:
+        await bench.add(first, second)
+        bench.door.submit(bench.request())
+        worker, assign = await next_assign([first, second], "r1", 0)
+        crash(worker, assign.work.attempt)
+        await settle()
+        assert not assigned([first, second], "r1", 1)
+        back = FakeWorker("decode", worker.name, nonce="2")
+        await bench.add(back)
+        assert not (await next_assign([first, second, back], "r1", 1))[1].work.alone
+
+
+def convicts(clock: Clock, model: str = "demo") -> Convicts:
+    return Convicts(model, clock)
+
+
+def refuses(one: Convicts, bench: Bench, **fields: object) -> bool:
+    try:
+        one.check(replace(bench.request(), **fields))  # type: ignore[arg-type]
+    except RequestError:
+        return True
+    return False
+
+
+@pytest.mark.anyio
+async def test_all_gateways_refuse_it_for_ten_minutes() -> None:
+    bench, clock = Bench(), ManualClock(100.0)
+    records = MemoryRequestRecords(MemoryGatewayLiveness(), clock)
+    here, there, elsewhere = convicts(clock), convicts(clock), convicts(clock, "another")
+    here.note(bench.request())
+    assert refuses(here, bench) and not refuses(there, bench)
+    for one in (here, there, elsewhere):
+        await one.share(records)
+    assert refuses(there, bench)
+    assert not refuses(elsewhere, bench), "of another model"
+    sampling = bench.request().sampling
+    assert refuses(there, bench, sampling=replace(sampling, seed=5), rid="r9", tenant="x")
+    assert not refuses(there, bench, sampling=replace(sampling, top_k=5))
+    assert not refuses(there, bench, prompt_ids=(*bench.request().prompt_ids, 1))
+    clock.advance(LIFE_S - 1)
+    await there.share(records)
+    assert refuses(there, bench)
+    clock.advance(2)
+    assert not refuses(there, bench)
+    await there.share(records)
+    assert not refuses(there, bench)
