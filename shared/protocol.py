@@ -91,6 +91,9 @@ class Sampling:
     """what the output must match, as `shared.grammar` reads it; empty is anything"""
 
 
+ALONE_TOKENS = 8
+
+
 @dataclass(frozen=True)
 class Work:
     """What one attempt at a request is to compute, wherever it runs."""
@@ -105,7 +108,7 @@ class Work:
     sampling: Sampling
     traceparent: str = ""
     alone: bool = False
-    """engines have died while they computed it: no step computes it together with others"""
+    """engines have died of it: no step computes it with others, until it has ALONE_TOKENS more"""
 
 
 class TokenLogprobs(NamedTuple):

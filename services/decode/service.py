@@ -191,10 +191,14 @@ class DecodeService:
         self._pulls.start(
             message,
             reserved,
-            on_nearing=lambda: self._engine.send(Nearing(reserved.attempt)),
+            on_nearing=lambda: self._near(reserved.attempt),
             on_pulled=lambda pulled: self._adopt(reserved, pulled),
             on_failed=lambda code, text: self._lose(reserved.attempt, code, text),
         )
+
+    def _near(self, attempt: Attempt) -> None:
+        self._state.attempts.note_near(attempt)
+        self._engine.send(Nearing(attempt))
 
     def _adopt(self, reserved: Reserved, pulled: Pulled) -> None:
         """The KV is verified. The engine's first frame repeats token 1, so a lost or overtaken

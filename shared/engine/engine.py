@@ -37,7 +37,8 @@ from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.grammars import Grammars
 from shared.engine.scheduling.load import EngineLoad
-from shared.engine.scheduling.scheduler import ScheduledBatch, Scheduler
+from shared.engine.scheduling.scheduled_batch import ScheduledBatch
+from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
 from shared.errors import GrammarError, OffGrammarError, RequestError

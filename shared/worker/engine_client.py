@@ -142,7 +142,7 @@ class EngineClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._heard.wait()
-        return EngineExitError(text, status, "killed" if killed else "itself")
+        return EngineExitError(text, status, _cause(status, killed=killed))
 
     async def stop(self) -> None:
         """Close the channel and end the engine, whatever it does."""
@@ -202,6 +202,12 @@ class EngineClient:
         self._heard.set()
         if not self._ready.done():
             self._ready.set_exception(EngineExitError("the engine ended while starting", 1))
+
+
+def _cause(status: int, *, killed: bool) -> ExitCause:
+    if killed:
+        return "killed"
+    return "itself" if status else "unknown"
 
 
 def _together(movers: Sequence[MoverClient], layout: KVLayout) -> MoverClient | RankMovers:

@@ -169,7 +169,7 @@ class Node:
             return
         alone = self._state.alone
         for held in self._state.attempts.shortest_first():
-            if held.attempt == alone or (alone is None and held.computed):
+            if held.attempt == alone or (alone is None and held.may_be_computed):
                 self._outbox.crash(held, str(error), alone=alone is not None)
             else:
                 self._outbox.hand_back(held, "engine_died")

@@ -1,4 +1,4 @@
-"""Whether a process was killed by somebody else, as an operator or a node's eviction does it.
+"""Whether a process was ended by somebody else, as an operator or a node's eviction does it.
 
 The kernel's OOM killer sends the same SIGKILL, but there the cause may be what the process ran. It
 counts what it kills, for all control groups of the machine, before it does so.
@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 
 VMSTAT = Path("/proc/vmstat")
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""no process sends itself these; a service manager sends them to a whole group"""
 
 
 def count_oom_kills(vmstat: Path = VMSTAT) -> int | None:
@@ -23,5 +25,7 @@ def count_oom_kills(vmstat: Path = VMSTAT) -> int | None:
 def is_outside_kill(status: int, num_before: int | None, num_after: int | None) -> bool:
     """`status` as `subprocess` gives it; the OOM kills counted shortly before and after the end.
     In doubt it was none."""
+    if -status in ASKED:
+        return True
     known = num_before is not None and num_before == num_after
     return status == -signal.SIGKILL and known

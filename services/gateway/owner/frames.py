@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from services.gateway.owner.convictions import Convictions
 from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.live_request import LiveRequest
@@ -56,6 +57,7 @@ class Frames:
         self._clock = clock
         self._vocab_size = vocab_size
         self._moves = Moves(requests, placer, clock)
+        self._convictions = Convictions(requests)
         self._receivers: Mapping[type, Callable[[WorkerLink, Any], None]] = {
             Start: self._start,
             Tokens: self._tokens,
@@ -186,6 +188,7 @@ class Frames:
     def _fail(self, worker: WorkerLink, message: Fail) -> None:
         attempt, code = message.attempt, message.code
         if message.own_fault:
+            self._placer.look()
             worker.note_leaving()
         live = self._requests.get(attempt.rid)
         if live is not None:
@@ -201,6 +204,8 @@ class Frames:
                     *(*attempt, worker.worker_id, code, message.message),
                 )
             self._requests.execute(live, effects)
+            if message.alone:
+                self._convictions.note_death(live)
 
     def _handback(self, worker: WorkerLink, message: Handback) -> None:
         leaves = message.reason in LEAVING

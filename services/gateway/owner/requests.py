@@ -17,7 +17,6 @@ from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import (
-    CONVICTED_CODE,
     ChooseDecode,
     Deliver,
     Effect,
@@ -156,7 +155,11 @@ class Requests:
     def place_again(self, live: LiveRequest) -> None:
         """To a worker, or into the line."""
         with self.isolated(live):
-            self.execute(live, self._place(live, self.route(live)))
+            route = self.route(live)
+            if route is None and live.machine.strikes.crashes.any:
+                self._retries.wait_for_room(live)  # not in the line: it holds nobody up
+            else:
+                self.execute(live, self._place(live, route))
 
     def choose_missing_decodes(self) -> None:
         """A decode worker may live again: requests that prefill already runs need one."""
@@ -166,6 +169,7 @@ class Requests:
 
     def place_due(self, min_age_s: float) -> None:
         """Place all that may be by now, of the line those that have waited `min_age_s`."""
+        self._placer.look()
         self.choose_missing_decodes()
         self._retries.start_held()
         self.place_popped()
@@ -191,9 +195,7 @@ class Requests:
                 route = self._placer.route(live)
                 if route is None:
                     self._wait(live)
-                    if self._placer.spares_a_worker(live):
-                        return num_placed
-                    continue  # it is not room that it waits for
+                    return num_placed
                 self._line.leave(live.rid)
                 self.execute(live, self._placer.assign(live, route))
         return len(waiting)
@@ -282,8 +284,6 @@ class Requests:
         del self._live[live.rid]
         self._returns.note_end(idle=not self._live)
         if effect.failure is not None:
-            if effect.failure.code == CONVICTED_CODE:
-                self.convicts.note(live.request)
             logger.warning("request %s failed: %s", live.rid, effect.failure.code)
             live.generation.fail(error_of(effect.failure, live.request.grammar_param))
         else:

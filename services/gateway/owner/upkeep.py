@@ -6,6 +6,7 @@ second: read what workers cached. All of it may fail for as long as Redis is awa
 waits for is here.
 """
 
+from services.gateway.owner.convictions import Convictions
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.requests import Requests
 from shared.loops import Loops
@@ -35,6 +36,7 @@ class Upkeep:
     ) -> None:
         self._gateway_incarnation = gateway_incarnation
         self._requests = requests
+        self._convictions = Convictions(requests)
         self._links = links
         self._records = records
         self._backlog = backlog
@@ -54,11 +56,13 @@ class Upkeep:
         turn = await self._reaper.turn()
         if turn.lost:
             self._requests.admit_all_again()
+            self._requests.convicts.share_again()
         if turn.reaped:
             await self._backlog.drop_orphans()
             for rid in turn.reaped:
                 self._reaper.settle(rid)
-        await self._requests.convicts.share(self._records)
+        if await self._requests.convicts.share(self._records):
+            self._convictions.end_copies()
         progress = self._requests.progress()
         if progress:
             await self._records.mark(self._gateway_incarnation, progress)

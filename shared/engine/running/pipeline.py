@@ -18,7 +18,7 @@ from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
 from shared.engine.scheduling.batch import HostBatch, ScheduledSequence, pack_batch
 from shared.engine.scheduling.grammars import allowed_tokens
-from shared.engine.scheduling.scheduler import ScheduledBatch
+from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
 from shared.protocol import Sampling

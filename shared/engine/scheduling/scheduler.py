@@ -26,11 +26,11 @@ computed, the tokens it samples as known; a sequence whose last token is among t
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass, field
 
-from shared.engine.scheduling.batch import BlockCopy, ScheduledSequence
+from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import drop_blocks, take_blocks
+from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
 from shared.engine.scheduling.turns import Turns
 from shared.errors import SettingsError
@@ -39,28 +39,6 @@ from shared.kv.layout import num_blocks_for
 MAX_PREEMPTIONS = 3
 PATIENCE = 4
 """short prompts that are up to 4/5 of all tokens never wait for a long one's end"""
-
-
-@dataclass(slots=True)
-class ScheduledBatch:
-    """The decisions of one step."""
-
-    budget: int
-    """tokens this step may still take"""
-    items: list[ScheduledSequence] = field(default_factory=list)
-    copies: list[BlockCopy] = field(default_factory=list)
-    started: list[Sequence] = field(default_factory=list)
-    """admitted for the first time, to be computed here"""
-    reserved: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    handed_back: list[Sequence] = field(default_factory=list)
-    alone: Sequence | None = None
-    """the only one that is computed, as it is to be"""
-
-    @property
-    def changes_next(self) -> bool:
-        """Another step may find more to do than this one did."""
-        return bool(self.items or self.preempted or self.handed_back)
 
 
 class Scheduler:
@@ -98,7 +76,6 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
         self.waiting.append(sequence)
-        self.turns.add(sequence)
         if sequence.spec.mode != "decode":
             num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
@@ -112,18 +89,19 @@ class Scheduler:
         """The KV of a reserved sequence is here: it decodes from the next step on, if unverified
         for that step only."""
         self.reserved.remove(sequence)
-        insort(self.running, sequence, key=_arrival)
+        self._run(sequence)
 
     def park(self, sequence: Sequence) -> None:
         """Stop running a sequence; its blocks stay."""
         self.running.remove(sequence)
+        self.turns.leave(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence in any state and give back its blocks."""
         for queue in (self.waiting, self._waiting_prompts, self.running, self.reserved):
             if sequence in queue:
                 queue.remove(sequence)
-        self.turns.remove(sequence)
+        self.turns.leave(sequence)
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.FINISHED
 
@@ -205,7 +183,7 @@ class Scheduler:
             self.remove(sequence)
             batch.handed_back.append(sequence)
             return
-        self.running.remove(sequence)
+        self.park(sequence)
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.WAITING
         sequence.num_preemptions += 1
@@ -246,7 +224,11 @@ class Scheduler:
             else:
                 sequence.state = SequenceState.WRITING
                 self._waiting_prompts.remove(sequence)
-                insort(self.running, sequence, key=_arrival)
+                self._run(sequence)
+
+    def _run(self, sequence: Sequence) -> None:
+        insort(self.running, sequence, key=_arrival)
+        self.turns.enter(sequence)
 
     def _reaches_queue(self, batch: ScheduledBatch) -> bool:
         """What is left by prompts that are due before those in the queue is a block at least."""

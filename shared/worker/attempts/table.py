@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.link.server import Peer
-from shared.protocol import Assign, Attempt, Receive, TokenRun
+from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
 from shared.worker.channel import Scheduled
 
 Mode = Literal["prefill", "local", "receive"]
@@ -43,6 +43,10 @@ class HeldAttempt:
     """its blocks are taken, the pull may start"""
     adopted_ns: int = 0
     """its KV is here and verified, and the engine is told"""
+    alone: bool = False
+    """no step computes it together with others"""
+    near: bool = False
+    """its KV is nearly here"""
     told_mark: tuple[int, ...] = ()
     """how far it was when its gateway was last told (`shared.worker.attempts.progress`)"""
 
@@ -52,7 +56,9 @@ class HeldAttempt:
         work = message.work
         mode: Mode = message.mode if isinstance(message, Assign) else "receive"
         num_tokens = 0 if mode == "receive" else len(work.token_ids)
-        return cls(work.attempt, peer, work.traceparent, num_tokens, now_ns, mode=mode)
+        held = cls(work.attempt, peer, work.traceparent, num_tokens, now_ns, mode=mode)
+        held.alone = work.alone
+        return held
 
     @property
     def num_tokens(self) -> int:
@@ -60,9 +66,12 @@ class HeldAttempt:
         return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
 
     @property
-    def computed(self) -> bool:
-        """A step may compute it now; one whose KV is here begins ahead of the verdict on it."""
-        return self.stage in ("prefill", "transfer", "decode")
+    def may_be_computed(self) -> bool:
+        """A step of several may compute it now; one whose KV is nearly here begins ahead of the
+        verdict on it."""
+        if self.alone and self.num_decoded_tokens < ALONE_TOKENS:
+            return False
+        return self.stage in ("prefill", "decode") or (self.stage == "transfer" and self.near)
 
     @property
     def stage(self) -> str:
@@ -126,6 +135,12 @@ class AttemptTable:
 
     def of_peer(self, peer: Peer) -> list[HeldAttempt]:
         return [held for held in self._held.values() if held.peer is peer]
+
+    def note_near(self, attempt: Attempt) -> None:
+        """Its KV is nearly here."""
+        held = self._held.get(attempt)
+        if held is not None:
+            held.near = True
 
     def start(self, event: Scheduled) -> list[HeldAttempt]:
         """Note whose first chunk is scheduled; those of them that had not started before."""

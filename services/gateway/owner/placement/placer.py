@@ -57,6 +57,10 @@ class Placer:
         links, topology = self._links, self._identity.topology
         return choose_placement(links.views, topology, links.prefill_seen(topology))
 
+    def look(self) -> None:
+        """Many times a second: which workers there are."""
+        self._lane.note(self._links.views)
+
     def spares_a_worker(self, live: LiveRequest) -> bool:
         """One that takes prompts may die of this."""
         return self._lane.spares_a_worker(live.machine.strikes.crashes, self.placement())
@@ -69,10 +73,12 @@ class Placer:
     def route(self, live: LiveRequest) -> Route | None:
         """The best worker with room; None if there is none."""
         placement = self.placement()
-        if placement is None or not self.spares_a_worker(live):
+        if placement is None:
             return None
         prompt = self._prompt(live)
         placement = reachable(placement, self._links.views, prompt.avoidance)
+        if not self._lane.spares_a_worker(live.machine.strikes.crashes, placement):
+            return None
         return choose_worker(placement, prompt, self._rng)
 
     def assign(self, live: LiveRequest, route: Route) -> list[Effect]:
@@ -98,6 +104,8 @@ class Placer:
 
     def may_move(self, live: LiveRequest, source: str, num_blocks: int) -> bool:
         """Whether another decode worker can go on with it at once, and has that many blocks."""
+        if live.machine.strikes.crashes.any:
+            return False  # it might kill another
         reader = self.reader(live, source)
         closed = self._failures.closed_to(self._clock.monotonic_s())
         if reader is None or (source, reader.incarnation) in closed or reader.load.waiting:

@@ -1,7 +1,8 @@
 """When a request that engines have died under may go to a worker, which it may kill. Pure.
 
 It waits for another ready worker of the role, so that it never takes the last; those that are
-suspected all go to the same one. Where there was only one for so long there will be no other.
+suspected all go to the same one. Where there has been only one for so long there will be no other,
+and where there has been none for so long, decode workers alone stand in for prefill workers.
 """
 
 from collections.abc import Sequence
@@ -18,21 +19,29 @@ ALONE_PATIENCE_S = 30.0
 
 
 class SuspectLane:
-    """Hears of the workers that may be chosen, as often as some are."""
+    """To be told many times a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._several_s: dict[str, float] = {}
-        """when a role last had several"""
+        self._seen_s: dict[tuple[str, int], float] = {}
+        """when a role last had that number of ready workers: one, or two and more"""
+
+    def note(self, workers: Sequence[WorkerView]) -> None:
+        """What there is now."""
+        now_s = self._clock.monotonic_s()
+        roles = [worker.role for worker in workers if worker.ready]
+        for role in set(roles):
+            for num in range(1, min(roles.count(role), 2) + 1):
+                self._seen_s[role, num] = now_s
 
     def spares_a_worker(self, crashes: Crashes, placement: Placement | None) -> bool:
-        """One that takes prompts may die of this. Where decode workers only stand in for prefill
-        workers, there is none."""
+        """One that takes prompts may die of this."""
         if placement is None:
             return not crashes.any
-        stands_in = placement.reason == "no_prefill_worker"
-        role = "prefill" if stands_in or placement.mode == "prefill" else "decode"
-        return self._is_open(crashes, role, 0 if stands_in else len(placement.workers))
+        if placement.reason == "no_prefill_worker":
+            return self._is_open(crashes, "prefill", 0, wanted=1)
+        role = "prefill" if placement.mode == "prefill" else "decode"
+        return self._is_open(crashes, role, len(placement.workers))
 
     def spares_a_reader(self, crashes: Crashes, workers: Sequence[WorkerView], source: str) -> bool:
         """A decode worker may die of this when it has pulled it from `source`."""
@@ -40,10 +49,9 @@ class SuspectLane:
         num_ready = sum(worker.incarnation != source for worker in ready)
         return self._is_open(crashes, "decode", num_ready)
 
-    def _is_open(self, crashes: Crashes, role: str, num_ready: int) -> bool:
-        now_s = self._clock.monotonic_s()
-        if num_ready > 1:
-            self._several_s[role] = now_s
+    def _is_open(self, crashes: Crashes, role: str, num_ready: int, *, wanted: int = 2) -> bool:
+        if not crashes.any or num_ready >= wanted:
+            return True
         patience_s = ALONE_PATIENCE_S if crashes.suspected else SHARED_PATIENCE_S
-        alone_s = now_s - self._several_s.get(role, -patience_s)
-        return not crashes.any or num_ready > 1 or alone_s >= patience_s
+        seen_s = self._seen_s.get((role, wanted))
+        return seen_s is None or self._clock.monotonic_s() - seen_s >= patience_s

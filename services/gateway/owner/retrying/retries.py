@@ -44,8 +44,9 @@ class Retries:
         self._rng = random.Random()  # noqa: S311 -- spreads load, hides nothing
         self._held: dict[str, LiveRequest] = {}
         """over the budget, by rid"""
-        self._suspects: dict[str, LiveRequest] = {}
-        """that engines have died under, and no worker to spare"""
+        self._suspects: dict[str, tuple[LiveRequest, bool]] = {}
+        """that engines have died under, and no worker to spare or without room; and whether it may
+        start apart from that"""
 
     def note_admitted(self, live: LiveRequest) -> None:
         """Work that was accepted pays for work that is repeated."""
@@ -61,16 +62,23 @@ class Retries:
         else:
             self._start(live)
 
+    def wait_for_room(self, live: LiveRequest) -> None:
+        """Engines have died under it, and it may start."""
+        self._line.hold(live)
+        self._suspects[live.rid] = live, True
+
     def start_held(self) -> None:
         """Those over the budget, the longest waiting first, as far as it has filled again; before
         them those that waited for a worker to spare."""
-        for rid, live in list(self._suspects.items()):
+        for rid, (live, may_start) in list(self._suspects.items()):
             with self._owner.isolated(live):
                 if live.machine.waits and not self._placer.spares_a_worker(live):
                     continue
                 del self._suspects[rid]
-                live.timing.restart_token_limit(self._clock.monotonic_s())
-                self._start(live)
+                if may_start:
+                    self._go(live)
+                elif live.machine.waits:
+                    self._start(live)
         for rid, live in list(self._held.items()):
             with self._owner.isolated(live):
                 if live.machine.waits and not self._may_start(live):
@@ -85,8 +93,7 @@ class Retries:
 
     def _start(self, live: LiveRequest) -> None:
         if not self._placer.spares_a_worker(live):
-            self._suspects[live.rid] = live
-            live.timing.suspend_token_limit()
+            self._suspects[live.rid] = live, False
             return
         if not self._held and self._may_start(live):
             self._go(live)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shared.engine.engine import Engine
 from shared.engine.handover.output import StepOutput
-from shared.engine.scheduling.scheduler import ScheduledBatch
+from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.protocol import Sampling
+from shared.protocol import ALONE_TOKENS, Sampling
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import answer_alone, fake_engine, make_prompt, make_spec
 
@@ -92,7 +92,31 @@ def test_all_have_their_turn(*, runs_ahead: bool) -> None:
         engine.add(spec_of(name, 5, alone=alone, salt=ord(name)))
     run_to_end(engine)
     whose = ["".join(item.sequence.attempt.rid for item in step.items) for step in steps]
-    assert whose == ["bd", "a", "c"] * GREEDY.max_tokens
+    assert whose == ["bd", "a", "bd", "c"] * (GREEDY.max_tokens // 2) + ["a", "c"] * (
+        GREEDY.max_tokens // 2
+    )
+
+
+def test_whoever_has_got_on_is_computed_with_the_others_again() -> None:
+    engine, _ = fake_engine(32, budget=64)
+    steps = watched(engine)
+    sampling = replace(GREEDY, max_tokens=ALONE_TOKENS + 4)
+    for name, alone in (("a", True), ("b", False)):
+        spec = replace(spec_of(name, 5, alone=alone, salt=ord(name)))
+        engine.add(replace(spec, work=replace(spec.work, sampling=sampling)))
+    run_to_end(engine)
+    whose = ["".join(item.sequence.attempt.rid for item in step.items) for step in steps]
+    assert whose[: 2 * ALONE_TOKENS] == ["b", "a"] * ALONE_TOKENS
+    assert whose[2 * ALONE_TOKENS :] == ["ab"] * 4
+
+
+def test_one_that_waits_or_is_held_does_not_slow_the_others() -> None:
+    engine, _ = fake_engine(16, role="prefill", runs_ahead=True)
+    spec = make_spec("a", make_prompt(5), GREEDY, "prefill")
+    engine.add(replace(spec, work=replace(spec.work, alone=True)))
+    while not engine.step().sealed:
+        pass
+    assert not engine._scheduler.turns.any, "it is held"
 
 
 def test_what_runs_alone_is_told_before_it_runs_and_until_it_has() -> None:

@@ -3,6 +3,7 @@
 Guards: one client that takes a pool down, and innocents that are failed for what they were near.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,18 @@ from services.gateway.owner.placement.suspect_lane import (
 )
 from shared.clock import Clock
 from shared.errors import AttemptError, RequestError
-from shared.protocol import Assign, Attempt, Fail, Handback, Receive
+from shared.protocol import Assign, Attempt, Fail, Handback, Pong, Receive
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from tests.support.fakes.manual_clock import ManualClock
-from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started, until
+from tests.unit.gateway.owner.gateway_bench import (
+    FULL,
+    IDLE,
+    Bench,
+    FakeWorker,
+    settle,
+    started,
+    until,
+)
 from tests.unit.gateway.owner.placement.test_router import view
 
 
@@ -136,6 +145,7 @@ async def test_a_suspect_waits_for_a_second_reader_too() -> None:
             worker, assign = await next_assign(sources, "r1", epoch)
             worker.start()
             crash(worker, assign.work.attempt)
+        bench.request_clock.tick()
         readers[0].die()
         worker, _ = await next_assign(sources, "r1", 2)
         worker.start()
@@ -165,8 +175,10 @@ def test_where_there_never_were_two_the_lane_is_open(suspected: bool, patience_s
         return lane.spares_a_worker(crashes, Placement(mode, reason, views))
 
     assert is_open("reader", "d0") and is_open("prefill", "p0") and is_open("stand-in", "d0", "d1")
-    assert is_open("reader", "d0", "d1")
-    assert is_open("prefill", "p0", "p1")
+    lane.note([view("p0"), view("d0")])
+    assert is_open("reader", "d0") and is_open("prefill", "p0"), "there never were two"
+    assert not is_open("stand-in", "d0", "d1")
+    lane.note([view("p0"), view("p1"), view("d0"), view("d1")])
     clock.advance(patience_s - 0.1)
     assert not is_open("reader", "d0", "p1")
     assert not is_open("prefill", "p0")
@@ -175,6 +187,79 @@ def test_where_there_never_were_two_the_lane_is_open(suspected: bool, patience_s
     assert is_open("reader", "d0") and is_open("prefill", "p0") and is_open("stand-in", "d0", "d1")
     assert not lane.spares_a_worker(crashes, None)
     assert lane.spares_a_worker(Crashes(64), None)
+
+
+@pytest.mark.anyio
+async def test_patience_begins_with_the_death_and_not_with_the_request() -> None:
+    workers = decoders(2)
+    async with started(Bench("agg")) as bench:
+        await bench.add(*workers)
+        bench.door.submit(bench.request())
+        worker, assign = await next_assign(workers, "r1", 0)
+        bench.clock.advance(2 * SHARED_PATIENCE_S)
+        crash(worker, assign.work.attempt)
+        await settle()
+        assert not assigned(workers, "r1", 1)
+        bench.clock.advance(SHARED_PATIENCE_S)
+        await next_assign(workers, "r1", 1)
+
+
+@pytest.mark.anyio
+async def test_where_no_worker_comes_back_it_ends_like_any_other() -> None:
+    (worker,) = decoders(1)
+    async with started(Bench("agg", first_token_timeout_s=60.0)) as bench:
+        await bench.add(worker)
+        generation = bench.door.submit(replace(bench.request(), timeout_s=math.inf))
+        crash(worker, (await next_assign([worker], "r1", 0))[1].work.attempt)
+        worker.die()
+        bench.clock.advance(61.0)
+        bench.request_clock.tick()
+        with pytest.raises(AttemptError) as failed:
+            await anext(generation)
+        assert failed.value.status == 504
+
+
+@pytest.mark.anyio
+async def test_copies_of_it_end_with_it_and_two_deaths_of_theirs_are_enough() -> None:
+    workers = decoders(12)
+    async with started(Bench("agg")) as bench:
+        await bench.add(*workers)
+        copies = [bench.door.submit(bench.request(f"r{at}")) for at in range(3)]
+        other = bench.door.submit(replace(bench.request("other"), prompt_ids=(1, 2, 3)))
+        for epoch in range(2):
+            for at in range(3):
+                worker, assign = await next_assign(workers, f"r{at}", epoch)
+                crash(worker, assign.work.attempt)
+        for rid in ("r0", "r1"):
+            worker, assign = await next_assign(workers, rid, 2)
+            crash(worker, assign.work.attempt, alone=True)
+        for copy in copies:
+            with pytest.raises(AttemptError, match="workers die of it"):
+                await anext(copy)
+        assert bench.live(other.rid).machine.active
+
+
+@pytest.mark.anyio
+async def test_a_suspect_without_room_holds_nobody_up() -> None:
+    workers = decoders(6)
+    async with started(Bench("agg")) as bench:
+        await bench.add(*workers)
+        bench.door.submit(bench.request())
+        for epoch in range(2):
+            worker, assign = await next_assign(workers, "r1", epoch)
+            crash(worker, assign.work.attempt)
+        lane, _ = await next_assign(workers, "r1", 2)
+        lane.load = FULL
+        lane.start()
+        lane.say(Handback(Attempt("r1", 2), lane.incarnation, "kv_pressure"))
+        await settle()
+        assert not assigned(workers, "r1", 3)
+        for at in range(2, 5):
+            rid = bench.door.submit(bench.request(f"r{at}")).rid
+            assert assigned(workers, rid, 0)
+        lane.load = IDLE
+        lane.say(Pong(1, IDLE))
+        assert (await next_assign(workers, "r1", 3))[0] is lane
 
 
 @pytest.mark.anyio
@@ -211,14 +296,19 @@ async def test_all_gateways_refuse_it_for_ten_minutes() -> None:
     here, there, elsewhere = convicts(clock), convicts(clock), convicts(clock, "another")
     here.note(bench.request())
     assert refuses(here, bench) and not refuses(there, bench)
-    for one in (here, there, elsewhere):
-        await one.share(records)
+    assert not await there.share(records)
+    assert [await one.share(records) for one in (here, there, elsewhere)] == [False, True, True]
     assert refuses(there, bench)
     assert not refuses(elsewhere, bench), "of another model"
     sampling = bench.request().sampling
     assert refuses(there, bench, sampling=replace(sampling, seed=5), rid="r9", tenant="x")
     assert not refuses(there, bench, sampling=replace(sampling, top_k=5))
     assert not refuses(there, bench, prompt_ids=(*bench.request().prompt_ids, 1))
+    await records.convict((), 600)
+    records._convicted_until_s.clear()
+    there.share_again()
+    assert not await there.share(records)
+    assert await convicts(clock).share(records), "redis lost its data"
     clock.advance(LIFE_S - 1)
     await there.share(records)
     assert refuses(there, bench)
