@@ -52,7 +52,9 @@ class Moves:
 
 
 def _stays(live: LiveRequest, source: str) -> bool:
-    """It is decoded there, and for some time to come."""
+    """It is decoded there, for some time to come, and would kill nobody elsewhere."""
+    if live.machine.strikes.crashes.any:
+        return False
     num_left = live.work.sampling.max_tokens - len(live.machine.token_ids)
     return num_left > NEAR_END and live.machine.decodes_at(source)
 

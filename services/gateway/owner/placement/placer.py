@@ -104,8 +104,6 @@ class Placer:
 
     def may_move(self, live: LiveRequest, source: str, num_blocks: int) -> bool:
         """Whether another decode worker can go on with it at once, and has that many blocks."""
-        if live.machine.strikes.crashes.any:
-            return False  # it might kill another
         reader = self.reader(live, source)
         closed = self._failures.closed_to(self._clock.monotonic_s())
         if reader is None or (source, reader.incarnation) in closed or reader.load.waiting:

@@ -184,6 +184,15 @@ async def test_what_ends_soon_stays() -> None:
         assert one.assigned() == []
 
 
+async def test_what_engines_have_died_under_stays_and_holds_no_other_move_up() -> None:
+    async with started(Bench("agg")) as bench:
+        one = cell(bench)
+        await one.decoding(2)
+        bench.live("r0").machine.strikes.note_crash("gone", 2, alone=False)
+        one.drain()
+        assert [attempt.rid for attempt in one.assigned()] == ["r1"]
+
+
 async def test_blocks_are_promised_once() -> None:
     """Four blocks each, and the reader has seven."""
     async with started(Bench("agg")) as bench:
