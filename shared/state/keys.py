@@ -26,7 +26,7 @@ own.
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
 | receipt-calls:{g_inc}  | list   | receipts that a gateway is asked for   | CALL        |
 | receipt-told:{call}    | string | the receipt, as JSON                   | CALL        |
-| convicted              | zset   | hash of a request -> when it is over   | its members |
+| convicted              | zset   | hash of a request -> when it is over   | CONVICT     |
 
 A worker's access rights need neither the first four nor `ended`, `scaling` and the last three:
 those are for gateways, and for the autoscaler, which reads what ended and writes drains and
@@ -54,6 +54,8 @@ ENDED_LIST_TTL_S = 3600
 """since the last end"""
 CALL_TTL_S = 10
 """nobody waits for so long"""
+CONVICT_TTL_S = 600
+"""since the last one was noted"""
 KV_TTL_S = 120
 """prefix-cache keys of a worker that stopped publishing; it writes at least every 10 s"""
 

@@ -13,6 +13,11 @@ from shared.protocol import SPOKEN
 from tests.support.pairs.worker_process import ROOT
 
 NEXT = Versions(SPOKEN.newest, SPOKEN.newest + 1)
+LAST_OF_WORK = (
+    '    """engines have died of it: no step computes it with others, until it has ALONE_TOKENS '
+    'more"""\n'
+)
+"""where a new member goes: each has its place"""
 
 _CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     "shared/protocol.py": (
@@ -20,7 +25,7 @@ _CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
             f"SPOKEN = Versions(oldest={SPOKEN.oldest}, newest={SPOKEN.newest})",
             f"SPOKEN = Versions(oldest={NEXT.oldest}, newest={NEXT.newest})",
         ),
-        ('    traceparent: str = ""\n', '    traceparent: str = ""\n    adapter: str = "base"\n'),
+        (LAST_OF_WORK, LAST_OF_WORK + '    adapter: str = "base"\n'),
         (
             "Message = (\n",
             "@dataclass(frozen=True)\nclass Notice:\n    load: Load\n\n\n"

@@ -12,9 +12,10 @@ from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.machine.crashes import ALONE_UNTIL_CONVICTED
 from shared.clock import Clock
 from shared.errors import RequestError
+from shared.state.keys import CONVICT_TTL_S
 from shared.state.records import RequestRecords
 
-LIFE_S = 600
+LIFE_S = CONVICT_TTL_S
 
 
 class Convicts:

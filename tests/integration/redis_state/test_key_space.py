@@ -10,6 +10,7 @@ from shared.state import keys as key_table
 from shared.state.keys import (
     ABANDONED_TTL_S,
     CALL_TTL_S,
+    CONVICT_TTL_S,
     ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     KV_TTL_S,
@@ -34,6 +35,7 @@ SECONDS = {
     "LIVE": [LIVE_TTL_S],
     "RECORD": [LIVE_TTL_S, ENDED_TTL_S, ABANDONED_TTL_S],
     "CALL": [CALL_TTL_S],
+    "CONVICT": [CONVICT_TTL_S],
     "WORKER_KEYS": [WORKER_KEYS_TTL_S],
     "KV": [KV_TTL_S],
     "ENDED_LIST": [ENDED_LIST_TTL_S],
@@ -56,6 +58,7 @@ async def use_everything(backend: RedisBackend) -> None:
         await backend.records.admit(request, max_live=5)
     await backend.records.finish(requests[0], Outcome(RequestState.DONE, "stop", 1, 0))
     await backend.records.reap("r1", "g.1", 1)
+    await backend.records.convict(("print",), CONVICT_TTL_S)
     await backend.registry().register(ENTRY)
     await backend.registry().drain(ENTRY.pool, ENTRY.incarnation, 30)
     name = hashlib.sha256(b"block").digest()
