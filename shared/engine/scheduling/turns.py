@@ -41,15 +41,18 @@ class Turns:
         for sequence in tuple(self._alone):
             if len(sequence.token_ids) - len(sequence.work.token_ids) >= ALONE_TOKENS:
                 self._alone.remove(sequence)
-        if self._others_next or not self._alone:
+        others_first = self._others_next or not self._alone
+        if others_first:
             self._others_next = False
             yield None
         for sequence in tuple(self._alone):
+            if sequence not in self._alone:
+                continue  # it gave way to one before it
             self._alone.remove(sequence)
             self._alone.append(sequence)
             self._others_next = True
             yield sequence
-        if self._alone:
+        if not others_first:
             self._others_next = False
             yield None
 

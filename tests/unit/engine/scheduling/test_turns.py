@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from shared.engine.engine import Engine
 from shared.engine.handover.output import StepOutput
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
-from shared.engine.scheduling.sequence import SequenceSpec
+from shared.engine.scheduling.sequence import Sequence, SequenceSpec
+from shared.engine.scheduling.turns import Turns
 from shared.protocol import ALONE_TOKENS, Sampling
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import answer_alone, fake_engine, make_prompt, make_spec
@@ -131,6 +132,24 @@ def test_what_runs_alone_is_told_before_it_runs_and_until_it_has() -> None:
     engine.step()
     assert engine.alone is None
     assert len(told) == 1, "the step in flight is booked first"
+
+
+def test_one_that_gives_way_in_the_turn_of_another_has_none() -> None:
+    """A sequence that finds no block takes those of the youngest, then gives way itself."""
+    turns = Turns()
+    first, second = (
+        Sequence(spec_of(name, 5, alone=True), arrival) for arrival, name in enumerate("ab")
+    )
+    turns.enter(first)
+    turns.enter(second)
+    tried: list[Sequence | None] = []
+    for alone in turns.next():
+        tried.append(alone)
+        if alone is first:
+            turns.leave(second)
+            turns.leave(first)
+    assert tried == [None, first]
+    assert not turns.any
 
 
 def test_one_that_is_dropped_has_no_turn() -> None:
