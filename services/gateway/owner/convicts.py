@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.machine.crashes import ALONE_UNTIL_CONVICTED
+from services.gateway.owner.machine.effects import CONVICTED_CODE
 from shared.clock import Clock
 from shared.errors import RequestError
 from shared.state.keys import CONVICT_TTL_S
 from shared.state.records import RequestRecords
-
-LIFE_S = CONVICT_TTL_S
 
 
 class Convicts:
@@ -33,14 +32,14 @@ class Convicts:
         request are one."""
         fingerprint = self._fingerprint(request)
         now_s = self._clock.monotonic_s()
-        self._deaths = [item for item in self._deaths if now_s - item[1] < LIFE_S]
+        self._deaths = [item for item in self._deaths if now_s - item[1] < CONVICT_TTL_S]
         self._deaths.append((fingerprint, now_s))
         return sum(name == fingerprint for name, _ in self._deaths) >= ALONE_UNTIL_CONVICTED
 
     def note(self, request: GenerateRequest) -> None:
         """It was computed alone, and workers died of it."""
         fingerprint = self._fingerprint(request)
-        self._until_s[fingerprint] = self._clock.monotonic_s() + LIFE_S
+        self._until_s[fingerprint] = self._clock.monotonic_s() + CONVICT_TTL_S
         self._unshared.add(fingerprint)
 
     def knows(self, request: GenerateRequest) -> bool:
@@ -53,14 +52,14 @@ class Convicts:
             raise RequestError(
                 "workers have died of this very request; it is refused for another "
                 f"{left_s / 60:.0f} minutes",
-                code="request_crashed_worker",
+                code=CONVICTED_CODE,
             )
 
     async def share(self, records: RequestRecords) -> bool:
         """Tell other gateways, and hear of theirs; whether there was anything new.
         StateUnavailableError while Redis is away."""
         told = tuple(self._unshared)
-        left_s = await records.convict(told, LIFE_S)
+        left_s = await records.convict(told, CONVICT_TTL_S)
         now_s = self._clock.monotonic_s()
         self._unshared.difference_update(told)
         any_new = bool(left_s.keys() - self._until_s.keys())

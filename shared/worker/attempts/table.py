@@ -56,9 +56,8 @@ class HeldAttempt:
         work = message.work
         mode: Mode = message.mode if isinstance(message, Assign) else "receive"
         num_tokens = 0 if mode == "receive" else len(work.token_ids)
-        held = cls(work.attempt, peer, work.traceparent, num_tokens, now_ns, mode=mode)
-        held.alone = work.alone
-        return held
+        facts = (work.attempt, peer, work.traceparent, num_tokens, now_ns)
+        return cls(*facts, mode=mode, alone=work.alone)
 
     @property
     def num_tokens(self) -> int:

@@ -114,10 +114,10 @@ class Placer:
         """Step 5: prefill has started, so decode may reserve. With no decode worker alive the
         choice waits for one, unless a decode worker is the source: it may serve again itself."""
         source = live.machine.prefill_incarnation or ""
-        worker, holder = self.reader(live, source), self._links.get(source)
         crashes = live.machine.strikes.crashes
         if not self._lane.spares_a_reader(crashes, self._links.views, source):
             return []
+        worker, holder = self.reader(live, source), self._links.get(source)
         if worker is None:
             moves = holder is not None and holder.hello.role == "decode"
             return live.machine.handback(live.machine.epoch, source, "no_reader") if moves else []

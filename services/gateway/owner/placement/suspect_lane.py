@@ -36,8 +36,10 @@ class SuspectLane:
 
     def spares_a_worker(self, crashes: Crashes, placement: Placement | None) -> bool:
         """One that takes prompts may die of this."""
+        if not crashes.any:
+            return True
         if placement is None:
-            return not crashes.any
+            return False
         if placement.reason == "no_prefill_worker":
             return self._is_open(crashes, "prefill", 0, wanted=1)
         role = "prefill" if placement.mode == "prefill" else "decode"
@@ -45,12 +47,14 @@ class SuspectLane:
 
     def spares_a_reader(self, crashes: Crashes, workers: Sequence[WorkerView], source: str) -> bool:
         """A decode worker may die of this when it has pulled it from `source`."""
+        if not crashes.any:
+            return True
         ready = [worker for worker in workers if worker.ready and worker.role == "decode"]
         num_ready = sum(worker.incarnation != source for worker in ready)
         return self._is_open(crashes, "decode", num_ready)
 
     def _is_open(self, crashes: Crashes, role: str, num_ready: int, *, wanted: int = 2) -> bool:
-        if not crashes.any or num_ready >= wanted:
+        if num_ready >= wanted:
             return True
         patience_s = ALONE_PATIENCE_S if crashes.suspected else SHARED_PATIENCE_S
         seen_s = self._seen_s.get((role, wanted))

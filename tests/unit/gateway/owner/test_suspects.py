@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.owner.convicts import LIFE_S, Convicts
+from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.machine.crashes import Crashes
 from services.gateway.owner.placement.router import Placement
 from services.gateway.owner.placement.suspect_lane import (
@@ -17,9 +17,9 @@ from services.gateway.owner.placement.suspect_lane import (
     SHARED_PATIENCE_S,
     SuspectLane,
 )
-from shared.clock import Clock
 from shared.errors import AttemptError, RequestError
 from shared.protocol import Assign, Attempt, Fail, Handback, Pong, Receive
+from shared.state.keys import CONVICT_TTL_S
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from tests.support.fakes.manual_clock import ManualClock
 from tests.unit.gateway.owner.gateway_bench import (
@@ -53,6 +53,14 @@ async def next_assign(workers: list[FakeWorker], rid: str, epoch: int) -> tuple[
     await until(lambda: bool(assigned(workers, rid, epoch)))
     (found,) = assigned(workers, rid, epoch)
     return found
+
+
+async def suspect(workers: list[FakeWorker], *rids: str) -> None:
+    """An engine dies under each attempt, twice."""
+    for epoch in range(2):
+        for rid in rids:
+            worker, assign = await next_assign(workers, rid, epoch)
+            crash(worker, assign.work.attempt)
 
 
 def decoders(num: int) -> list[FakeWorker]:
@@ -115,16 +123,13 @@ async def test_suspects_share_a_worker_and_never_take_the_last() -> None:
         await bench.add(*workers)
         for rid in ("r1", "r2"):
             bench.door.submit(replace(bench.request(rid), prompt_ids=(int(rid[1]),) * 40))
-        for epoch in range(2):
-            for rid in ("r1", "r2"):
-                worker, assign = await next_assign(workers, rid, epoch)
-                crash(worker, assign.work.attempt)
+        await suspect(workers, "r1", "r2")
         ready = [w for w in workers if bench.links.get(w.incarnation).view.ready]  # type: ignore[union-attr]
         lanes = {(await next_assign(workers, rid, 2))[0].name for rid in ("r1", "r2")}
         assert lanes == {min(w.name for w in ready)}
         for worker in ready[1:]:
             worker.die()
-        lane, assign = await next_assign(workers, "r1", 2)
+        lane, _ = await next_assign(workers, "r1", 2)
         lane.say(Handback(Attempt("r2", 2), lane.incarnation, "kv_pressure"))
         await settle()
         assert not assigned(workers, "r2", 3), "it might kill the only one"
@@ -226,10 +231,7 @@ async def test_copies_of_it_end_with_it_and_two_deaths_of_theirs_are_enough() ->
         await bench.add(*workers)
         copies = [bench.door.submit(bench.request(f"r{at}")) for at in range(3)]
         other = bench.door.submit(replace(bench.request("other"), prompt_ids=(1, 2, 3)))
-        for epoch in range(2):
-            for at in range(3):
-                worker, assign = await next_assign(workers, f"r{at}", epoch)
-                crash(worker, assign.work.attempt)
+        await suspect(workers, "r0", "r1", "r2")
         for rid in ("r0", "r1"):
             worker, assign = await next_assign(workers, rid, 2)
             crash(worker, assign.work.attempt, alone=True)
@@ -245,9 +247,7 @@ async def test_a_suspect_without_room_holds_nobody_up() -> None:
     async with started(Bench("agg")) as bench:
         await bench.add(*workers)
         bench.door.submit(bench.request())
-        for epoch in range(2):
-            worker, assign = await next_assign(workers, "r1", epoch)
-            crash(worker, assign.work.attempt)
+        await suspect(workers, "r1")
         lane, _ = await next_assign(workers, "r1", 2)
         lane.load = FULL
         lane.start()
@@ -277,10 +277,6 @@ async def test_after_one_death_it_does_not_take_the_last_worker_at_once() -> Non
         assert not (await next_assign([first, second, back], "r1", 1))[1].work.alone
 
 
-def convicts(clock: Clock, model: str = "demo") -> Convicts:
-    return Convicts(model, clock)
-
-
 def refuses(one: Convicts, bench: Bench, **fields: object) -> bool:
     try:
         one.check(replace(bench.request(), **fields))  # type: ignore[arg-type]
@@ -293,7 +289,11 @@ def refuses(one: Convicts, bench: Bench, **fields: object) -> bool:
 async def test_all_gateways_refuse_it_for_ten_minutes() -> None:
     bench, clock = Bench(), ManualClock(100.0)
     records = MemoryRequestRecords(MemoryGatewayLiveness(), clock)
-    here, there, elsewhere = convicts(clock), convicts(clock), convicts(clock, "another")
+    here, there, elsewhere = (
+        Convicts("demo", clock),
+        Convicts("demo", clock),
+        Convicts("another", clock),
+    )
     here.note(bench.request())
     assert refuses(here, bench) and not refuses(there, bench)
     assert not await there.share(records)
@@ -308,8 +308,8 @@ async def test_all_gateways_refuse_it_for_ten_minutes() -> None:
     records._convicted_until_s.clear()
     there.share_again()
     assert not await there.share(records)
-    assert await convicts(clock).share(records), "redis lost its data"
-    clock.advance(LIFE_S - 1)
+    assert await Convicts("demo", clock).share(records), "redis lost its data"
+    clock.advance(CONVICT_TTL_S - 1)
     await there.share(records)
     assert refuses(there, bench)
     clock.advance(2)
