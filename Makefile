@@ -88,9 +88,9 @@ load: install ## load a running gateway as its users would (URL= USERS= TIME=); 
 	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV))
 
-hand-overs: install ## 10,000 mapped hand-overs under re-use, 100 owners and 20 workers killed amid copies and nixl's reads
+hand-overs: install ## 10,000 mapped hand-overs under re-use; 100 owners and 20 workers killed amid copies, reads by nixl and by nccl
 	TRANSFER_PULLS=10000 TRANSFER_KILLS=100 WORKER_KILLS=20 $(BIN)/python -m pytest $(TEST_ARGS) \
-		-k "(mapped and reuse) or amid_copies or amid_reads or middle_of_a_copy" \
+		-k "(mapped and reuse) or amid_copies or amid_reads or amid_a_read or middle_of_a_copy" \
 		tests/integration/transfer tests/e2e/faults/test_kill.py
 
 poison: install ## six requests that kill engines among 200 others, which are all answered

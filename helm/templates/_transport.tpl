@@ -34,11 +34,11 @@
 {{- if eq $own.transport "mapped" -}}
 {{- fail (printf "%s: transport mapped: pods of two nodes could not hand over; auto maps what is on one node (transfer.hostPath)" .role) -}}
 {{- end -}}
-{{- if and (gt (int $own.tp) 1) (eq $own.transport "nixl") -}}
-{{- fail (printf "%s: transport nixl: workers with tp %d hand over mapped or by tcp; set settings.transport to auto" .role (int $own.tp)) -}}
+{{- if and (gt (int $own.tp) 1) (has $own.transport (list "nixl" "nccl")) -}}
+{{- fail (printf "%s: transport %s: workers with tp %d hand over mapped or by tcp; set settings.transport to auto" .role $own.transport (int $own.tp)) -}}
 {{- end -}}
-{{- if and .root.Values.prefill.enabled (eq .role "decode") (eq $own.transport "nixl") (eq $other.transport "tcp") -}}
-{{- fail "settings.transport of prefill is tcp and of decode nixl: the one offers nothing that the other reads" -}}
+{{- if and .root.Values.prefill.enabled (eq .role "decode") (has $own.transport (list "nixl" "nccl")) (not (has $other.transport (list "auto" $own.transport))) -}}
+{{- fail (printf "settings.transport of prefill is %s and of decode %s: the one offers nothing that the other reads" $other.transport $own.transport) -}}
 {{- end -}}
 {{- if $own.rdma -}}
 {{- with include "baton.whyNoRdma" .root -}}
@@ -61,14 +61,16 @@ the root. */}}
 {{- with include "baton.whyNoRdma" . -}}
 {{- $between = dict "way" "tcp" "why" . -}}
 {{- else -}}
-{{- if has "nixl" $named -}}
+{{- if has "nccl" $named -}}
+{{- $between = dict "way" "nccl" "why" (printf "settings.transport is nccl; %s" $rdma) -}}
+{{- else if has "nixl" $named -}}
 {{- $between = dict "way" "nixl" "why" (printf "settings.transport is nixl; %s" $rdma) -}}
 {{- else if $ends.prefill.rdma -}}
 {{- $between = dict "way" "nixl" "why" (printf "%s; by tcp where the engine image lacks nixl-cu13" $rdma) -}}
 {{- end -}}
 {{- end -}}
 {{- $within := $between -}}
-{{- if and (not (has "tcp" $named)) (not (has "nixl" $named)) -}}
+{{- if and (not (has "tcp" $named)) (not (has "nixl" $named)) (not (has "nccl" $named)) -}}
 {{- if and .Values.colocated.enabled (not .Values.transfer.hostPath) -}}
 {{- $within = dict "way" "mapped" "why" "both are in one pod (colocated); as between pods where a pool cannot be mapped" -}}
 {{- else if .Values.transfer.hostPath -}}

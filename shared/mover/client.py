@@ -16,15 +16,19 @@ from shared.mover.messages import (
     CODEC,
     MAX_DIGESTS,
     MAX_PACKET_BYTES,
+    Accept,
     Digest,
     Done,
     Expect,
     Fetch,
     Fill,
+    Give,
     GiveUp,
+    Invite,
     Join,
     LastFetch,
     Map,
+    Meet,
     Probe,
     Question,
     Show,
@@ -79,10 +83,7 @@ class MoverClient:
 
     async def show(self, name: str) -> bytes:
         """The card by which workers of other hosts read our pool. PeerLostError if they cannot."""
-        done = await self._ask(Show(next(self._numbers), name))
-        if done.problem:
-            raise PeerLostError(done.problem)
-        return done.card
+        return await self._card(Show(next(self._numbers), name))
 
     async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
         """Get ready to read another worker's pool by its card; from then on it can be probed,
@@ -91,8 +92,33 @@ class MoverClient:
         if done.problem:
             raise PeerLostError(done.problem)
 
+    async def invite(self, peer: str, host: str) -> bytes:
+        """Begin a link to a worker that reads our pool, until `unmap`: the card that it accepts
+        with. `host`: the address by which it reaches this host. PeerLostError if there can be no
+        link."""
+        return await self._card(Invite(next(self._numbers), peer, host))
+
+    async def accept(self, source: str, num_blocks: int, card: bytes, host: str) -> bytes:
+        """Begin the other end; the card that the source meets it with. From then on the source is
+        probed, fetched from and unmapped as one that is mapped, if it gives as much meanwhile.
+        PeerLostError if there can be no link."""
+        return await self._card(Accept(next(self._numbers), source, num_blocks, card, host))
+
+    async def meet(self, peer: str, card: bytes) -> None:
+        """Returns once both ends of the link have met. PeerLostError if they do not."""
+        done = await self._ask(Meet(next(self._numbers), peer, card))
+        if done.problem:
+            raise PeerLostError(done.problem)
+
+    async def give(self, peer: str, blocks: Sequence[int], groups: GroupRange) -> None:
+        """Send layer groups of blocks of our own pool over a link, as `LINK_BYTES` bounds them;
+        none: what follows the last block. PeerLostError if the link does not work any more."""
+        done = await self._ask(Give(next(self._numbers), peer, pack_ids(blocks), *groups))
+        if done.problem:
+            raise PeerLostError(done.problem)
+
     async def unmap(self, source: str) -> None:
-        """Returns once nothing of that pool is mapped, or read."""
+        """Returns once nothing of that pool is mapped, or read, and nothing is given to it."""
         await self._ask(Unmap(next(self._numbers), source))
 
     async def probe(self, source: str) -> Probed:
@@ -164,6 +190,12 @@ class MoverClient:
     def close(self) -> None:
         """Safe to call twice. The mover ends, and unmaps everything."""
         self._lose()
+
+    async def _card(self, question: Show | Invite | Accept) -> bytes:
+        done = await self._ask(question)
+        if done.problem:
+            raise PeerLostError(done.problem)
+        return done.card
 
     async def _ask(self, question: Question, descriptors: Sequence[int] = ()) -> Done:
         answered: asyncio.Future[Done] = self._loop.create_future()

@@ -1,18 +1,21 @@
 """What copies blocks on one kind of device."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from shared.errors import BatonError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange, LayerGroups
 from shared.kv.probe import Probed
 
+if TYPE_CHECKING:
+    import torch
+
 Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
 
 
-NOT_READ = "the pools of a model's ranks are not read over nixl"
+NOT_READ = "the pools of a model's ranks are not read over nixl or nccl"
 
 
 class CopyError(BatonError):
@@ -62,6 +65,9 @@ class Regions(NamedTuple):
 class Copies(Protocol):
     """Called by one thread of the mover only. Each call returns once what it does is done."""
 
+    groups: LayerGroups
+    """of a block of our pool"""
+
     def regions(self) -> Regions:
         """From now until `close`. The thread may then name our device's memory to others. CopyError
         if no other worker may read this pool."""
@@ -102,6 +108,22 @@ class Copies(Protocol):
     def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
         """The way back, behind the work of `after`. Returns the digests [blocks, groups] of the
         copies. CopyError as `stage`."""
+
+    def new_room(self, num_bytes: int) -> "torch.Tensor":
+        """Bytes where our pool lies, for blocks on their way. CopyError if there is no memory for
+        it, or no other worker may read this pool."""
+
+    def gather(self, blocks: Sequence[int], groups: GroupRange, room: "torch.Tensor") -> None:
+        """Copy layer groups of blocks of our own pool into the room, one block after the other."""
+
+    def gather_probe(self, room: "torch.Tensor") -> int:
+        """Copy what follows the last block of our own pool; how many bytes that are."""
+
+    def scatter(
+        self, blocks: Sequence[int], groups: GroupRange, room: "torch.Tensor", after: Mark
+    ) -> Words:
+        """The way back, behind the work of `after`. Returns the digests [blocks, groups] of the
+        copies."""
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         """[blocks, groups], of blocks of our own pool, behind the work of `after`."""

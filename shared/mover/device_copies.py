@@ -98,22 +98,23 @@ class DeviceCopies:
         ValueError if the share's heads are no whole words."""
         self._device = kv_pool.device
         self._share = share
-        self._groups = share.groups
+        self.groups = share.groups
         self._row = Row.of_bytes(*share.row)
         self._arena = _Arena(memory)
+        self._probe = memory.probe
         self._rows = kv_pool.flatten(1).view(torch.uint8)
         self._block_bytes = self._rows.shape[1]
         self._sources: dict[str, _Source] = {}
         with torch.cuda.device(self._device):
             self._stream = torch.cuda.Stream()
             self._done = torch.cuda.Event(blocking=True)
-        self._bounds = torch.tensor(self._groups.bounds(WORD_BYTES), device=self._device)
+        self._bounds = torch.tensor(self.groups.bounds(WORD_BYTES), device=self._device)
         self._ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
         self._found = torch.empty(MAX_DIGESTS * NUM_PIECES, dtype=torch.int64, pin_memory=True)
         self._has_probe = has_probe
         self._probe_copy = torch.empty(0, dtype=torch.uint8, device=self._device)
         # No hand-over is to wait until the kernel is compiled or loaded.
-        self.digests([0], self._groups.all, None)
+        self.digests([0], self.groups.all, None)
 
     def regions(self) -> Regions:
         if not self._share.is_whole:
@@ -128,7 +129,7 @@ class DeviceCopies:
             self._device.index,
             Region(self._rows.data_ptr(), num_bytes),
             Region(self._probe_copy.data_ptr(), MAX_PROBE_BYTES),
-            self._groups,
+            self.groups,
         )
 
     def wait(self, after: Mark) -> None:
@@ -206,6 +207,34 @@ class DeviceCopies:
             self._copy_staged(blocks, groups, arena, back=True)
             return self._digest(blocks, groups)
 
+    def new_room(self, num_bytes: int) -> torch.Tensor:
+        if not self._share.is_whole:
+            raise CopyError(NOT_READ)
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        except torch.OutOfMemoryError as error:
+            raise CopyError(f"no memory for a link: {error}") from None
+
+    def gather(self, blocks: Sequence[int], groups: GroupRange, room: torch.Tensor) -> None:
+        with torch.cuda.stream(self._stream):
+            self._copy_staged(blocks, groups, room.data_ptr(), back=False)
+            self._done.record()
+            self._done.synchronize()
+
+    def gather_probe(self, room: torch.Tensor) -> int:
+        room[: len(self._probe)] = torch.frombuffer(self._probe, dtype=torch.uint8)
+        torch.cuda.current_stream(self._device).synchronize()
+        return len(self._probe)
+
+    def scatter(
+        self, blocks: Sequence[int], groups: GroupRange, room: torch.Tensor, after: Mark
+    ) -> Words:
+        with torch.cuda.stream(self._stream):
+            if after is not None:
+                self._stream.wait_event(after)
+            self._copy_staged(blocks, groups, room.data_ptr(), back=True)
+            return self._digest(blocks, groups)
+
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         with torch.cuda.stream(self._stream):
             if after is not None:
@@ -251,8 +280,8 @@ class DeviceCopies:
             rows = staged_rows(self._share, blocks, groups, pool, arena)
             copy_rows([copy.back for copy in rows] if back else rows, stream)
             return
-        num_bytes = self._groups.num_bytes(groups)
-        pool += self._groups.span(groups).start
+        num_bytes = self.groups.num_bytes(groups)
+        pool += self.groups.span(groups).start
         ends = [
             (pool + block * self._block_bytes, arena + index * num_bytes)
             for index, block in enumerate(blocks)
@@ -271,12 +300,12 @@ class DeviceCopies:
     ) -> list[tuple[int, int, int]]:
         """(destination address, source address, bytes) of what lies together at both ends."""
         size, base = self._block_bytes, self._rows.data_ptr()
-        if groups == self._groups.all:
+        if groups == self.groups.all:
             return [
                 (base + run.block * size, source + run.source_block * size, run.num_blocks * size)
                 for run in joined(source_blocks, blocks)
             ]
-        span = self._groups.span(groups)
+        span = self.groups.span(groups)
         base, source, num_bytes = base + span.start, source + span.start, span.stop - span.start
         return [
             (base + block * size, source + source_block * size, num_bytes)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+import torch
 
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests, digest_of
@@ -25,8 +26,9 @@ class HostCopies:
 
     def __init__(self, memory: KVMemory) -> None:
         self._share = KVShare(memory.layout)
-        self._groups = self._share.groups
+        self.groups = self._share.groups
         self._pool = memory.rows()
+        self._probe = np.frombuffer(memory.probe, np.uint8)
         self._digests = BlockDigests.of_pool(memory)
         self._threads = ThreadPoolExecutor(NUM_DIGESTERS, "kv-digest")
         self._sources = HostSources(memory.layout)
@@ -38,7 +40,7 @@ class HostCopies:
         pool = Region(self._pool.ctypes.data, num_bytes)
         self._probe_copy = np.empty(MAX_PROBE_BYTES, np.uint8)
         room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
-        return Regions("DRAM", 0, pool, room, self._groups)
+        return Regions("DRAM", 0, pool, room, self.groups)
 
     def wait(self, after: Mark) -> None:
         """A step on a CPU has ended before anything else is asked of the engine."""
@@ -78,6 +80,25 @@ class HostCopies:
     def fill(self, blocks: Sequence[int], groups: GroupRange, offset: int, after: Mark) -> Words:
         raise CopyError("blocks in host memory are received where they lie")
 
+    def new_room(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def gather(self, blocks: Sequence[int], groups: GroupRange, room: torch.Tensor) -> None:
+        rows = room.numpy().reshape(len(blocks), -1)
+        rows[:] = self._pool[np.asarray(blocks), self.groups.span(groups)]
+
+    def gather_probe(self, room: torch.Tensor) -> int:
+        room.numpy()[: len(self._probe)] = self._probe
+        return len(self._probe)
+
+    def scatter(
+        self, blocks: Sequence[int], groups: GroupRange, room: torch.Tensor, after: Mark
+    ) -> Words:
+        del after  # see `wait`
+        rows = room.numpy().reshape(len(blocks), -1)
+        self._pool[np.asarray(blocks), self.groups.span(groups)] = rows
+        return self.digests(blocks, groups, None)
+
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         del after  # the caller has waited
         digesting = [
@@ -96,13 +117,13 @@ class HostCopies:
         if source.rows is None:
             source.copy(theirs, ours, groups, self._pool, self._share)
             return
-        span = self._groups.span(groups)
+        span = self.groups.span(groups)
         for run in joined(theirs, ours):
             rows = source.rows[run.source_block : run.source_block + run.num_blocks, span]
             np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
 
     def _turns(self, num_blocks: int, groups: GroupRange) -> Iterator[slice]:
-        step = max(1, DIGEST_BYTES // self._groups.num_bytes(groups))
+        step = max(1, DIGEST_BYTES // self.groups.num_bytes(groups))
         for start in range(0, num_blocks, step):
             yield slice(start, start + step)
 

@@ -1,6 +1,7 @@
 """Copies into and out of a rank's share of a pool in host memory."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from shared.kv.share import KVShare
 from shared.mover.copies import NOT_READ, CopyError, Mark, Regions
 from shared.mover.host_sources import HostSources
 
+if TYPE_CHECKING:
+    import torch
+
 
 class HostShareCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a rank of a model that several share.
@@ -24,6 +28,7 @@ class HostShareCopies:
     def __init__(self, rows: NDArray[np.uint8], memory: KVMemory, share: KVShare) -> None:
         """`rows`: [num_blocks, bytes of the share], the rank's pool. `memory`: has the arena."""
         self._share = share
+        self.groups = share.groups
         self._rows = rows
         self._pool = heads_of(share, rows)
         self._sources = HostSources(share.whole)
@@ -75,6 +80,20 @@ class HostShareCopies:
             :, :, :, self._share.heads
         ]
         return self._digests.of(blocks, groups)
+
+    def new_room(self, num_bytes: int) -> "torch.Tensor":
+        raise CopyError(NOT_READ)
+
+    def gather(self, blocks: Sequence[int], groups: GroupRange, room: "torch.Tensor") -> None:
+        raise CopyError(NOT_READ)
+
+    def gather_probe(self, room: "torch.Tensor") -> int:
+        raise CopyError(NOT_READ)
+
+    def scatter(
+        self, blocks: Sequence[int], groups: GroupRange, room: "torch.Tensor", after: Mark
+    ) -> Words:
+        raise CopyError(NOT_READ)
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
         del after  # the caller has waited

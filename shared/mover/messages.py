@@ -1,8 +1,10 @@
 """What a worker's io process asks of the mover, one message a packet.
 
-    io -> mover   Map, Watch, Show, Join, Unmap, Probe, Fetch, Expect, GiveUp, Digest, Stage, Fill;
-                  Map brings the descriptors of the source's pool, Watch that of its first tokens
-    mover -> io   Done, in the order of the questions, but for those about a source that is joined
+    io -> mover   Map, Watch, Show, Join, Invite, Accept, Meet, Give, Unmap, Probe, Fetch, Expect,
+                  GiveUp, Digest, Stage, Fill; Map brings the descriptors of the source's pool,
+                  Watch that of its first tokens
+    mover -> io   Done, in the order of the questions, but for those about a worker that is joined
+                  or linked
 
 Block ids and digests travel as `shared.kv.columns` packs them.
 """
@@ -19,6 +21,8 @@ from shared.protocol import Attempt
 MAX_DIGESTS = 4096
 """that one message asks for, so that a packet always fits into a socket's buffer"""
 MAX_PACKET_BYTES = 128 * 2**10
+LINK_BYTES = 32 * 2**20
+"""that go over a link at a time, or one block; both ends know it"""
 MAX_DESCRIPTORS = MAX_RANKS
 """of a source's pools"""
 
@@ -81,9 +85,56 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Invite:
+    """Begin a link to a worker that reads our pool, until Unmap."""
+
+    number: int
+    peer: str
+    """as Meet, Give and Unmap will call it"""
+    host: str
+    """the address by which the peer reaches this host"""
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Begin the other end of a link, until Unmap. What is asked of the source from now on waits
+    until both ends have met."""
+
+    number: int
+    source: str
+    """incarnation of its owner"""
+    num_blocks: int
+    card: bytes
+    """that the source was invited with"""
+    host: str
+
+
+@dataclass(frozen=True)
+class Meet:
+    """The peer has accepted."""
+
+    number: int
+    peer: str
+    card: bytes
+    """its own"""
+
+
+@dataclass(frozen=True)
+class Give:
+    """Send blocks of our own pool over a link, which the peer fetches in the same order; none: what
+    follows the last block, which the peer probes."""
+
+    number: int
+    peer: str
+    blocks: bytes
+    first_group: int
+    num_groups: int
+
+
+@dataclass(frozen=True)
 class Unmap:
-    """Nothing is fetched from there any more. A source that is neither mapped nor joined is no
-    error."""
+    """Nothing is fetched from there, or given to it, any more. One that is neither mapped nor
+    joined nor linked is no error."""
 
     number: int
     source: str
@@ -91,7 +142,7 @@ class Unmap:
 
 @dataclass(frozen=True)
 class Probe:
-    """Read what follows the last block of a mapped or joined pool, as blocks are read."""
+    """Read what follows the last block of a mapped, joined or linked pool, as blocks are read."""
 
     number: int
     source: str
@@ -99,7 +150,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Copy blocks of a mapped or joined pool into reserved blocks of our own."""
+    """Copy blocks of a mapped, joined or linked pool into reserved blocks of our own."""
 
     number: int
     attempt: Attempt
@@ -184,10 +235,25 @@ class Done:
     problem: str = ""
     """why it could not be done; what was to be filled holds garbage"""
     card: bytes = b""
-    """Show"""
+    """Show, Invite and Accept"""
 
 
 Question = (
-    Map | Watch | Show | Join | Unmap | Probe | Fetch | Expect | GiveUp | Digest | Stage | Fill
+    Map
+    | Watch
+    | Show
+    | Join
+    | Invite
+    | Accept
+    | Meet
+    | Give
+    | Unmap
+    | Probe
+    | Fetch
+    | Expect
+    | GiveUp
+    | Digest
+    | Stage
+    | Fill
 )
 CODEC = Codec((*typing.get_args(Question), Done))

@@ -1,13 +1,14 @@
 """The mover: threads of the engine process that do with blocks what the io process asks.
 
     io process --(data socket)--> mover: Map Unmap Probe Fetch Stage Fill, in order --> Done
-                                         Watch Expect GiveUp Show Join
+                                         Watch Expect GiveUp Show Join Invite Accept Meet Give
                                          Digest, in order, in a thread of its own
 
 A digest of what a step writes waits for that step, and the copies of other hand-overs must not
-wait with it. Reads from other hosts go on while other questions are answered (`remote_reads`). The
-step loop does not copy, and is only woken where it may begin with what was copied. The socket keeps
-packets apart and brings descriptors; its end is the io process's end.
+wait with it. Bytes come from other hosts, and go there, while other questions are answered
+(`remote_reads`, `links.pairs`). The step loop does not copy, and is only woken where it may begin
+with what was copied. The socket keeps packets apart and brings descriptors; its end is the io
+process's end.
 """
 
 import logging
@@ -17,26 +18,34 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.kv.columns import Words, pack_words, unpack_ids
 from shared.kv.layer_groups import GroupRange
 from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.copies import Copies, CopyError, Mark
 from shared.mover.first_tokens import FirstTokens
+from shared.mover.links.link import MakeLink
+from shared.mover.links.make import make_link
+from shared.mover.links.pairs import Pairs
 from shared.mover.messages import (
     CODEC,
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
+    Accept,
     Digest,
     Done,
     Expect,
     Fetch,
     Fill,
+    Give,
     GiveUp,
+    Invite,
     Join,
     Map,
+    Meet,
     Probe,
     Question,
     Show,
@@ -64,6 +73,13 @@ class Marks(Protocol):
         """The steps that may still write the attempt's blocks."""
 
 
+class Outside(NamedTuple):
+    """How pools of other hosts are read; nothing of it is made before one is."""
+
+    make_agent: MakeAgent = NixlAgent
+    make_link: MakeLink = make_link
+
+
 class NoMarks:
     """Of a pool that only the mover writes."""
 
@@ -88,20 +104,21 @@ class Mover:
         marks: Marks | None = None,
         first_tokens: FirstTokens | None = None,
         on_failure: Callable[[], None] = lambda: os._exit(1),
-        make_agent: MakeAgent = NixlAgent,
+        outside: Outside | None = None,
     ) -> None:
         """`digests`: another one of the same pool, for the thread that digests. `marks`: default:
         only these threads write the pool. `first_tokens`: where the step loop looks for them;
         default: it does not. `on_failure`: the device did something that no question explains;
-        nothing it holds can be trusted. `make_agent`: once pools of other hosts are shown or
-        read."""
+        nothing it holds can be trusted. `outside`: default: by nixl, NCCL and gloo."""
         self._socket = sock
         self._copies = copies
         self._digests = digests
         self._marks = marks or NoMarks()
         self._first_tokens = first_tokens or FirstTokens(lambda: None)
         self._on_failure = on_failure
-        self._remote = RemoteReads(copies, make_agent)
+        outside = outside or Outside()
+        self._remote = RemoteReads(copies, outside.make_agent)
+        self._pairs = Pairs(copies, outside.make_link)
         self._to_digest: SimpleQueue[Digest | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(turn, end), name=name, daemon=True)
@@ -137,15 +154,16 @@ class Mover:
     def _end(self) -> None:
         self._to_digest.put(None)
         self._remote.close()
+        self._pairs.close()
         self._first_tokens.close()
         self._copies.close()
         self._socket.close()
 
     def _turn(self) -> bool:
         """Whether there may be another question."""
-        for done in self._remote.ended():
+        for done in chain(self._remote.ended(), self._pairs.ended()):
             self._socket.sendall(CODEC.encode(done))
-        patience_s = self._remote.patience_s
+        patience_s = min(self._patiences_s(), default=None)
         if patience_s is not None and not select.select([self._socket], [], [], patience_s)[0]:
             return True
         packet, descriptors, _, _ = socket.recv_fds(
@@ -159,6 +177,11 @@ class Mover:
         else:
             self._answer(question, descriptors)
         return True
+
+    def _patiences_s(self) -> list[float]:
+        """How long the next question may keep what is under way waiting."""
+        both = (self._remote.patience_s, self._pairs.patience_s)
+        return [patience_s for patience_s in both if patience_s is not None]
 
     def _digest_next(self) -> bool:
         question = self._to_digest.get()
@@ -176,24 +199,59 @@ class Mover:
             self._socket.sendall(CODEC.encode(done))
 
     def _done(self, question: Question, descriptors: list[int]) -> Done | None:
-        """None: it comes once the reads that were begun, or are under way, have ended."""
+        """None: it comes once what was begun, or is under way, has ended."""
+        match question:
+            case Show() | Join():
+                return self._join(question)
+            case Invite() | Accept() | Meet() | Give():
+                return self._link(question)
+            case Unmap() | Probe() | Fetch() if self._remote.has(question.source):
+                return self._from_joined(question)
+            case Unmap() | Probe() | Fetch() if self._pairs.has(question.source):
+                self._from_linked(question)
+                return None
+            case Probe():
+                return self._probe(question)
+        digests = self._do(question, descriptors)
+        return Done(question.number, b"" if digests is None else pack_words(digests))
+
+    def _join(self, question: Show | Join) -> Done:
         match question:
             case Show():
                 return self._remote.show(question)
             case Join():
                 return self._remote.join(question)
-            case Unmap(_, source) if self._remote.has(source):
+
+    def _from_joined(self, question: Unmap | Probe | Fetch) -> Done | None:
+        match question:
+            case Unmap():
                 return self._remote.leave(question)
-            case Probe(_, source) if self._remote.has(source):
-                self._remote.probe(question)
-            case Fetch() if self._remote.has(question.source):
-                self._remote.fetch(question, self._marks.of_attempt(question.attempt))
             case Probe():
-                return self._probe(question)
-            case _:
-                digests = self._do(question, descriptors)
-                return Done(question.number, b"" if digests is None else pack_words(digests))
+                self._remote.probe(question)
+            case Fetch():
+                self._remote.fetch(question, self._marks.of_attempt(question.attempt))
         return None
+
+    def _link(self, question: Invite | Accept | Meet | Give) -> Done | None:
+        match question:
+            case Invite():
+                return self._pairs.invite(question)
+            case Accept():
+                return self._pairs.accept(question)
+            case Meet() | Give():
+                self._pairs.ask(question.peer, question)
+        return None
+
+    def _from_linked(self, question: Unmap | Probe | Fetch) -> None:
+        match question:
+            case Unmap():
+                for done in self._pairs.leave(question):
+                    self._socket.sendall(CODEC.encode(done))
+            case Probe():
+                self._pairs.ask(question.source, question)
+            case Fetch():
+                after = self._marks.of_attempt(question.attempt)
+                self._pairs.ask(question.source, question, after)
 
     def _probe(self, question: Probe) -> Done:
         digest, num_bytes, seconds = self._copies.probe(question.source)

@@ -33,7 +33,7 @@ NO_DIGEST = 0
 
 
 class RankMovers:
-    """Does what `MoverClient` does, but for reads over nixl, and may be cancelled as it."""
+    """Does what `MoverClient` does, but for pools of other hosts, and may be cancelled as it."""
 
     def __init__(self, movers: Sequence[MoverClient], shares: Sequence[KVShare]) -> None:
         """One for each rank, in order."""
@@ -86,6 +86,18 @@ class RankMovers:
         raise PeerLostError(NOT_READ)
 
     async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
+        raise PeerLostError(NOT_READ)
+
+    async def invite(self, peer: str, host: str) -> bytes:
+        raise PeerLostError(NOT_READ)
+
+    async def accept(self, source: str, num_blocks: int, card: bytes, host: str) -> bytes:
+        raise PeerLostError(NOT_READ)
+
+    async def meet(self, peer: str, card: bytes) -> None:
+        raise PeerLostError(NOT_READ)
+
+    async def give(self, peer: str, blocks: Sequence[int], groups: GroupRange) -> None:
         raise PeerLostError(NOT_READ)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:

@@ -227,8 +227,9 @@ class HandoverSettings(Group, heading="Hand-over"):
     transport: str = setting(
         "auto",
         "how KV blocks travel; mapped: workers of one host read each other's memory; nixl: over "
-        "RDMA; auto: the first of these that a probe shows to work, else over tcp",
-        choices=("auto", "mapped", "nixl", "tcp"),
+        "RDMA; nccl: between GPUs; auto: the first of these that a probe shows to work, else over "
+        "tcp",
+        choices=("auto", "mapped", "nixl", "nccl", "tcp"),
     )
     transfer_dir: str = setting(
         "", "folder where mapped workers of one host meet; empty: this user's own"

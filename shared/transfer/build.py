@@ -17,6 +17,7 @@ from shared.transfer.transport import KVTransport
 from shared.transfer.ways.auto import Mover, auto_transport
 from shared.transfer.ways.folder import transfer_folder
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nccl import nccl_transport
 from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 
@@ -27,9 +28,10 @@ DEVICE_COPY_BYTES = 256 * 2**20
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
     transport, tp = settings.handover.transport, settings.compute.tp
-    if tp > 1 and transport == "nixl":
+    if tp > 1 and transport in ("nixl", "nccl"):
         raise SettingsError(
-            f"--transport nixl with --tp {tp}: {NOT_READ}; take --transport auto, mapped or tcp"
+            f"--transport {transport} with --tp {tp}: {NOT_READ}; "
+            "take --transport auto, mapped or tcp"
         )
     if transport in ("auto", "mapped"):
         transfer_folder(settings.handover.transfer_dir)
@@ -44,7 +46,7 @@ def check_transport(settings: Settings) -> None:
         if given:
             raise SettingsError(
                 f"{flag} has no meaning with --transport mapped: workers of one host meet in "
-                "--transfer-dir. --transport auto, nixl or tcp listens at a port"
+                "--transfer-dir. --transport auto, nixl, nccl or tcp listens at a port"
             )
 
 
@@ -76,6 +78,8 @@ def build_transport(
         )
     if handover.transport == "nixl":
         return nixl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
+    if handover.transport == "nccl":
+        return nccl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
     folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pools)
     if handover.transport == "mapped":
         return mapped_transport(shown, incarnation, mover, folder=folder, terms=terms)

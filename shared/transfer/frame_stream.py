@@ -54,6 +54,11 @@ class FrameStream:
         sock.setblocking(False)
         keep_responsive(sock)
 
+    @property
+    def local_host(self) -> str:
+        """The address by which the peer reaches this host, where it is on another one."""
+        return str(self._socket.getsockname()[0])
+
     async def introduce(self, challenge: Challenge) -> None:
         """Both ends prove that they know the cell secret; nothing else comes before it.
 
@@ -166,22 +171,24 @@ class FrameStream:
                     raise PeerLostError("the peer closed the connection")
                 return descriptors
 
-    async def until_closed(self) -> None:
-        """Returns once the peer has closed or is gone, however long that takes. ProtocolError if
-        it says anything more."""
+    async def more_comes(self) -> bool:
+        """Waits for the next byte, however long that takes. False: the peer has closed or is
+        gone."""
         while True:
             try:
-                said = self._socket.recv(1)
+                return bool(self._socket.recv(1, socket.MSG_PEEK))
             except (BlockingIOError, InterruptedError):
                 await self._until_ready(
                     self._loop.add_reader, self._loop.remove_reader, limited=False
                 )
-                continue
             except OSError:
-                return
-            if said:
-                raise ProtocolError("the peer has no more to say on this connection")
-            return
+                return False
+
+    async def until_closed(self) -> None:
+        """Returns once the peer has closed or is gone, however long that takes. ProtocolError if
+        it says anything more."""
+        if await self.more_comes():
+            raise ProtocolError("the peer has no more to say on this connection")
 
     def close(self) -> None:
         self._socket.close()

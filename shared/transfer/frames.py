@@ -10,9 +10,9 @@ seen. A CRC-32 finds every single-bit error and every burst of up to 32 bits; pa
 by a 64-bit digest per block and layer group (`shared.kv.digest`), announced before the bytes are
 asked for.
 
-    decode -> prefill: Open, Read, Verify, Release, Renew
+    decode -> prefill: Open, Read, Verify, Release, Renew, Invite, Card, Give
     prefill -> decode: Opened, Watermark, Blocks, Seal, ShortSeal, End, Verified, Renewed, Refused,
-                       Pool
+                       Pool, Card
 
 Columns travel as packed little-endian integers, so that a frame's length depends on the number of
 blocks and not on their ids: block ids u32, generations u64, digests u64 with the groups of a block
@@ -43,7 +43,7 @@ Refusal = Literal[
 ]
 Purpose = Literal["pull", "keep", "map"]
 """pull: read the attempt's blocks; keep: only its lease, the blocks to read into are not there
-yet; map: be shown the pool that they lie in, to map or to read it"""
+yet; map: be shown the pool that they lie in, to map it, to read it or to be given its blocks"""
 
 
 @dataclass(frozen=True)
@@ -159,9 +159,9 @@ class Refused:
 
 @dataclass(frozen=True)
 class Pool:
-    """The pool that all blocks lie in. Over a unix socket one byte with its descriptors follows;
-    from then on neither end says anything, and what the reader makes of it stands as long as the
-    connection."""
+    """The pool that all blocks lie in. Over a unix socket one byte with its descriptors follows.
+    What the reader makes of it stands as long as the connection, over which nothing more is said
+    but by a reader that links to the pool."""
 
     num_blocks: int
     probe: bytes
@@ -172,6 +172,31 @@ class Pool:
     """why it has no card"""
     has_first_tokens: bool = False
     """its file ends with them"""
+    link: str = ""
+    """by what a reader links to it; nothing: it cannot"""
+
+
+@dataclass(frozen=True)
+class Invite:
+    """Begin a link. Answered by a Card, which is to be answered by another."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the other end of the link needs to meet this one."""
+
+    card: bytes
+    problem: str = ""
+    """why there can be no link"""
+
+
+@dataclass(frozen=True)
+class Give:
+    """Send these layer groups of blocks of the pool over the link; no blocks: the probe."""
+
+    block_ids: bytes
+    first_group: int
+    num_groups: int
 
 
 Frame = (
@@ -190,6 +215,9 @@ Frame = (
     | Renewed
     | Refused
     | Pool
+    | Invite
+    | Card
+    | Give
 )
 
 CODEC = Codec(typing.get_args(Frame))

@@ -50,8 +50,8 @@ def admitted(release: Release, sources: Mapping[str, Mapping[str, str]]) -> set[
         for target, target_labels in pods.items()
         for port in ports
         if (source != target or source in WORKERS)
-        and _passes(policies, "egress", source_labels, target_labels, port)
-        and _passes(policies, "ingress", target_labels, source_labels, port)
+        and passes(policies, "egress", source_labels, target_labels, port)
+        and passes(policies, "ingress", target_labels, source_labels, port)
     }
 
 
@@ -113,7 +113,7 @@ def outward_ports(release: Release, role: str) -> set[int]:
     }
 
 
-def _passes(
+def passes(
     policies: list[Object],
     direction: str,
     own: Mapping[str, str],
@@ -137,5 +137,5 @@ def _allows(rule: Object, direction: str, other: Mapping[str, str], port: int) -
         set(peer) == {"podSelector"} and matches(peer["podSelector"], other) for peer in peers
     )
     return reached and any(
-        item["port"] == port and item["protocol"] == "TCP" for item in rule["ports"]
+        item.get("port", port) == port and item["protocol"] == "TCP" for item in rule["ports"]
     )

@@ -20,6 +20,7 @@ from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
 from shared.protocol import Attempt
 from shared.transfer.blocks.fetches import Fetches
+from shared.transfer.blocks.linked import Gives
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import BlockMover
 from shared.transfer.blocks.progress import Progress
@@ -141,8 +142,11 @@ class JoinedReads:
 class RegisteredPool:
     """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
 
-    def __init__(self, memory: KVMemory, mover: AgentMover, name: str) -> None:
-        """`name`: our incarnation."""
+    def __init__(
+        self, memory: KVMemory, mover: AgentMover, name: str, gives: Gives | None = None
+    ) -> None:
+        """`name`: our incarnation. `gives`: for readers that link to it; default: none can."""
+        self._gives = gives
         self._memory = memory
         self._mover = mover
         self._name = name
@@ -157,5 +161,6 @@ class RegisteredPool:
             card = await self._mover.show(self._name)
         except PeerLostError as error:
             problem = str(error)
-        await stream.send(Pool(self._memory.num_blocks, self._probe, card, problem))
-        await stream.until_closed()
+        link = self._gives.link if self._gives else ""
+        await stream.send(Pool(self._memory.num_blocks, self._probe, card, problem, link=link))
+        await (self._gives.serve(stream) if self._gives else stream.until_closed())

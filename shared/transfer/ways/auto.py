@@ -1,11 +1,13 @@
 """Chooses a way for each source: mapped where its pool can be mapped and a probe of it reads the
-right bytes; else nixl, likewise, where both ends have it; else tcp.
+right bytes; else nixl, likewise, where both ends have it; else nccl, likewise, between two GPUs,
+once they are linked; else tcp.
 
 The choice is made when a source is first pulled from, and stays until its way fails twice in turn:
 then the next best is taken, and after some minutes the choice is made again. Whatever is chosen,
 the attempt is one offer of the source, with one lease and one release.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +18,10 @@ from typing import Protocol
 from shared.clock import Clock
 from shared.errors import CannotMapError, KVTransferError
 from shared.mover.agent import MISSING, is_installed
+from shared.tasks import Tasks
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.blocks.joined import AgentMover, RegisteredPool
+from shared.transfer.blocks.joined import AgentMover, JoinedPool, RegisteredPool
+from shared.transfer.blocks.linked import Gives, LinkedPool, LinkMover
 from shared.transfer.blocks.payloads import Stager, payloads_of
 from shared.transfer.blocks.sent import SentBlocks
 from shared.transfer.offers import OfferTable
@@ -26,6 +30,7 @@ from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest
 from shared.transfer.ways.failed_ways import LEAVE_S, FailedWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
+from shared.transfer.ways.nccl import NcclWay
 from shared.transfer.ways.nixl import NixlWay, SentOrRead
 from shared.transfer.ways.tcp import PortListener, TcpWay
 from shared.transfer.ways.way import Choice, Way
@@ -33,7 +38,7 @@ from shared.transfer.ways.way import Choice, Way
 logger = logging.getLogger(__name__)
 
 
-class Mover(AgentMover, Stager, Protocol):
+class Mover(AgentMover, LinkMover, Stager, Protocol):
     """What the mover of a worker does for all ways."""
 
 
@@ -49,23 +54,35 @@ class _Source:
     chosen: Choice | None = None
     until_s: float = inf
     """then it is chosen again"""
+    linking: "asyncio.Task[None] | None" = None
+    why_not_linked: str = "it is being linked to"
+    """nothing: it is"""
 
 
 class AutoWays:
     """Keeps the promise of `Ways`."""
 
-    def __init__(self, mapped: MappedWay, nixl: NixlWay | None, tcp: TcpWay, clock: Clock) -> None:
-        """`nixl`: None where it is not installed."""
+    def __init__(
+        self,
+        mapped: MappedWay,
+        nixl: NixlWay | None,
+        nccl: NcclWay | None,
+        tcp: TcpWay,
+        clock: Clock,
+    ) -> None:
+        """`nixl`: None where it is not installed. `nccl`: None where there is no GPU."""
         self._mapped = mapped
         self._nixl = nixl
+        self._nccl = nccl
         self._tcp = tcp
         self._clock = clock
+        self._tasks = Tasks()
         self._sources: dict[str, _Source] = {}
         """by incarnation"""
 
     @property
     def names(self) -> Sequence[str]:
-        return [way.name for way in (self._mapped, self._nixl, self._tcp) if way]
+        return [way.name for way in self._all]
 
     async def of(self, request: PullRequest) -> Choice:
         source = self._source(request)
@@ -95,9 +112,15 @@ class AutoWays:
             )
 
     async def close(self) -> None:
-        for way in (self._mapped, self._nixl, self._tcp):
-            if way is not None:
-                await way.close()
+        await self._tasks.close()
+        for way in self._all:
+            await way.close()
+
+    @property
+    def _all(self) -> list[Way]:
+        """The best one first."""
+        ways = (self._mapped, self._nixl, self._nccl, self._tcp)
+        return [way for way in ways if way is not None]
 
     def _source(self, request: PullRequest) -> _Source:
         incarnation = request.source_incarnation
@@ -125,16 +148,48 @@ class AutoWays:
         self, request: PullRequest, source: _Source, why_not_mapped: str
     ) -> Choice:
         """Between two hosts, or as good as that."""
-        why_not = MISSING if self._nixl is None else source.failed.why_left(self._nixl.name)
-        if self._nixl is not None and not why_not:
-            try:
-                pool = await self._nixl.pools.of(request)
-            except CannotMapError as error:
-                why_not = str(error)
-            else:
-                choice = Choice(self._nixl, f"{why_not_mapped}; {pool.probed}")
-                return self._keep(request, source, choice)
-        return self._keep(request, source, Choice(self._tcp, f"{why_not_mapped}; {why_not}"))
+        why_not = [why_not_mapped, await self._why_not_joined(request, source)]
+        if not why_not[-1]:
+            assert self._nixl is not None
+            pool: JoinedPool | LinkedPool = await self._nixl.pools.of(request)
+            return self._keep(request, source, Choice(self._nixl, f"{why_not[0]}; {pool.probed}"))
+        if self._nccl is not None:
+            why_not.append(self._why_not_linked(request, source, self._nccl))
+            if not why_not[-1]:
+                pool = await self._nccl.pools.of(request)
+                why = "; ".join([*why_not[:-1], str(pool.probed)])
+                return self._keep(request, source, Choice(self._nccl, why))
+        return self._keep(request, source, Choice(self._tcp, "; ".join(why_not)))
+
+    async def _why_not_joined(self, request: PullRequest, source: _Source) -> str:
+        """Nothing if it is."""
+        if self._nixl is None:
+            return MISSING
+        if reason := source.failed.why_left(self._nixl.name):
+            return reason
+        try:
+            await self._nixl.pools.of(request)
+        except CannotMapError as error:
+            return str(error)
+        return ""
+
+    def _why_not_linked(self, request: PullRequest, source: _Source, nccl: NcclWay) -> str:
+        """Nothing if it is. Two ends take a second to meet, and much longer to find that they
+        cannot; tcp goes on meanwhile."""
+        if source.linking is None:
+            source.linking = self._tasks.start(self._link(request, source, nccl))
+        return source.failed.why_left(nccl.name) or source.why_not_linked
+
+    async def _link(self, request: PullRequest, source: _Source, nccl: NcclWay) -> None:
+        try:
+            await nccl.pools.of(request)
+        except CannotMapError as error:
+            source.why_not_linked = str(error)
+        except KVTransferError:  # not this attempt; the next one tries again
+            source.linking = None
+        else:
+            source.why_not_linked = ""
+        source.chosen = None
 
     def _keep(self, request: PullRequest, source: _Source, choice: Choice) -> Choice:
         """The first of several pulls that choose at once decides, and says so."""
@@ -161,9 +216,10 @@ def auto_transport(
     memory = pool.memory
     payloads = payloads_of(memory, mover)
     sent = SentBlocks(memory.layout, payloads, terms.traffic)
-    served = SentOrRead(sent, RegisteredPool(memory, mover, incarnation))
+    served = SentOrRead(sent, RegisteredPool(memory, mover, incarnation, Gives(memory, mover)))
     mapped = [SocketListener(pool, folder)] if pool.can_be_mapped else []
     nixl = NixlWay(memory.layout, incarnation, mover, terms) if is_installed() else None
+    nccl = None if memory.holds_blocks else NcclWay(memory, mover, terms)
     return SocketTransport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),
@@ -171,6 +227,7 @@ def auto_transport(
         AutoWays(
             MappedWay(memory.layout, mover, terms),
             nixl,
+            nccl,
             TcpWay(memory, payloads, terms),
             terms.clock,
         ),

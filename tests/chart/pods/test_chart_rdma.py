@@ -6,6 +6,7 @@ import helm_python
 import pytest
 
 from tests.chart.process_rules import processes
+from tests.chart.reachability import passes
 from tests.chart.release import Object, Release, render
 from tests.chart.value_sets import PD_RDMA, RANKS, VALUE_SETS
 
@@ -98,6 +99,17 @@ def test_a_disabled_prefill_has_no_say() -> None:
             },
             "the one offers nothing that the other reads",
         ),
+        (
+            {
+                "prefill": {"settings": {"transport": "nixl"}},
+                "decode": {"settings": {"transport": "nccl"}},
+            },
+            "settings.transport of prefill is nixl and of decode nccl: the one offers nothing",
+        ),
+        (
+            {"settings": {"transport": "nccl"}, "decode": {"settings": {"tp": 2}}},
+            "decode: transport nccl: workers with tp 2 hand over mapped or by tcp",
+        ),
     ],
 )
 def test_devices_that_nothing_would_use_are_refused(values: dict[str, Any], reason: str) -> None:
@@ -108,6 +120,7 @@ def test_devices_that_nothing_would_use_are_refused(values: dict[str, Any], reas
 
 HOST_PATH = {"transfer": {"hostPath": "/var/lib/kv"}}
 NAMED = {"settings": {"transport": "nixl"}}
+LINKED = {"settings": {"transport": "nccl"}}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +135,8 @@ NAMED = {"settings": {"transport": "nixl"}}
         ),
         (PD_RDMA | HOST_PATH, "nixl: both roles have RDMA devices", "mapped: they meet"),
         (NAMED, "nixl: settings.transport is nixl; no role has RDMA devices", "nixl:"),
+        (LINKED, "nccl: settings.transport is nccl; no role has RDMA devices", "nccl:"),
+        (PD_RDMA | LINKED, "nccl: settings.transport is nccl; both roles have RDMA", "nccl:"),
         (HOST_PATH | NAMED, "nixl: settings.transport is nixl", "nixl: settings.transport is nixl"),
         (
             HOST_PATH | {"decode": {"settings": {"transport": "tcp"}}},
@@ -147,3 +162,28 @@ def test_notes_say_which_transport_it_is_and_why(
 
 def test_without_prefill_workers_no_transport_is_named() -> None:
     assert "KV goes" not in render({"prefill": {"enabled": False}}).notes
+
+
+ANY_PORT = 45_678
+"""that nothing of ours names"""
+
+
+def open_between(release: Release, port: int) -> set[tuple[str, str]]:
+    """Which pods may connect to which at this port."""
+    policies = release.of_kind("NetworkPolicy")
+    pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
+    return {
+        (source, target)
+        for source, source_labels in pods.items()
+        for target, target_labels in pods.items()
+        if passes(policies, "egress", source_labels, target_labels, port)
+        and passes(policies, "ingress", target_labels, source_labels, port)
+    }
+
+
+def test_ports_that_nccl_chooses_are_open_between_workers_where_it_is_named() -> None:
+    policy = {"networkPolicy": {"enabled": True}}
+    assert open_between(render(policy), ANY_PORT) == set()
+    workers = ("prefill", "decode")
+    every_pair = {(source, target) for source in workers for target in workers}
+    assert open_between(render(policy | LINKED), ANY_PORT) == every_pair

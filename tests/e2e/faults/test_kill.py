@@ -1,6 +1,6 @@
 """Two prefill and two decode workers: nothing local and no backlog while nothing is wrong, one of
 each role killed under 24 streams and nobody notices, one after the other amid copies, and all of it
-killed with its parent. Then the like where KV is read by nixl."""
+killed with its parent. Then the like where KV comes by nixl, and by nccl."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ GONE_S = 5.0
 NUM_KILLS = int(os.environ.get("WORKER_KILLS", "5"))
 """amid copies; `make hand-overs` sets it"""
 NUM_READ_KILLS = int(os.environ.get("WORKER_KILLS", "3"))
-"""amid reads by nixl"""
+"""amid reads by nixl, and by nccl's code over gloo"""
 NUM_READ_STREAMS = 6
 COPIES_WAIT_S = 0.05
 SERVES_WITHIN_S = 1.0
@@ -241,17 +241,17 @@ def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:
     assert [process.cmdline() for process in alive] == []
 
 
-@pytest.fixture
-def reading(tmp_path: Path) -> Iterator[Cluster]:
-    flags = ("--prefill", "2", "--decode", "2", "--kv-blocks", "1024", "--transport", "nixl")
-    with running(tmp_path, *flags, BATON_MAX_NUM_BATCHED_TOKENS="96") as cluster:
-        yield cluster
-
-
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_workers_killed_in_turn_amid_reads_by_nixl(reading: Cluster) -> None:
+@pytest.mark.parametrize("way", ["nixl", "nccl"])
+def test_workers_killed_in_turn_amid_reads(way: str, tmp_path: Path) -> None:
     """An owner first, then a reader, and so on: no source dies of its reader's death."""
+    flags = ("--prefill", "2", "--decode", "2", "--kv-blocks", "1024", "--transport", way)
+    with running(tmp_path, *flags, BATON_MAX_NUM_BATCHED_TOKENS="96") as reading:
+        kill_in_turn(reading, way)
+
+
+def kill_in_turn(reading: Cluster, way: str) -> None:
     for number in range(NUM_READ_KILLS):
         bodies = long_prompts(number)
         before = {worker["incarnation"] for worker in reading.workers()}
@@ -265,5 +265,5 @@ def test_workers_killed_in_turn_amid_reads_by_nixl(reading: Cluster) -> None:
         assert len(before & {worker["incarnation"] for worker in reading.workers()}) == 3
         undisturbed = reading.answers(bodies)
         assert [stream.answer for stream in seen] == [stream.answer for stream in undisturbed]
-        assert {reading.receipt(stream.rid)["transport"] for stream in undisturbed} == {"nixl"}
+        assert {reading.receipt(stream.rid)["transport"] for stream in undisturbed} == {way}
         reading.wait_blocks_back()

@@ -1,4 +1,4 @@
-"""The promise of KVTransport, kept by `memory`, and by `tcp`, `mapped` and `nixl` over real
+"""The promise of KVTransport, kept by `memory`, and by `tcp`, `mapped`, `nixl` and `nccl` over real
 sockets and agents."""
 
 import asyncio
@@ -17,6 +17,7 @@ from shared.transfer.limits import TransferLimits
 from shared.transfer.transport import KVTransport
 from shared.transfer.ways.auto import auto_transport
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nccl import nccl_transport
 from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from tests.support.fakes.memory_transport import MemoryTransport
@@ -163,6 +164,9 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
         case "nixl":
             assert pair.d.mover is not None
             stranger = nixl_transport(memory, "d.2", pair.d.mover)
+        case "nccl":
+            assert pair.d.mover is not None
+            stranger = nccl_transport(memory, "d.2", pair.d.mover)
         case "auto":
             assert pair.d.mover is not None
             stranger = auto_transport(ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused"))

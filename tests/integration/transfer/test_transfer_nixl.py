@@ -19,7 +19,7 @@ from shared.mover.agent import MISSING, NixlAgent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import CopyError, Regions
 from shared.mover.host_copies import HostCopies
-from shared.mover.mover import Mover
+from shared.mover.mover import Mover, Outside
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.socket_transport import SocketTransport
@@ -225,7 +225,8 @@ async def test_auto_sends_what_cannot_be_read() -> None:
     memory = KVMemory.create(layout_of(BIG_BLOCK), NUM_BIG)
     memory.block(3)[:] = stamp(0, BIG_BLOCK)
     ours, theirs = data_socket_pair()
-    Mover(theirs, HostCopies(memory), HostCopies(memory), make_agent=no_agent).start()
+    outside = Outside(no_agent)
+    Mover(theirs, HostCopies(memory), HostCopies(memory), outside=outside).start()
     mover = MoverClient(ours)
     source = auto(memory, "p.1", mover)
     await source.start()

@@ -239,6 +239,7 @@ def faulty_auto_transport(
         AutoWays(
             FaultyMappedWay(pool.memory.layout, mover, terms),
             None,
+            None,
             TcpWay(pool.memory, payloads, terms),
             terms.clock,
         ),

@@ -31,7 +31,7 @@ class StagedCopies(HostCopies):
     def _pairs(
         self, blocks: Sequence[int], groups: GroupRange, offset: int
     ) -> Iterator[tuple[Any, Any]]:
-        span, num_bytes = self._groups.span(groups), self._groups.num_bytes(groups)
+        span, num_bytes = self.groups.span(groups), self.groups.num_bytes(groups)
         if offset + len(blocks) * num_bytes > len(self._arena):
             raise CopyError("the arena ends before")
         for index, block in enumerate(blocks):

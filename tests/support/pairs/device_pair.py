@@ -4,6 +4,7 @@ two."""
 import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,13 @@ from shared.kv.share import KVShare
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Mark
 from shared.mover.device_copies import DeviceCopies
-from shared.mover.mover import Mover
+from shared.mover.links.link import End
+from shared.mover.links.nccl import NcclLink
+from shared.mover.mover import Mover, Outside
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
+from shared.transfer.ways.nccl import nccl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
@@ -69,6 +73,23 @@ class HalvingCopies(DeviceCopies):
             self._stream.synchronize()
 
 
+class StruckLink(NcclLink):
+    """What it received lies in its room when the faults strike: a link's bytes that nobody takes
+    keep their GPU busy, and the strikes wait for that GPU."""
+
+    def __init__(self, strikes: Strikes, end: End, host: str, device: torch.device) -> None:
+        super().__init__(end, host, device)
+        self._strikes = strikes
+        self._num_received = 0
+
+    def receive(self, rows: torch.Tensor) -> None:
+        super().receive(rows)
+        self._num_received += 1
+        if self._num_received > 1:  # the first is the probe
+            self._strikes.read()
+            self._strikes.half_read()
+
+
 class DeviceSide(Side):
     """One worker's pool on a GPU, its transport and faults."""
 
@@ -90,7 +111,8 @@ class DeviceSide(Side):
         ours, theirs = data_socket_pair()
         self.copies = HalvingCopies(self.pool, self.memory, strikes)
         digests = DeviceCopies(self.pool.tensor, self.memory, KVShare(LAYOUT))
-        Mover(theirs, self.copies, digests).start()
+        outside = Outside(make_link=partial(StruckLink, strikes))
+        Mover(theirs, self.copies, digests, outside=outside).start()
         self.mover = MoverClient(ours)
         self._shown = self.pool.descriptor()
         if kind == "mapped":
@@ -99,6 +121,8 @@ class DeviceSide(Side):
             self.transport = faulty_mapped_transport(
                 shown, incarnation, self.mover, folder, self.terms
             )
+        elif kind == "nccl":
+            self.transport = nccl_transport(self.memory, incarnation, self.mover, terms=self.terms)
         else:
             self.transport = tcp_transport(
                 self.memory,
@@ -127,6 +151,6 @@ class DevicePair(Pair):
     """`p` serves on the first GPU, `d` pulls on the last."""
 
     def side(self, incarnation: str, source: Side | None = None) -> DeviceSide:
-        """Of the kinds mapped and tcp."""
+        """Of the kinds mapped, nccl and tcp."""
         device = torch.cuda.device_count() - 1 if source else 0
         return DeviceSide(self.kind, device, self, incarnation, source)

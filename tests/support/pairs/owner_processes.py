@@ -25,6 +25,7 @@ from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.transport import KVTransport
 from shared.transfer.ways.mapped import mapped_transport
+from shared.transfer.ways.nccl import nccl_transport
 from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from shared.transfer_address import TransferAddress
@@ -110,10 +111,11 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
     if kind == "mapped":
         mover = _Digests(memory)
         transport = mapped_transport(ShownPool(memory), INCARNATION, mover, folder=Path(folder))  # type: ignore[arg-type]
-    elif kind == "nixl":
+    elif kind in ("nixl", "nccl"):
         ours, theirs = data_socket_pair()
         Mover(theirs, HostCopies(memory), HostCopies(memory)).start()
-        transport = nixl_transport(memory, INCARNATION, MoverClient(ours))
+        make = nixl_transport if kind == "nixl" else nccl_transport
+        transport = make(memory, INCARNATION, MoverClient(ours))
     else:
         transport = tcp_transport(memory, INCARNATION)
     await transport.start()

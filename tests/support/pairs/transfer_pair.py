@@ -12,12 +12,11 @@ from typing import Literal
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
-from shared.mover.agent import MakeAgent, NixlAgent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Copies
 from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_copies import HostCopies
-from shared.mover.mover import Mover
+from shared.mover.mover import Mover, Outside
 from shared.mover.rank_movers import RankMovers
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.copied import ShownPool
@@ -25,11 +24,13 @@ from shared.transfer.blocks.payloads import payloads_of
 from shared.transfer.limits import TransferLimits
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import KVTransport, Pulled, PullRequest
+from shared.transfer.ways.nccl import nccl_transport
 from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
 from shared.transfer_address import TransferAddress
 from tests.support.fakes.faulty_agent import FaultyAgent
 from tests.support.fakes.faulty_copies import FaultyCopies
+from tests.support.fakes.faulty_link import FaultyLink
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
     FaultyMemoryTransport,
@@ -42,7 +43,7 @@ from tests.support.fakes.staged_copies import StagedCopies
 from tests.support.fakes.strikes import Strikes
 from tests.support.pairs.rank_pools import RankPools
 
-Kind = Literal["memory", "tcp", "staged", "ranked_tcp", "mapped", "ranked", "nixl", "auto"]
+Kind = Literal["memory", "tcp", "staged", "ranked_tcp", "mapped", "ranked", "nixl", "nccl", "auto"]
 KINDS: tuple[Kind, ...] = (
     "memory",
     "tcp",
@@ -51,13 +52,14 @@ KINDS: tuple[Kind, ...] = (
     "mapped",
     "ranked",
     "nixl",
+    "nccl",
     "auto",
 )
 """staged: tcp where no block lies in the memory that a socket reads; ranked: of a model on two GPUs
-at prefill and on four, which hold two copies of each head, at decode"""
+at prefill and on four, which hold two copies of each head, at decode; nccl: over gloo"""
 THAT_MAP = ("mapped", "ranked", "auto")
 """auto: of two workers that can map each other"""
-THAT_FETCH = (*THAT_MAP, "nixl")
+THAT_FETCH = (*THAT_MAP, "nixl", "nccl")
 """the mover of decode brings the blocks; no frame carries them"""
 LAYOUT = KVLayout("m", "float32", 3, 2, 2, 4, 4)
 """of two layer groups"""
@@ -91,6 +93,7 @@ class Side:
         self.changed = asyncio.Event()
         self.agents: list[FaultyAgent] = []
         """that its mover made"""
+        self.links: list[FaultyLink] = []
         self.first_tokens = FirstTokens(lambda: None)
         """as its step loop sees them"""
         self.transport: KVTransport
@@ -115,8 +118,14 @@ class Side:
         elif kind == "nixl":
             strikes = Strikes(self.terms, (source or self).terms)
             make_agent = partial(FaultyAgent, strikes, self.agents)
-            self.mover = self._start_mover(HostCopies(self.memory), make_agent)
+            self.mover = self._start_mover(HostCopies(self.memory), Outside(make_agent))
             self.transport = nixl_transport(self.memory, incarnation, self.mover, terms=self.terms)
+        elif kind == "nccl":
+            strikes = Strikes(self.terms, (source or self).terms)
+            make_link = partial(FaultyLink, strikes, self.links)
+            outside = Outside(make_link=make_link)
+            self.mover = self._start_mover(HostCopies(self.memory), outside)
+            self.transport = nccl_transport(self.memory, incarnation, self.mover, terms=self.terms)
         else:
             self.transport = FaultyMemoryTransport(
                 self.plan, self.memory, incarnation, network, limits=limits
@@ -140,10 +149,10 @@ class Side:
             host, self.incarnation, digester=mover, payloads=payloads, terms=self.terms
         )
 
-    def _start_mover(self, copies: Copies, make_agent: MakeAgent = NixlAgent) -> MoverClient:
+    def _start_mover(self, copies: Copies, outside: Outside | None = None) -> MoverClient:
         ours, theirs = data_socket_pair()
         digests = HostCopies(self.memory)
-        mover = Mover(theirs, copies, digests, None, self.first_tokens, make_agent=make_agent)
+        mover = Mover(theirs, copies, digests, None, self.first_tokens, outside=outside)
         mover.start()
         return MoverClient(ours)
 

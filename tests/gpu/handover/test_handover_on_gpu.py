@@ -51,6 +51,43 @@ def test_answers_equal_those_of_one_engine(transport: str, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("over_sockets", [False, True])
+def test_blocks_that_nccl_moves_give_the_same_answers(
+    over_sockets: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if over_sockets:
+        for way in ("P2P", "SHM"):
+            monkeypatch.setenv(f"NCCL_{way}_DISABLE", "1")
+    torch.set_float32_matmul_precision("highest")
+    write_checkpoint(tmp_path, TINY)
+    common = settings_with(
+        model=str(tmp_path),
+        device="cuda:0",
+        dtype="float32",
+        kv_blocks=40,
+        block_size=16,
+        max_num_batched_tokens=80,
+        transport="nccl",
+    )
+    sampling = Sampling(max_tokens=9, temperature=0.0, ignore_eos=True, logprobs=0)
+    specs = make_specs(PROMPTS, sampling, 16)
+    expected = agg_answers(built_engine(common, "decode"), specs)
+
+    async def serve() -> EnginePair:
+        pair = EnginePair(common, changed(common, device="cuda:1"), specs)
+        async with asyncio.timeout(120):
+            await pair.run()
+        return pair
+
+    pair = asyncio.run(serve())
+    assert {pulled.transport for pulled in pair.pulled} == {"nccl"}
+    for attempt, answer in expected.items():
+        assert pair.answers[attempt.rid] == dict(enumerate(token for token, _ in answer))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize(("prefill_tp", "decode_tp"), [(2, 1), (1, 2), (2, 2)])
 def test_answers_do_not_depend_on_how_workers_split_the_model(
     prefill_tp: int, decode_tp: int, tmp_path: Path

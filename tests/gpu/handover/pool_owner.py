@@ -1,4 +1,4 @@
-"""A process that owns GPU memory, shows it, and is killed: `python -m tests.gpu.pool_owner FD`."""
+"""Owns GPU memory, shows it, and is killed: `python -m tests.gpu.handover.pool_owner FD`."""
 
 import socket
 import sys

@@ -27,10 +27,10 @@ from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.device_copies import DeviceCopies
 from shared.mover.mover import Mover, NoMarks
 from shared.protocol import Attempt
-from tests.gpu.pool_owner import BLOCK_BYTES, NUM_BLOCKS, content
+from tests.gpu.handover.pool_owner import BLOCK_BYTES, NUM_BLOCKS, content
 
 pytestmark = pytest.mark.gpu
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_WORDS = BLOCK_BYTES // 8
 NUM_KILLS = 20
 NUM_BYTES = NUM_BLOCKS * BLOCK_BYTES
@@ -60,7 +60,7 @@ def owner() -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     with ours:
         with theirs:
             process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "tests.gpu.pool_owner", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.gpu.handover.pool_owner", str(theirs.fileno())],
                 cwd=ROOT,
                 pass_fds=[theirs.fileno()],
             )

@@ -5,6 +5,7 @@ import asyncio
 import os
 
 import pytest
+import torch
 
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.offers import OfferTable
@@ -23,14 +24,18 @@ def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", ["mapped", "tcp"])
+KINDS = ["mapped", "tcp", *(["nccl"] if torch.cuda.device_count() > 1 else [])]
+"""NCCL links no GPU to itself"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_wrong_block_is_accepted_under_forced_reuse(kind: Kind) -> None:
     tally, plan = run_kind(kind, NUM_PULLS)
     check_all_met(tally, plan)
     assert tally.wrong == 0
 
 
-@pytest.mark.parametrize("kind", ["mapped", "tcp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_verify_the_same_test_finds_wrong_blocks(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,1 @@
+"""Two-sided links between the movers of two workers: NCCL between GPUs, gloo between CPUs."""
