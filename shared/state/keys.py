@@ -27,13 +27,15 @@ own.
 | receipt-calls:{g_inc}  | list   | receipts that a gateway is asked for   | CALL        |
 | receipt-told:{call}    | string | the receipt, as JSON                   | CALL        |
 | convicted              | zset   | hash of a request -> when it is over   | CONVICT     |
+| client-key:{name}      | hash   | the request with this Idempotency-Key  | CLIENT_KEY  |
 
-A worker's access rights need neither the first four nor `ended`, `scaling` and the last three:
+A worker's access rights need neither the first four nor `ended`, `scaling` and the last four:
 those are for gateways, and for the autoscaler, which reads what ended and writes drains and
 decisions.
 
-RECORD is LIVE, then ENDED or ABANDONED. A life is refreshed by each write. Lives only collect
-garbage: they run on the server's wall clock, so nothing that matters is decided by one.
+RECORD is LIVE, then ENDED or ABANDONED; CLIENT_KEY is LIVE, then an hour or ABANDONED. A life is
+refreshed by each write. Lives only collect garbage: they run on the server's wall clock, so nothing
+that matters is decided by one.
 """
 
 from dataclasses import dataclass
@@ -54,6 +56,8 @@ ENDED_LIST_TTL_S = 3600
 """since the last end"""
 CALL_TTL_S = 10
 """nobody waits for so long"""
+CLIENT_KEY_TTL_S = 3600
+"""since its request ended: a client that repeats it so late gets it computed, and billed, again"""
 CONVICT_TTL_S = 600
 """since the last one was noted"""
 KV_TTL_S = 120
@@ -78,6 +82,9 @@ class Keys:
     @property
     def beats(self) -> str:
         return self._key("beats")
+
+    def client_key(self, name: str) -> str:
+        return self._key("client-key", name)
 
     @property
     def convicted(self) -> str:

@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from shared.clock import Clock
-from shared.state.keys import ABANDONED_TTL_S, ENDED_TTL_S
+from shared.state.keys import ABANDONED_TTL_S, CLIENT_KEY_TTL_S, ENDED_TTL_S
 from shared.state.records import (
     MAX_CONVICTED,
     Admission,
     AdmittedRequest,
     Finish,
+    KeyTaken,
     Outcome,
     ReapVerdict,
     RequestRecord,
@@ -43,10 +45,24 @@ class MemoryGatewayLiveness:
         return True
 
 
+SUPERSEDED = "superseded"
+
+
 @dataclass(frozen=True)
 class _Stored:
     record: RequestRecord
     expires_s: float | None = None
+
+
+@dataclass
+class _UsedKey:
+    """A client's key, and the request that has it."""
+
+    rid: str
+    body: str
+    state: RequestState = RequestState.LIVE
+    outcome: Outcome | None = None
+    expires_s: float = inf
 
 
 class MemoryRequestRecords:
@@ -58,13 +74,19 @@ class MemoryRequestRecords:
         self._stored: dict[str, _Stored] = {}
         self._tenants: dict[str, set[str]] = {}
         self._convicted_until_s: dict[str, float] = {}
+        self._client_keys: dict[str, _UsedKey] = {}
 
-    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
         record = await self.read(request.rid)
         if record is not None and record.request.gateway_incarnation != request.gateway_incarnation:
             return Admission.TAKEN
         if record is not None and record.state not in UNFINISHED:
             return Admission.ENDED
+        used, client_key = self._used_key(request), request.client_key
+        if used is not None and client_key is not None and used.rid != request.rid:
+            same_body = used.body == client_key.body
+            if not same_body or used.state is not RequestState.ABANDONED:
+                return KeyTaken(used.rid, same_body, used.outcome)
         if max_live > 0:
             live = self._tenants.setdefault(request.tenant, set())
             if request.rid not in live and len(live) >= max_live:
@@ -76,6 +98,8 @@ class MemoryRequestRecords:
         self._stored[request.rid] = _Stored(record)
         self._liveness.live.setdefault(request.gateway_incarnation, set()).add(request.rid)
         self._liveness.beats.setdefault(request.gateway_incarnation, 0)
+        if client_key is not None:
+            self._client_keys[client_key.name] = _UsedKey(request.rid, client_key.body)
         return Admission.ADMITTED
 
     async def convict(self, fingerprints: Collection[str], life_s: int) -> Mapping[str, float]:
@@ -100,6 +124,15 @@ class MemoryRequestRecords:
             return Finish(None, written=False)
         if record is not None and record.state not in UNFINISHED:
             return Finish(_outcome(record), written=False)
+        used, client_key = self._used_key(request), request.client_key
+        if used is not None and used.rid != request.rid:
+            attempts = outcome.num_attempts
+            outcome = Outcome(RequestState.CANCELLED, SUPERSEDED, 0, 0, attempts)
+        elif client_key is not None:
+            until_s = self._clock.monotonic_s() + CLIENT_KEY_TTL_S
+            self._client_keys[client_key.name] = _UsedKey(
+                request.rid, client_key.body, outcome.state, outcome, until_s
+            )
         record = RequestRecord(
             request,
             outcome.state,
@@ -121,6 +154,10 @@ class MemoryRequestRecords:
         if record.state is RequestState.LIVE:
             abandoned = replace(record, state=RequestState.ABANDONED, code="gateway_lost")
             self._end(abandoned, ABANDONED_TTL_S)
+            used = self._used_key(record.request)
+            if used is not None and used.rid == rid:
+                used.state = RequestState.ABANDONED
+                used.expires_s = self._clock.monotonic_s() + ABANDONED_TTL_S
         elif record.state is not RequestState.ABANDONED:
             return ReapVerdict.ENDED
         return ReapVerdict.REAPED
@@ -133,6 +170,13 @@ class MemoryRequestRecords:
             del self._stored[rid]
             return None
         return stored.record
+
+    def _used_key(self, request: AdmittedRequest) -> _UsedKey | None:
+        """The request that has the client key of this one, if any has."""
+        if request.client_key is None:
+            return None
+        used = self._client_keys.get(request.client_key.name)
+        return used if used is not None and used.expires_s > self._clock.monotonic_s() else None
 
     def _end(self, record: RequestRecord, ttl_s: float = ENDED_TTL_S) -> None:
         request = record.request

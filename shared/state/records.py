@@ -41,6 +41,17 @@ FinalState = Literal[RequestState.DONE, RequestState.FAILED, RequestState.CANCEL
 
 
 @dataclass(frozen=True)
+class ClientKey:
+    """The client's word that a request is the same as another: of all with this key one is computed
+    and billed, unless its gateway died."""
+
+    name: str
+    """hash of the tenant and what the client named"""
+    body: str
+    """hash of what it asks for"""
+
+
+@dataclass(frozen=True)
 class AdmittedRequest:
     """What the owner says of a request when it starts; the same on every call about it."""
 
@@ -54,6 +65,7 @@ class AdmittedRequest:
     """of all its prompts, each counted once"""
     received_ns: int
     """wall clock of the gateway, for audit only"""
+    client_key: ClientKey | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,17 @@ class Admission(StrEnum):
     """another gateway owns this rid; nothing was written"""
     REFUSES_WRITES = "refuses_writes"
     """the store writes nothing now, as a full one does"""
+
+
+@dataclass(frozen=True)
+class KeyTaken:
+    """Answer to `admit`: another request has the client's key; nothing was written."""
+
+    rid: str
+    """its id"""
+    same_body: bool
+    outcome: Outcome | None
+    """None: it has not ended"""
 
 
 @dataclass(frozen=True)
@@ -126,7 +149,7 @@ class RequestRecords(Protocol):
     happened, and repeating it is the way to find out.
     """
 
-    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
         """Makes the request LIVE. `max_live` > 0 limits the live requests of its tenant.
 
         After a loss of Redis data the owner calls this again for what lives, without limit.
@@ -141,7 +164,8 @@ class RequestRecords(Protocol):
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         """Writes outcome and usage in one step, at most once, only by the owner.
 
-        A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole.
+        A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole. One whose
+        client key another request got meanwhile is billed nothing: CANCELLED, `superseded`.
         """
 
     async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:

@@ -1,12 +1,13 @@
 """Request records in Redis: one hash per request, one script per step."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from shared.errors import StateUnavailableError
 from shared.state.ended import MAX_LENGTH, encode_ended
 from shared.state.keys import (
     ABANDONED_TTL_S,
+    CLIENT_KEY_TTL_S,
     ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     LIVE_TTL_S,
@@ -16,15 +17,17 @@ from shared.state.records import (
     MAX_CONVICTED,
     Admission,
     AdmittedRequest,
+    ClientKey,
     FinalState,
     Finish,
+    KeyTaken,
     Outcome,
     ReapVerdict,
     RequestRecord,
     RequestState,
 )
 from shared.state.redis_client import Argument, RedisClient, Script
-from shared.state.reply import as_fields, as_int, as_list, as_text
+from shared.state.reply import Reply, as_fields, as_int, as_list, as_text
 
 ADMIT = Script.beside(__file__, "admit")
 MARK = Script.beside(__file__, "mark")
@@ -40,16 +43,16 @@ class RedisRequestRecords:
         self._client = client
         self._keys = keys
 
-    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
-        keys = [*self._keys_of(request), self._keys.beats]
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
+        keys = [*self._keys_of(request), self._keys.beats, *self._client_keys_of(request)]
+        client_key = request.client_key
         arguments: list[Argument] = [
-            request.rid,
-            request.gateway_incarnation,
-            max_live,
-            LIVE_TTL_S,
+            *(request.rid, request.gateway_incarnation, max_live, LIVE_TTL_S),
+            client_key.body if client_key else "",
             *_fields(request),
         ]
-        return Admission(as_text(await self._client.run(ADMIT, keys, arguments)))
+        answer, *used = as_list(await self._client.run(ADMIT, keys, arguments))
+        return _key_taken(used) if used else Admission(as_text(answer))
 
     async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
         keys = [self._keys.request(rid) for rid in progress]
@@ -60,25 +63,23 @@ class RedisRequestRecords:
         arguments: list[Argument] = [
             *(request.rid, request.gateway_incarnation, ENDED_TTL_S),
             *(encode_ended(request, outcome, time.time_ns()), MAX_LENGTH, ENDED_LIST_TTL_S),
+            CLIENT_KEY_TTL_S,
             *_fields(request),
             *("state", outcome.state, "code", outcome.code),
             *("num_output_tokens", outcome.num_output_tokens),
             *("num_cached_tokens", outcome.num_cached_tokens),
             *("num_attempts", outcome.num_attempts),
         ]
-        keys = [*self._keys_of(request), self._keys.ended(request.pool)]
+        keys = [
+            *self._keys_of(request),
+            self._keys.ended(request.pool),
+            *self._client_keys_of(request),
+        ]
         answer = as_list(await self._client.run(FINISH, keys, arguments))
         if not answer:
             return Finish(None, written=False)
-        written, state, code, num_output, num_cached, num_attempts = answer
-        stored = Outcome(
-            _final(as_text(state)),
-            as_text(code),
-            as_int(num_output),
-            as_int(num_cached),
-            as_int(num_attempts),
-        )
-        return Finish(stored, written=bool(as_int(written)))
+        written, *stored = answer
+        return Finish(_outcome(stored), written=bool(as_int(written)))
 
     async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
         keys = [self._keys.request(rid), self._keys.live(gateway_incarnation), self._keys.beats]
@@ -88,6 +89,7 @@ class RedisRequestRecords:
             beat,
             ABANDONED_TTL_S,
             self._keys.tenant(""),
+            self._keys.client_key(""),
         ]
         return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
 
@@ -108,6 +110,7 @@ class RedisRequestRecords:
             pool=as_text(fields["pool"]),
             num_prompt_tokens=as_int(fields["num_prompt_tokens"]),
             received_ns=as_int(fields["received_ns"]),
+            client_key=_client_key(fields),
         )
         return RequestRecord(
             request,
@@ -125,12 +128,44 @@ class RedisRequestRecords:
             self._keys.tenant(request.tenant),
         ]
 
+    def _client_keys_of(self, request: AdmittedRequest) -> list[str]:
+        """At most one."""
+        return [self._keys.client_key(request.client_key.name)] if request.client_key else []
+
 
 def _fields(request: AdmittedRequest) -> list[Argument]:
-    return [
+    fields: list[Argument] = [
         *("g_inc", request.gateway_incarnation, "tenant", request.tenant, "pool", request.pool),
         *("num_prompt_tokens", request.num_prompt_tokens, "received_ns", request.received_ns),
     ]
+    if request.client_key is not None:
+        fields += ["client_key", request.client_key.name, "body", request.client_key.body]
+    return fields
+
+
+def _client_key(fields: Mapping[str, Reply]) -> ClientKey | None:
+    if "client_key" not in fields:
+        return None
+    return ClientKey(as_text(fields["client_key"]), as_text(fields["body"]))
+
+
+def _key_taken(used: Sequence[Reply]) -> KeyTaken:
+    rid, same_body, state, *usage = used
+    outcome = None
+    if as_text(state) not in (RequestState.LIVE, RequestState.ABANDONED):
+        outcome = _outcome([state, *usage])
+    return KeyTaken(as_text(rid), bool(as_int(same_body)), outcome)
+
+
+def _outcome(stored: Sequence[Reply]) -> Outcome:
+    state, code, num_output, num_cached, num_attempts = stored
+    return Outcome(
+        _final(as_text(state)),
+        as_text(code),
+        as_int(num_output),
+        as_int(num_cached),
+        as_int(num_attempts),
+    )
 
 
 def _final(text: str) -> FinalState:

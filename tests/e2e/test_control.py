@@ -2,6 +2,7 @@
 and emptied under streams, frames out of order, and a deadline that ends a request cleanly."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
@@ -30,6 +32,8 @@ TIMEOUT_S = 3.0
 MAX_GAP_S = 1.0
 """between two frames of a stream, whatever happens to Redis; a busy machine included"""
 BACK_S = 2.0
+REAPED_S = 15.0
+"""until nothing of a dead gateway is left"""
 AWAY_S = {"killed": 2.0, "frozen": 3.0, "emptied": 0.5, "mistyped": 3.0}
 
 
@@ -234,4 +238,47 @@ def test_no_worker_until_the_deadline_is_one_clean_error(
     assert failed.tokens == finished.tokens[: len(failed.tokens)]
     again = cluster.answer(body)
     assert again.answer == finished.answer
+    cluster.wait_blocks_back()
+
+
+def test_a_request_whose_gateway_died_is_computed_again_at_another_by_its_key(
+    cell: ProxiedCell, cluster: Cluster, measured: Measured
+) -> None:
+    (body,) = bodies_of(1, max_tokens=300, seed=9)
+    body |= {"model": cluster.model(), "stream": True}
+
+    def ask(**changed: Any) -> tuple[int, str]:
+        headers = {"Idempotency-Key": "order-7"}
+        answer = cluster.client.post("/v1/completions", json=body | changed, headers=headers)
+        return answer.status_code, answer.text
+
+    def conflict(**changed: Any) -> str:
+        status, text = ask(**changed)
+        assert status == 409
+        error = json.loads(text)["error"]
+        assert error["code"] == "idempotency_conflict"
+        return str(error["message"])
+
+    with cell.gateway("dying", num_workers=2) as dying:
+        headers = {"Idempotency-Key": "order-7"}
+        with (
+            dying.client.stream("POST", "/v1/completions", json=body, headers=headers) as first,
+            pytest.raises(httpx.TransportError),
+        ):
+            lines = first.iter_lines()
+            next(lines)
+            assert "is still running" in conflict()
+            assert "another body" in conflict(seed=1)
+            cell.kill("dying")
+            start_s = time.monotonic()
+            list(lines)
+        again = 409, ""
+        while again[0] == 409:
+            time.sleep(0.1)
+            free_s = time.monotonic() - start_s
+            again = ask()
+    measured.at_most("until the key is free", free_s, REAPED_S, "s")
+    assert again[0] == 200
+    assert again[1].rstrip().endswith("[DONE]")
+    assert "is done (length) with 300 output tokens" in conflict()
     cluster.wait_blocks_back()

@@ -8,6 +8,7 @@ from services.gateway.http.request_id import fresh_id
 from services.gateway.owner.generation import Endpoint, GenerateRequest, Group
 from services.gateway.owner.records.request_span import request_trace
 from services.gateway.prompt.prepared import PreparedRequest
+from shared.state.records import ClientKey
 
 SEED_BYTES = 8
 
@@ -25,6 +26,7 @@ class HttpRequest:
     """all of its time, from its first byte on"""
     client_traceparent: str | None
     received_ns: int
+    client_key: ClientKey | None = None
 
 
 def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[GenerateRequest]:
@@ -48,6 +50,7 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             traceparent=(trace.child() if index else trace).traceparent,
             client_traceparent=http.client_traceparent,
             received_ns=http.received_ns,
+            client_key=http.client_key,
             block_hashes=prompt.block_hashes,
             group=group,
             choice=index,

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from shared.errors import BatonError
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
+from shared.state.records import ClientKey
 
 Endpoint = Literal["chat", "text"]
 
@@ -60,6 +61,8 @@ class GenerateRequest:
     """which of the HTTP request's prompts it continues"""
     grammar_param: str = "response_format"
     """the client's field that the sampling's grammar comes from"""
+    client_key: ClientKey | None = None
+    """of its HTTP request"""
     prefer_incarnation: str | None = None
     """incarnation that has computed the same prompt for another choice of the group"""
 

@@ -39,7 +39,7 @@ from services.gateway.owner.retrying.retries import Retries
 from services.gateway.owner.waiting_line import WaitingLine
 from shared.clock import Clock
 from shared.protocol import Assign, Attempt, Cancel, Receive
-from shared.state.records import Admission, FinalState, Outcome, RequestState
+from shared.state.records import Admission, FinalState, KeyTaken, Outcome, RequestState
 
 logger = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ class Requests:
         """Redis lost its data: write what lives once more."""
         self._records.admit_again()
 
-    def _admission(self, live: LiveRequest, answer: Admission | None) -> None:
+    def _admission(self, live: LiveRequest, answer: Admission | KeyTaken | None) -> None:
         with self.isolated(live):
             if answer is Admission.ADMITTED:
                 live.note_admitted()

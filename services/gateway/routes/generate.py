@@ -91,6 +91,7 @@ class GenerateRoutes:
             limit_s=incoming.deadline.limit_s,
             client_traceparent=request.headers.get("traceparent"),
             received_ns=received_ns,
+            client_key=incoming.client_key,
         )
         group = await self._group(http, prepared).start()
         try:

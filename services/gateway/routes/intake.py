@@ -13,10 +13,12 @@ from services.gateway.http.body import read_body
 from services.gateway.http.byte_budget import ByteBudget, ByteShare
 from services.gateway.http.client_connection import while_connected
 from services.gateway.http.deadline import Deadline
+from services.gateway.http.idempotency import client_key, idempotency_key
 from services.gateway.prompt.prepared import PlainText, TokenList
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.prompt.text_work.text_worker import Answer, Kind
 from shared.settings.groups import LimitSettings
+from shared.state.records import ClientKey
 
 BYTES_PER_TOKEN = 40
 """a Python integer and its place in a tuple"""
@@ -33,6 +35,7 @@ class Incoming:
     deadline: Deadline
     share: ByteShare
     """what it holds of the byte budget; whoever has it releases it"""
+    client_key: ClientKey | None
 
 
 class Intake:
@@ -47,18 +50,20 @@ class Intake:
         """RequestError if it is wrong; OverloadedError, AttemptError or ClientGoneError if there
         is no room, no time or no client left."""
         tenant = tenant_of(request.scope)
+        named = idempotency_key(request.headers)
         deadline = Deadline.of(request, self._limits.request_timeout_s)
         share = self._budget.share()
         try:
             async with deadline.kept():
                 body = await read_body(request, self._limits.max_body_bytes, share)
                 received_ns = time.time_ns()
+                key = client_key(named, tenant, request.url.path, body) if named else None
                 answer = await while_connected(request.receive, self._text.read(kind, body, tenant))
             share.resize(held_bytes(answer))
         except BaseException:
             share.release()
             raise
-        return Incoming(received_ns, answer, deadline, share)
+        return Incoming(received_ns, answer, deadline, share, key)
 
 
 def held_bytes(answer: Answer) -> int:

@@ -1,9 +1,11 @@
 -- FINISH: write outcome and usage, at most once, by the owner only.
 -- KEYS  request:{rid} (hash)  live:{g_inc} (set)  tenant:{tenant} (set)  ended:{pool} (stream)
--- ARGV  rid  g_inc  ttl_s  entry of the stream  its most entries  its ttl_s
+--       client-key:{name} (hash), where the client named one
+-- ARGV  rid  g_inc  ttl_s  entry of the stream  its most entries  its ttl_s  ttl_s of the key
 --       then record fields as name, value, ... (state and usage among them)
 -- Returns {written 0|1, state, code, num_output_tokens, num_cached_tokens, num_attempts}, or {}
--- if another gateway owns the request. A final record is answered as it stands.
+-- if another gateway owns the request. A final record is answered as it stands. One whose client
+-- key another request has by now, since its gateway was taken for dead, is billed nothing.
 local rid, g_inc, ttl_s = ARGV[1], ARGV[2], ARGV[3]
 local stored = redis.call('HMGET', KEYS[1], 'g_inc', 'state')
 local owner, state = stored[1], stored[2]
@@ -12,8 +14,16 @@ if owner and owner ~= g_inc then
 end
 local written = 0
 if not owner or state == 'live' or state == 'abandoned' then
-  redis.call('HSET', KEYS[1], unpack(ARGV, 7))
+  redis.call('HSET', KEYS[1], unpack(ARGV, 8))
   redis.call('EXPIRE', KEYS[1], ttl_s)
+  local has_key = KEYS[5] and redis.call('HGET', KEYS[5], 'rid')
+  if has_key and has_key ~= rid then
+    redis.call('HSET', KEYS[1], 'state', 'cancelled', 'code', 'superseded',
+      'num_output_tokens', 0, 'num_cached_tokens', 0)
+  elseif KEYS[5] then
+    redis.call('HSET', KEYS[5], 'rid', rid, unpack(ARGV, 8))
+    redis.call('EXPIRE', KEYS[5], ARGV[7])
+  end
   redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[5], '*', 'e', ARGV[4])
   redis.call('EXPIRE', KEYS[4], ARGV[6])
   redis.call('SREM', KEYS[2], rid)

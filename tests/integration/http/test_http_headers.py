@@ -251,3 +251,44 @@ async def test_row_59_good_time_limits(
     expected_s = math.inf if given is None else float(given)
     assert request.limit_s == expected_s
     assert request.timeout_s == expected_s or expected_s - 1 < request.timeout_s < expected_s
+
+
+@pytest.mark.parametrize("given", ["", "k" * 256, "k" * 300, "two words", "tab\tkey"])
+async def test_row_81_bad_idempotency_keys(refusals: Refusals, given: str) -> None:
+    headers = {**JSON_TYPE, "idempotency-key": given}
+    response = await refusals.post(BODY, "invalid_value", "idempotency-key", headers=headers)
+    assert "1 to 255 visible ASCII characters" in response.json()["error"]["message"]
+
+
+async def test_row_81_an_idempotency_key_is_sent_once(app: ServedApp) -> None:
+    twice = request_bytes(CHAT, chat_body(), "idempotency-key: a\r\nidempotency-key: a")
+    answer = await exchange(app, twice)
+    check_error(answer.body, answer.headers, 400, "invalid_value", "idempotency-key")
+    assert app.door.requests == []
+
+
+async def test_row_81_what_is_recorded_of_a_key_tells_requests_apart(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    """The same client's same words twice; another key, another body, another path; no key."""
+    sent = [
+        (CHAT, chat_body(), "a"),
+        (CHAT, chat_body(), "a"),
+        (CHAT, chat_body(), "k" * 255),
+        (CHAT, chat_body(max_tokens=3), "a"),
+        (TEXT, text_body(), "a"),
+        (CHAT, chat_body(), None),
+    ]
+    for path, body, key in sent:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        assert (await client.post(path, json=body, headers=headers)).status_code == 200
+    first, again, other_key, other_body, other_path, without = [
+        request.client_key for request in app.door.requests
+    ]
+    assert first is not None and first == again
+    assert other_key is not None and other_key.name != first.name
+    assert other_key.body == first.body
+    for other in (other_body, other_path):
+        assert other is not None and other.name == first.name and other.body != first.body
+    assert without is None
+    assert "a" not in (first.name, first.body)

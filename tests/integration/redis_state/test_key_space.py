@@ -10,6 +10,7 @@ from shared.state import keys as key_table
 from shared.state.keys import (
     ABANDONED_TTL_S,
     CALL_TTL_S,
+    CLIENT_KEY_TTL_S,
     CONVICT_TTL_S,
     ENDED_LIST_TTL_S,
     ENDED_TTL_S,
@@ -21,7 +22,7 @@ from shared.state.keys import (
 from shared.state.kv_events import KVEvent
 from shared.state.notes.receipt_calls import Call
 from shared.state.notes.scaling import Scaling
-from shared.state.records import AdmittedRequest, Outcome, RequestState
+from shared.state.records import AdmittedRequest, ClientKey, Outcome, RequestState
 from shared.state.reply import as_int, as_list, as_text
 from tests.integration.redis_state.backends import RedisBackend
 from tests.integration.redis_state.test_registry_contract import ENTRY
@@ -36,6 +37,7 @@ SECONDS = {
     "RECORD": [LIVE_TTL_S, ENDED_TTL_S, ABANDONED_TTL_S],
     "CALL": [CALL_TTL_S],
     "CONVICT": [CONVICT_TTL_S],
+    "CLIENT_KEY": [LIVE_TTL_S, CLIENT_KEY_TTL_S, ABANDONED_TTL_S],
     "WORKER_KEYS": [WORKER_KEYS_TTL_S],
     "KV": [KV_TTL_S],
     "ENDED_LIST": [ENDED_LIST_TTL_S],
@@ -52,7 +54,10 @@ def documented() -> dict[str, tuple[str, list[int]]]:
 
 
 async def use_everything(backend: RedisBackend) -> None:
-    requests = [AdmittedRequest(f"r{n}", "g.1", "acme", "pool", 10, 0) for n in range(3)]
+    requests = [
+        AdmittedRequest(f"r{n}", "g.1", "acme", "pool", 10, 0, ClientKey(f"k{n}", "body"))
+        for n in range(3)
+    ]
     await backend.liveness.beat("g.1")
     for request in requests:
         await backend.records.admit(request, max_live=5)

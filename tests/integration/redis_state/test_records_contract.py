@@ -9,7 +9,9 @@ from shared.state.records import (
     MAX_CONVICTED,
     Admission,
     AdmittedRequest,
+    ClientKey,
     Finish,
+    KeyTaken,
     Outcome,
     ReapVerdict,
     RequestRecord,
@@ -191,3 +193,63 @@ async def test_a_gateway_is_forgotten_when_it_owns_nothing(backend: Backend) -> 
     assert await liveness.forget("g.1", beat=1)
     assert await liveness.forget("g.1")
     assert await liveness.beat("g.2") == {"g.2": 1}
+
+
+KEY = ClientKey("key", "body")
+KEYED = replace(REQUEST, client_key=KEY)
+REPEATED = replace(KEYED, rid="r2", gateway_incarnation="g.2")
+
+
+async def test_a_client_s_key_belongs_to_one_request(backend: Backend) -> None:
+    records = backend.records
+    assert await records.admit(KEYED) is Admission.ADMITTED
+    assert await records.admit(KEYED) is Admission.ADMITTED, "a repeat is the same request"
+    assert await records.read("r1") == RequestRecord(KEYED, RequestState.LIVE, "", 0, 0, 0)
+    assert await records.admit(REPEATED) == KeyTaken("r1", True, None)
+    assert await records.read("r2") is None
+    assert await backend.liveness.live_requests("g.2") == frozenset()
+    await records.finish(KEYED, DONE)
+    assert await records.admit(REPEATED) == KeyTaken("r1", True, DONE)
+    other = replace(REPEATED, client_key=ClientKey("other", "body"))
+    assert await records.admit(other) is Admission.ADMITTED
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_client_s_key_belongs_to_one_body(backend: Backend, *, ended: bool) -> None:
+    records = backend.records
+    await records.admit(KEYED)
+    if ended:
+        await records.finish(KEYED, DONE)
+    other = replace(REPEATED, client_key=ClientKey(KEY.name, "another"))
+    assert await records.admit(other) == KeyTaken("r1", False, DONE if ended else None)
+
+
+async def test_an_abandoned_request_leaves_its_key_to_the_next_and_is_billed_nothing(
+    backend: Backend,
+) -> None:
+    records = backend.records
+    await backend.liveness.beat("g.1")
+    await records.admit(KEYED)
+    assert await records.reap("r1", "g.1", 1) is ReapVerdict.REAPED
+    other = replace(REPEATED, client_key=ClientKey(KEY.name, "another"))
+    assert await records.admit(other) == KeyTaken("r1", False, None)
+    assert await records.admit(REPEATED) is Admission.ADMITTED
+    superseded = Outcome(RequestState.CANCELLED, "superseded", 0, 0, DONE.num_attempts)
+    assert await records.finish(KEYED, DONE) == Finish(superseded, written=True)
+    assert await records.finish(REPEATED, FAILED) == Finish(FAILED, written=True)
+    assert await records.admit(replace(REPEATED, rid="r3")) == KeyTaken("r2", True, FAILED)
+
+
+async def test_an_owner_that_was_only_paused_ends_as_if_it_had_not_been(backend: Backend) -> None:
+    records = backend.records
+    await backend.liveness.beat("g.1")
+    await records.admit(KEYED)
+    await records.reap("r1", "g.1", 1)
+    assert await records.finish(KEYED, DONE) == Finish(DONE, written=True)
+    assert await records.admit(REPEATED) == KeyTaken("r1", True, DONE)
+
+
+async def test_what_redis_lost_of_a_key_is_written_with_the_end(backend: Backend) -> None:
+    records = backend.records
+    assert await records.finish(KEYED, DONE) == Finish(DONE, written=True)
+    assert await records.admit(REPEATED) == KeyTaken("r1", True, DONE)

@@ -14,12 +14,19 @@ from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.records.record_writer import FINISH_WAIT_S, RecordWriter
-from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState, pool_id
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    KeyTaken,
+    Outcome,
+    RequestState,
+    pool_id,
+)
 
 _WORST_FIRST = (RequestState.FAILED, RequestState.CANCELLED, RequestState.DONE)
 _NEVER_SUBMITTED = Outcome(RequestState.CANCELLED, "", 0, 0, 0)
 
-Told = Callable[[Admission | None], None]
+Told = Callable[[Admission | KeyTaken | None], None]
 """what ADMIT found; None: Redis did not answer as it should, so it may have happened or not"""
 
 
@@ -35,7 +42,7 @@ class OpenRecord:
         self.waiting: list[Told] = []
         """to be told what ADMIT found"""
         self.answered = False
-        self.admission: Admission | None = None
+        self.admission: Admission | KeyTaken | None = None
         """what ADMIT found, once it was answered"""
         self.finishing = False
         """FINISH was sent"""
@@ -164,16 +171,17 @@ class OpenRecords:
             pool=pool_id(self._identity.pool),
             num_prompt_tokens=group.num_prompt_tokens if group else len(request.prompt_ids),
             received_ns=request.received_ns,
+            client_key=request.client_key,
         )
         record = OpenRecord(admitted, group.num_choices if group else 1)
         self._open[admitted.rid] = record
         self._writer.admit(admitted, partial(self._answered, record))
         return record
 
-    def _answered(self, record: OpenRecord, answer: Admission | None) -> None:
+    def _answered(self, record: OpenRecord, answer: Admission | KeyTaken | None) -> None:
         self.refuses_writes = answer is Admission.REFUSES_WRITES
         if answer is not Admission.ADMITTED:
-            self._counters.admissions_refused["away" if answer is None else answer.value] += 1
+            self._counters.admissions_refused[_reason(answer)] += 1
         record.answered, record.admission = True, answer
         waiting, record.waiting = record.waiting, []
         if record.refused:
@@ -207,3 +215,10 @@ class OpenRecords:
     def _forget(self, record: OpenRecord) -> None:
         record.finished.set()
         self._open.pop(record.request.rid, None)
+
+
+def _reason(answer: Admission | KeyTaken | None) -> str:
+    """Why it was not admitted, as it is counted."""
+    if isinstance(answer, KeyTaken):
+        return "key_taken"
+    return "away" if answer is None else answer.value

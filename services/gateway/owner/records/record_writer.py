@@ -13,11 +13,18 @@ from collections.abc import Callable
 from shared.errors import BatonError, StateRefusedError
 from shared.loops import Loops
 from shared.repeats import Repeats
-from shared.state.records import Admission, AdmittedRequest, Outcome, RequestRecords
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    KeyTaken,
+    Outcome,
+    RequestRecords,
+)
 from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
+Answered = Callable[[Admission | KeyTaken | None], None]
 FINISH_WAIT_S = 0.25
 """how long the end of an answer waits for FINISH"""
 MAX_UNWRITTEN = 10_000
@@ -47,7 +54,7 @@ class RecordWriter:
     def start(self, loops: Loops) -> None:
         loops.start("finish", self._write_oldest)
 
-    def admit(self, request: AdmittedRequest, answered: Callable[[Admission | None], None]) -> None:
+    def admit(self, request: AdmittedRequest, answered: Answered) -> None:
         """ADMIT; None: Redis did not answer as it should, so it may have happened or not."""
         self._tasks.start(self._admit(request, answered))
 
@@ -72,9 +79,7 @@ class RecordWriter:
                     await asyncio.sleep(_CLOSE_POLL_S)
         await self._tasks.close()
 
-    async def _admit(
-        self, request: AdmittedRequest, answered: Callable[[Admission | None], None]
-    ) -> None:
+    async def _admit(self, request: AdmittedRequest, answered: Answered) -> None:
         try:
             admission = await self._records.admit(request)
         except StateRefusedError:

@@ -32,7 +32,7 @@ from shared.settings.groups import Topology
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
-from shared.state.records import Admission, AdmittedRequest, Finish, Outcome
+from shared.state.records import Admission, AdmittedRequest, Finish, KeyTaken, Outcome
 from shared.state.registry import WorkerEntry
 from shared.telemetry.metrics import GatewayMetrics
 from shared.telemetry.tracing import TraceContext
@@ -157,7 +157,7 @@ class FlakyRecords(MemoryRequestRecords):
         self.calls: list[tuple[str, str]] = []
         """that were answered: what of whom"""
 
-    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission:
+    async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
         if self.away:
             raise StateUnavailableError("away")
         self.calls.append(("admit", request.rid))

@@ -8,7 +8,7 @@ from services.gateway.owner.records import record_writer
 from services.gateway.owner.records.record_writer import RecordWriter
 from shared.loops import Loops
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
-from shared.state.records import Admission, AdmittedRequest, Outcome, RequestState
+from shared.state.records import Admission, AdmittedRequest, KeyTaken, Outcome, RequestState
 from tests.support.fakes.manual_clock import ManualClock
 from tests.unit.gateway.owner.gateway_bench import FlakyRecords, settle, until
 
@@ -26,7 +26,7 @@ async def test_an_answer_nobody_expected_is_an_unknown_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writer = RecordWriter(BrokenRecords(MemoryGatewayLiveness(), ManualClock()))
-    answers: list[Admission | None] = []
+    answers: list[Admission | KeyTaken | None] = []
     writer.admit(AdmittedRequest("r", "g", "t", "p", 1, 1), answers.append)
     await settle()
     assert answers == [None]
