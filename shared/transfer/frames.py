@@ -29,6 +29,7 @@ from shared.codec import Codec
 from shared.errors import CorruptPieceError, ProtocolError
 from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids, unpack_words
 from shared.kv.layer_groups import GroupRange
+from shared.mover.messages import MAX_CARD_BYTES
 from shared.protocol import Attempt, TokenRun
 from shared.transfer.blocks.manifest import Part, Publication, Tags
 
@@ -261,6 +262,12 @@ def decode_header(prefix: Prefix, header: bytes | bytearray) -> Frame:
         raise CorruptPieceError("a frame's header is damaged")
     frame: Frame = CODEC.decode(bytes(header))
     return frame
+
+
+def check_card(card: bytes) -> None:
+    """ProtocolError for one that is longer than any is."""
+    if len(card) > MAX_CARD_BYTES:
+        raise ProtocolError(f"a card of {len(card)} bytes is none of ours")
 
 
 def pack_tags(tags: Tags) -> tuple[bytes, bytes]:

@@ -4,7 +4,8 @@ Open      the attempt, its ticket, the layout and the incarnation are checked
 writer    every publication as it happens, then SEAL, END or a refusal; answers in order
 reader    Read, Verify, Renew until Release or the end of the connection
 
-A connection that is opened to map the pool is shown it, and stays silent from then on.
+A connection that is opened to map the pool is shown it, and stays silent from then on, but where a
+reader links to the pool (`blocks.linked`).
 """
 
 import asyncio

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from shared.mover.copies import CopyError
-from shared.mover.links.link import MEET_S, MOVE_S, End
+from shared.mover.links.limits import MEET_S, MOVE_S
+from shared.mover.links.link import End
 
 TAG = 0
 Gloo: Any = dist.ProcessGroupGloo
@@ -88,6 +89,8 @@ class GlooLink:
         return word[_address_in(word)]
 
     def meet(self, card: bytes) -> None:
+        if self._group is not None:
+            raise CopyError("the two ends have met already")
         word = self._own_word()
         address = _address_in(word)
         if len(card) != address.stop - address.start:

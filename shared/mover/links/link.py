@@ -8,12 +8,6 @@ import torch
 End = Literal["gives", "takes"]
 """the source of blocks, and the worker that pulls them"""
 
-MEET_S = 8.0
-"""for both ends to meet; a pull that may go another way waits for it"""
-MOVE_S = 20.0
-"""for one room of bytes. A link that takes longer is given up: a peer that neither answers nor ends
-must not hold blocks for good"""
-
 
 class Link(Protocol):
     """One end. CopyError where it cannot be made, or does not work any more; it is of no use from
@@ -32,8 +26,8 @@ class Link(Protocol):
         """As many bytes as the other end sends next."""
 
     def abort(self) -> None:
-        """From any thread, safe to call twice. What is under way ends with CopyError, at the latest
-        after MEET_S or MOVE_S."""
+        """From any thread, safe to call twice. What is under way ends with CopyError: soon with
+        NCCL, after MEET_S or MOVE_S at the latest with gloo."""
 
     def close(self) -> None:
         """The last call. Returns once nothing touches the bytes that were sent or received."""

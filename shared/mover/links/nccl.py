@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 
 from shared.mover.copies import CopyError
-from shared.mover.links.link import MEET_S, MOVE_S, End
+from shared.mover.links.limits import MEET_S, MOVE_S
+from shared.mover.links.link import End
 from shared.mover.links.nccl_library import (
     ID_BYTES,
     IN_PROGRESS,
@@ -62,6 +63,8 @@ class NcclLink:
             raise CopyError("the other end's card is none of NCCL's")
         if self._rank:
             self._id = UniqueId.from_buffer_copy(card)
+        if self._comm:
+            raise CopyError("the two ends have met already")
         torch.cuda.set_device(self._device)
         free_bytes, _ = torch.cuda.mem_get_info()
         config = Config.non_blocking(MAX_CTAS)

@@ -10,6 +10,7 @@ of its own; the mover fills and empties those, and goes on with its other questi
 one room is sent or received the mover has the other.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -39,6 +40,8 @@ from shared.mover.messages import (
     Probe,
     Unmap,
 )
+
+logger = logging.getLogger(__name__)
 
 MAX_PAIRS = 8
 """each takes its rooms and NCCL's buffers of a GPU's memory"""
@@ -96,7 +99,7 @@ class _Pair:
         self.waiting: deque[_Asked] = deque()
         self.problem = ""
         """why nothing is done any more"""
-        self.unmap: Unmap | None = None
+        self.unmaps: list[Unmap] = []
         """to be answered when the thread has ended"""
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.thread: threading.Thread
@@ -115,7 +118,7 @@ class Pairs:
     @property
     def patience_s(self) -> float | None:
         """How long the mover may wait for its next question; None: without end."""
-        busy = any(pair.under_way or pair.unmap for pair in self._pairs.values())
+        busy = any(pair.under_way or pair.unmaps for pair in self._pairs.values())
         return POLL_S if busy else None
 
     def has(self, name: str) -> bool:
@@ -137,7 +140,7 @@ class Pairs:
         """Answered later. `after`: as `Copies.scatter` has it. CopyError if there is no such pair,
         or it does not work any more."""
         found = self._pairs.get(pair)
-        if found is None or found.unmap:
+        if found is None or found.unmaps:
             raise CopyError(ENDED)
         if found.problem:
             raise CopyError(found.problem)
@@ -146,20 +149,23 @@ class Pairs:
     def leave(self, question: Unmap) -> Iterator[Done]:
         """What the pair had to do is not done; that it has ended is said later."""
         pair = self._pairs[question.source]
-        pair.unmap = question
+        pair.unmaps.append(question)
+        if len(pair.unmaps) > 1:
+            return
         pair.link.abort()
         yield from self._give_up(pair, ENDED)
         pair.jobs.put(None)
 
     def ended(self) -> Iterator[Done]:
-        """The answers to what has ended since the last call."""
+        """The answers to what has ended since the last call. A thread says what it did before it
+        ends, so those that have ended are looked for first."""
+        left = [pair for pair in self._pairs.values() if not pair.thread.is_alive()]
         while not self._ended.empty():
             ended = self._ended.get()
             yield from self._answers(self._pairs[ended.pair], ended)
-        for pair in [pair for pair in self._pairs.values() if pair.unmap]:
-            if not pair.thread.is_alive():
-                del self._pairs[pair.name]
-                yield from [Done(pair.unmap.number)] if pair.unmap else []
+        for pair in left:
+            del self._pairs[pair.name]
+            yield from (Done(unmap.number) for unmap in pair.unmaps)
 
     def close(self) -> None:
         for pair in self._pairs.values():
@@ -177,13 +183,19 @@ class Pairs:
         groups = self._copies.groups
         room_bytes = max(LINK_BYTES, groups.num_bytes(groups.all))
         rooms = [self._copies.new_room(room_bytes) for _ in range(NUM_ROOMS)]
-        pair = _Pair(name, self._make_link(end, host, rooms[0].device), rooms, num_blocks)
+        pair = _Pair(name, self._made(end, host, rooms[0].device), rooms, num_blocks)
         pair.thread = threading.Thread(
             target=_run, args=(pair, self._ended), name="kv-link", daemon=True
         )
         pair.thread.start()
         self._pairs[name] = pair
         return pair
+
+    def _made(self, end: End, host: str, device: torch.device) -> Link:
+        try:
+            return self._make_link(end, host, device)
+        except Exception as error:  # noqa: BLE001 (as in the thread: a library's, of the link)
+            raise _as_copy_error(error) from None
 
     def _ask(self, pair: _Pair, asked: _Asked) -> None:
         pair.waiting.append(asked)
@@ -257,15 +269,25 @@ class Pairs:
 def _run(pair: _Pair, ended: "SimpleQueue[_Ended]") -> None:
     """A pair's thread. What fails once is not tried again."""
     problem = ""
-    while (job := pair.jobs.get()) is not None:
-        start_s = time.perf_counter()
-        try:
-            if not problem:
-                job()
-        except CopyError as error:
-            problem = str(error)
-        ended.put(_Ended(pair.name, problem, time.perf_counter() - start_s))
-    pair.link.close()
+    try:
+        while (job := pair.jobs.get()) is not None:
+            start_s = time.perf_counter()
+            try:
+                if not problem:
+                    job()
+            except Exception as error:  # noqa: BLE001 (whoever asked must hear of it)
+                problem = str(_as_copy_error(error))
+            ended.put(_Ended(pair.name, problem, time.perf_counter() - start_s))
+    finally:
+        pair.link.close()
+
+
+def _as_copy_error(error: Exception) -> CopyError:
+    """What a library of a link raises costs the link, not the mover."""
+    if isinstance(error, CopyError):
+        return error
+    logger.error("a link failed", exc_info=error)
+    return CopyError(f"{type(error).__name__}: {error}")
 
 
 def _ids(question: Give | Fetch) -> list[int]:

@@ -27,7 +27,7 @@ from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.standing import Standing
 from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Frame, Pool, Refused
+from shared.transfer.frames import Frame, Pool, Refused, check_card
 from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
@@ -90,6 +90,7 @@ async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameSt
         raise CannotMapError(f"at the source, {pool.problem}")
     if not isinstance(pool, Pool) or pool.num_blocks < 1:
         raise ProtocolError("the source shows no pool")
+    check_card(pool.card)
     try:
         await mover.join(name, source, pool.num_blocks, pool.card)
     except PeerLostError as error:

@@ -20,6 +20,7 @@ from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
+from shared.mover.links.limits import MEET_S
 from shared.mover.messages import LINK_BYTES, MAX_DIGESTS
 from shared.protocol import Attempt
 from shared.tasks import settled
@@ -30,15 +31,20 @@ from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.standing import Standing
 from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Card, Frame, Give, Invite, Pool
+from shared.transfer.frames import Card, Frame, Give, Invite, Pool, check_card
 from shared.transfer.limits import TransferLimits
 from shared.transfer.offers import LiveOffer
 from shared.transfer.traffic import Traffic
 
+CANCEL_S = 1.0
+"""that what is taken has to come in, once nobody wants it; then the link is given up"""
+ANSWER_S = MEET_S
+"""an invitation that is not accepted within it has lapsed"""
 MAX_AHEAD = 3
 """gives that are asked for before the first is taken"""
 MAX_UNANSWERED = 16
 """gives that a reader may have asked for"""
+_NUMBERS = count()
 Result = TypeVar("Result")
 Taking = Callable[[], Coroutine[Any, Any, Result]]
 """by our mover"""
@@ -58,7 +64,8 @@ class LinkMover(BlockMover, Protocol):
         """Returns once both ends have met."""
 
     async def give(self, peer: str, blocks: Sequence[int], groups: GroupRange) -> None:
-        """Send layer groups of our blocks, at most LINK_BYTES or one block; none: our probe."""
+        """Send layer groups of our blocks, at most LINK_BYTES or one block, and MAX_DIGESTS; none:
+        our probe."""
 
 
 def link_of(memory: KVMemory) -> str:
@@ -75,11 +82,13 @@ class LinkedPool:
         self.source = source
         self.probed: Probed
         """what came over the link first, and how fast"""
-        self._name = f"linked {source}"
+        self._name = f"linked {source} {next(_NUMBERS)}"
+        """nobody's before: the mover may still end the one that was"""
         self._mover = mover
         self._groups = layer_groups(layout)
         self._stream = stream
         self._lost = asyncio.Event()
+        self._ended: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
         """what is asked for comes in that order"""
         self._ahead = asyncio.Semaphore(MAX_AHEAD)
@@ -108,15 +117,20 @@ class LinkedPool:
             raise CannotMapError("a probe of the source's pool brought other bytes")
 
     async def end(self) -> None:
-        """Returns once nothing comes over the link."""
+        """Returns once nothing comes over the link. Safe to call twice."""
         self._lost.set()
+        if self._ended is None:
+            self._ended = asyncio.create_task(self._end())
+        await asyncio.shield(self._ended)
+
+    async def _end(self) -> None:
         with contextlib.suppress(PeerLostError):  # then the mover has forgotten everything
             await self._mover.unmap(self._name)
 
     async def fetch(
         self, attempt: Attempt, tags: Tags, blocks: Sequence[int], groups: GroupRange
     ) -> Words:
-        """What fails costs the link; the next pull makes another."""
+        """What fails costs the link, and the way is blamed for it once."""
         parts = []
         at_once = max(1, LINK_BYTES // self._groups.num_bytes(groups))
         at_once = min(at_once, MAX_DIGESTS // groups.num)
@@ -129,8 +143,9 @@ class LinkedPool:
         try:
             return np.concatenate(await asyncio.gather(*parts))
         except CorruptPieceError as error:
+            first, text = self.stands, f"the link to the source is lost: {error}"
             self._lost.set()
-            raise CannotMapError(f"the link to the source is lost: {error}") from None
+            raise (CannotMapError if first else PeerLostError)(text) from None
         finally:
             await settled(parts)
 
@@ -142,8 +157,17 @@ class LinkedPool:
             try:
                 return await asyncio.shield(both)
             except asyncio.CancelledError:
-                await settled([both])
+                await self._let_go(both)
                 raise
+
+    async def _let_go(self, both: "asyncio.Future[Any]") -> None:
+        """Returns once it is over, for which the link is given up if that takes long."""
+        try:
+            await asyncio.wait({both}, timeout=CANCEL_S)
+        finally:
+            if not both.done():
+                await settled([asyncio.ensure_future(self.end())])
+            await settled([both])
 
     async def _asked_and_taken(self, give: Give, taking: Taking[Result]) -> Result:
         async with self._asking:
@@ -174,6 +198,7 @@ async def linked_pool(
         raise ProtocolError("the source answers an invitation with no card")
     if card.problem:
         raise CannotMapError(f"at the source, {card.problem}")
+    check_card(card.card)
     linked = LinkedPool(source, mover, layout, stream)
     try:
         await linked.begin(pool, card.card)
@@ -253,24 +278,43 @@ class Gives:
     ) -> None:
         """Until the reader leaves. What it asks for is done in the order of its frames: the mover
         takes it so."""
-        while await stream.more_comes():
-            frame, _ = await stream.receive()
-            match frame:
-                case Invite():
-                    await stream.send(await self._card(peer, stream.local_host))
-                    continue
-                case Card(card):
-                    doing = self._mover.meet(peer, card)
-                case Give(block_ids, first_group, num_groups):
-                    groups = GroupRange(first_group, num_groups)
-                    doing = self._mover.give(peer, self._allowed(block_ids, groups), groups)
-                case _:
-                    raise ProtocolError(f"a reader sends no {type(frame).__name__} here")
+
+        def begin(doing: Coroutine[Any, Any, None]) -> None:
             task = asyncio.create_task(_until_lost(doing, lost))
             giving.add(task)
             task.add_done_callback(giving.discard)
-            if len(giving) > MAX_UNANSWERED:
+
+        if (card := await self._accepted(stream, peer)) is None:
+            return
+        begin(self._mover.meet(peer, card))
+        while await stream.more_comes():
+            frame, _ = await stream.receive()
+            if not isinstance(frame, Give):
+                raise ProtocolError(f"a reader that is linked sends no {type(frame).__name__}")
+            groups = GroupRange(frame.first_group, frame.num_groups)
+            blocks = self._allowed(frame.block_ids, groups)
+            if len(giving) == MAX_UNANSWERED:
                 raise ProtocolError("a reader asks for more than it takes")
+            begin(self._mover.give(peer, blocks, groups))
+
+    async def _accepted(self, stream: FrameStream, peer: str) -> bytes | None:
+        """The card of a reader that wants a link; None: it leaves without one."""
+        if not await stream.more_comes():
+            return None
+        if not isinstance((await stream.receive())[0], Invite):
+            raise ProtocolError("a reader that is to be linked to is invited first")
+        await stream.send(await self._card(peer, stream.local_host))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if not await stream.more_comes():
+                    return None
+        except TimeoutError:
+            raise ProtocolError("a reader does not accept its invitation") from None
+        frame, _ = await stream.receive()
+        if not isinstance(frame, Card):
+            raise ProtocolError(f"a reader accepts with its card, not {type(frame).__name__}")
+        check_card(frame.card)
+        return frame.card
 
     async def _card(self, peer: str, host: str) -> Card:
         try:
@@ -290,7 +334,9 @@ class Gives:
             raise ProtocolError("a reader asks for a block that the pool does not have")
         if groups.num < 1 or groups.first < 0 or groups.end > len(self._groups):
             raise ProtocolError("a reader asks for layer groups that a block does not have")
-        if len(blocks) > 1 and len(blocks) * self._groups.num_bytes(groups) > LINK_BYTES:
+        num_bytes = len(blocks) * self._groups.num_bytes(groups)
+        too_many = len(blocks) > 1 and num_bytes > LINK_BYTES
+        if too_many or len(blocks) * groups.num > MAX_DIGESTS:
             raise ProtocolError("a reader asks for more blocks than go over a link at once")
         return blocks
 

@@ -64,6 +64,13 @@ class Standing(Generic[Pool]):
     def __len__(self) -> int:
         return len(self._live)
 
+    def standing(self, source: str) -> Pool | None:
+        """What stands of the source of this incarnation; nothing is begun."""
+        begun = self._live[source][0] if source in self._live else None
+        if begun is None or not begun.done() or begun.exception() or not begun.result().stands:
+            return None
+        return begun.result()
+
     async def of(self, request: PullRequest) -> Pool:
         """The pool of the request's source. KVTransferError if there can be none now; the next
         request tries again."""

@@ -2,9 +2,10 @@
 right bytes; else nixl, likewise, where both ends have it; else nccl, likewise, between two GPUs,
 once they are linked; else tcp.
 
-The choice is made when a source is first pulled from, and stays until its way fails twice in turn:
-then the next best is taken, and after some minutes the choice is made again. Whatever is chosen,
-the attempt is one offer of the source, with one lease and one release.
+The choice is made when a source is first pulled from, and stays until its way fails twice in turn,
+or a link comes to stand or is lost. Then the next best is taken, and after some minutes the choice
+is made again. Whatever is chosen, the attempt is one offer of the source, with one lease and one
+release.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ from shared.errors import CannotMapError, KVTransferError
 from shared.mover.agent import MISSING, is_installed
 from shared.tasks import Tasks
 from shared.transfer.blocks.copied import ShownPool
-from shared.transfer.blocks.joined import AgentMover, JoinedPool, RegisteredPool
-from shared.transfer.blocks.linked import Gives, LinkedPool, LinkMover
+from shared.transfer.blocks.joined import AgentMover, RegisteredPool
+from shared.transfer.blocks.linked import Gives, LinkMover
 from shared.transfer.blocks.payloads import Stager, payloads_of
 from shared.transfer.blocks.sent import SentBlocks
 from shared.transfer.offers import OfferTable
@@ -42,6 +43,9 @@ class Mover(AgentMover, LinkMover, Stager, Protocol):
     """What the mover of a worker does for all ways."""
 
 
+LINKING = "it is being linked to"
+MOST_APART_S = 86_400.0
+"""between two attempts to link to a source"""
 MAX_SOURCES = 256
 """whose choices are remembered; the oldest is made again"""
 
@@ -55,8 +59,13 @@ class _Source:
     until_s: float = inf
     """then it is chosen again"""
     linking: "asyncio.Task[None] | None" = None
-    why_not_linked: str = "it is being linked to"
-    """nothing: it is"""
+    """while its link is made"""
+    num_not_linked: int = 0
+    """times in a row that it could not be linked to"""
+    why_not_linked: str = ""
+    """the last time"""
+    link_again_s: float = 0.0
+    """not before"""
 
 
 class AutoWays:
@@ -86,7 +95,7 @@ class AutoWays:
 
     async def of(self, request: PullRequest) -> Choice:
         source = self._source(request)
-        if self._clock.monotonic_s() >= source.until_s:
+        if self._clock.monotonic_s() >= source.until_s or self._has_lost_link(request, source):
             source.chosen = None
         return source.chosen or await self._choose(request, source)
 
@@ -148,55 +157,67 @@ class AutoWays:
         self, request: PullRequest, source: _Source, why_not_mapped: str
     ) -> Choice:
         """Between two hosts, or as good as that."""
-        why_not = [why_not_mapped, await self._why_not_joined(request, source)]
-        if not why_not[-1]:
-            assert self._nixl is not None
-            pool: JoinedPool | LinkedPool = await self._nixl.pools.of(request)
-            return self._keep(request, source, Choice(self._nixl, f"{why_not[0]}; {pool.probed}"))
+        joined = await self._joined(request, source)
+        if isinstance(joined, Choice):
+            why = f"{why_not_mapped}; {joined.why}"
+            return self._keep(request, source, joined._replace(why=why))
+        why_not = [why_not_mapped, joined]
         if self._nccl is not None:
-            why_not.append(self._why_not_linked(request, source, self._nccl))
-            if not why_not[-1]:
-                pool = await self._nccl.pools.of(request)
-                why = "; ".join([*why_not[:-1], str(pool.probed)])
+            reason = source.failed.why_left(self._nccl.name)
+            linked = self._nccl.pools.standing(request.source_incarnation)
+            if linked is not None and not reason:
+                why = "; ".join([*why_not, str(linked.probed)])
                 return self._keep(request, source, Choice(self._nccl, why))
+            why_not.append(reason or self._begin_to_link(request, source, self._nccl))
         return self._keep(request, source, Choice(self._tcp, "; ".join(why_not)))
 
-    async def _why_not_joined(self, request: PullRequest, source: _Source) -> str:
-        """Nothing if it is."""
+    async def _joined(self, request: PullRequest, source: _Source) -> Choice | str:
+        """By nixl, or why not."""
         if self._nixl is None:
             return MISSING
         if reason := source.failed.why_left(self._nixl.name):
             return reason
         try:
-            await self._nixl.pools.of(request)
+            return Choice(self._nixl, str((await self._nixl.pools.of(request)).probed))
         except CannotMapError as error:
             return str(error)
-        return ""
 
-    def _why_not_linked(self, request: PullRequest, source: _Source, nccl: NcclWay) -> str:
-        """Nothing if it is. Two ends take a second to meet, and much longer to find that they
-        cannot; tcp goes on meanwhile."""
-        if source.linking is None:
+    def _has_lost_link(self, request: PullRequest, source: _Source) -> bool:
+        if self._nccl is None or source.chosen is None or source.chosen.way is not self._nccl:
+            return False
+        return self._nccl.pools.standing(request.source_incarnation) is None
+
+    def _begin_to_link(self, request: PullRequest, source: _Source, nccl: NcclWay) -> str:
+        """Why the source is not linked to. Two ends take a second to meet, and much longer to find
+        that they cannot; nobody waits for it."""
+        if source.linking is None and self._clock.monotonic_s() >= source.link_again_s:
             source.linking = self._tasks.start(self._link(request, source, nccl))
-        return source.failed.why_left(nccl.name) or source.why_not_linked
+        return LINKING if source.linking is not None else source.why_not_linked
 
     async def _link(self, request: PullRequest, source: _Source, nccl: NcclWay) -> None:
+        """Then the way is chosen again. After each failure in a row it is left for twice as long:
+        NCCL keeps a thread and a socket for each end that was never met."""
         try:
             await nccl.pools.of(request)
         except CannotMapError as error:
+            source.num_not_linked += 1
+            wait_s = min(LEAVE_S * 2 ** (source.num_not_linked - 1), MOST_APART_S)
+            source.link_again_s = self._clock.monotonic_s() + wait_s
             source.why_not_linked = str(error)
-        except KVTransferError:  # not this attempt; the next one tries again
-            source.linking = None
+        except KVTransferError as error:  # this attempt is over; the next one tries again
+            source.why_not_linked = str(error)
         else:
-            source.why_not_linked = ""
-        source.chosen = None
+            source.num_not_linked = 0
+        finally:
+            source.linking = source.chosen = None
 
     def _keep(self, request: PullRequest, source: _Source, choice: Choice) -> Choice:
         """The first of several pulls that choose at once decides, and says so."""
         if source.chosen is not None:
             return source.chosen
         way, why = source.chosen = choice
-        source.until_s = source.failed.until_s
+        again_s = source.link_again_s if source.num_not_linked else inf
+        source.until_s = min(source.failed.until_s, again_s)
         incarnation = request.source_incarnation
         logger.info("KV of %s (%s) comes by %s: %s", incarnation, request.source, way.name, why)
         return choice

@@ -20,11 +20,15 @@ from shared.mover.links.link import End, MakeLink
 from shared.mover.mover import Mover, Outside
 from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
+from shared.transfer.blocks.linked import LinkedPool
+from shared.transfer.blocks.standing import Standing
 from shared.transfer.terms import Terms
 from shared.transfer.transport import Pulled, PullRequest
-from shared.transfer.ways.auto import auto_transport
+from shared.transfer.ways.auto import MOST_APART_S, auto_transport
+from shared.transfer.ways.failed_ways import LEAVE_S
 from shared.transfer.ways.nccl import NcclWay
 from shared.transfer_address import TransferAddress
+from tests.support.fakes.manual_clock import ManualClock
 from tests.support.pairs.transfer_pair import LAYOUT, RUN, TICKET, content
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -54,13 +58,21 @@ class Hosts:
 
     def __init__(self) -> None:
         self.problem = ""
+        self.num_made = 0
         self.p, self.d = Worker("p.1", GlooLink), Worker("d.1", self._link)
         self.ways = self.d.transport._ways
         self.ways._nixl = None  # type: ignore[attr-defined]
         self.ways._nccl = NcclWay(self.d.memory, self.d.mover, Terms())  # type: ignore[attr-defined]
+        self.clock = self.ways._clock = ManualClock()  # type: ignore[attr-defined]
         self._num_pulls = 0
 
+    @property
+    def links(self) -> Standing[LinkedPool]:
+        pools: Standing[LinkedPool] = self.ways._nccl.pools  # type: ignore[attr-defined]
+        return pools
+
     def _link(self, end: End, host: str, device: torch.device) -> GlooLink:
+        self.num_made += 1
         if self.problem:
             raise CopyError(self.problem)
         return GlooLink(end, host, device)
@@ -116,12 +128,44 @@ async def test_auto_leaves_a_link_that_fails_for_tcp(
 ) -> None:
     await hosts.pull_by("nccl")
     monkeypatch.setattr(GlooLink, "receive", cut_off)
-    for _ in range(2):
-        with pytest.raises(PeerLostError):
-            await hosts.pull()
-    pulled = await hosts.pull()
-    assert pulled.transport == "tcp"
-    assert "nccl failed 2 times" in pulled.why
+    with pytest.raises(PeerLostError):
+        await hosts.pull()
+    for _ in range(3):
+        assert (await hosts.pull()).transport == "tcp"
+        await asyncio.sleep(0.05)
+    assert (await hosts.pull()).why.endswith("cut off")
+    monkeypatch.undo()
+    hosts.clock.advance(LEAVE_S + 1)
+    assert (await hosts.pull()).transport == "tcp", "its link is made again meanwhile"
+    await hosts.pull_by("nccl")
+
+
+async def test_nobody_fails_while_a_link_that_was_lost_cannot_be_made_again(hosts: Hosts) -> None:
+    await hosts.pull_by("nccl")
+    hosts.problem = "no way to link"
+    (pool,) = [begun.result() for begun, _ in hosts.links._live.values()]
+    await pool.end()
+    for _ in range(5):
+        assert (await hosts.pull()).transport == "tcp"
+        hosts.clock.advance(LEAVE_S + 1)
+        await asyncio.sleep(0.05)
+
+
+async def test_a_source_that_could_not_be_linked_to_is_tried_again_later_and_later(
+    hosts: Hosts,
+) -> None:
+    hosts.problem = "no way to link"
+    tried = []
+    for _ in range(9):
+        before = hosts.num_made
+        await hosts.pull()
+        await asyncio.sleep(0.05)
+        tried.append(hosts.num_made - before)
+        hosts.clock.advance(LEAVE_S + 1)
+    assert tried == [1, 1, 0, 1, 0, 0, 0, 1, 0], "after 5 minutes, 10, 20"
+    hosts.problem = ""
+    hosts.clock.advance(MOST_APART_S)
+    await hosts.pull_by("nccl")
 
 
 def cut_off(link: GlooLink, rows: torch.Tensor) -> None:

@@ -6,18 +6,20 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from shared.errors import CannotMapError, PeerLostError
+from shared.errors import CannotMapError, KVTransferError, PeerLostError
 from shared.kv.columns import pack_ids
 from shared.kv.layer_groups import layer_groups
+from shared.mover.client import MoverClient
 from shared.mover.copies import CopyError
 from shared.mover.links import pairs
 from shared.mover.links.gloo import GlooLink
-from shared.mover.messages import Accept, Done
+from shared.mover.messages import MAX_CARD_BYTES, MAX_DIGESTS, Accept, Done
 from shared.protocol import Attempt
 from shared.transfer.blocks import linked
 from shared.transfer.frame_stream import FrameStream
@@ -241,9 +243,10 @@ async def test_a_reader_that_takes_nothing_holds_up_no_other(pair: Pair) -> None
         Give(pack_ids([1]), 0, 0),
         Give(pack_ids([1]), -1, 1),
         Give(pack_ids([1] * 2**20), *GROUPS),
+        Give(pack_ids([1] * (MAX_DIGESTS + 1)), 0, 1),
         Read(0, 1, *GROUPS),
     ],
-    ids=["block", "column", "group", "no_group", "before", "too_much", "frame"],
+    ids=["block", "column", "group", "no_group", "before", "too_much", "too_many", "frame"],
 )
 async def test_what_a_reader_must_not_say_costs_its_link_alone(pair: Pair, said: Frame) -> None:
     offer_one(pair)
@@ -267,15 +270,19 @@ async def test_a_reader_that_asks_for_more_than_it_takes_is_hung_up_on(pair: Pai
     await pair.pull(1)
 
 
-@pytest.mark.parametrize("card", [b"", b"x" * 136, bytes(136), b"x" * 100_000])
+@pytest.mark.parametrize("card", [b"", b"x" * 136, bytes(136), b"x" * 10_000, b"x" * 300_000])
 async def test_a_card_that_leads_nowhere_costs_its_link_alone(pair: Pair, card: bytes) -> None:
+    """However long: a packet to the mover holds 128 KiB."""
     offer_one(pair)
     reader = await Reader(pair).open()
     await reader.stream.send(Invite())
     assert isinstance(await reader.hear(), Card)
     await reader.stream.send(Card(card))
-    with pytest.raises(PeerLostError):
-        await reader.hear()
+    if len(card) > MAX_CARD_BYTES:
+        assert await reader.hear() == Refused("damaged")
+    else:
+        with pytest.raises(PeerLostError):
+            await reader.hear()
     reader.leave()
     await pair.pull(1)
 
@@ -284,7 +291,109 @@ async def test_one_who_was_not_invited_is_given_nothing(pair: Pair) -> None:
     offer_one(pair)
     reader = await Reader(pair).open()
     await reader.ask(1)
-    with pytest.raises(PeerLostError):
-        await reader.hear()
+    assert await reader.hear() == Refused("damaged")
     reader.leave()
     await pair.pull(1)
+
+
+async def test_an_invitation_that_is_not_accepted_lapses(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a reader that is silent would keep one of few links."""
+    monkeypatch.setattr(linked, "ANSWER_S", 0.1)
+    before = num_link_threads()
+    offer_one(pair)
+    reader = await Reader(pair).open()
+    await reader.stream.send(Invite())
+    assert isinstance(await reader.hear(), Card)
+    assert await reader.hear() == Refused("damaged")
+    await until(lambda: num_link_threads() == before)
+    reader.leave()
+    await pair.pull(1)
+
+
+@pytest.mark.parametrize("again", [Invite(), Card(b"x" * 136)], ids=["invite", "card"])
+async def test_a_link_is_made_once_over_a_connection(pair: Pair, again: Frame) -> None:
+    offer_one(pair)
+    reader = await (await Reader(pair).open()).meet()
+    await reader.stream.send(again)
+    assert await reader.hear() == Refused("damaged")
+    reader.leave()
+    await pair.pull(1)
+
+
+async def test_a_source_whose_card_is_none_of_ours_is_not_linked_to(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def invite(of: MoverClient, peer: str, host: str) -> bytes:
+        return b"x" * 300_000
+
+    monkeypatch.setattr(MoverClient, "invite", invite)
+    offer_one(pair)
+    with pytest.raises(KVTransferError, match="a card of 300000 bytes"):
+        await pair.pull(1)
+    monkeypatch.undo()
+    await pair.pull(1)
+
+
+async def test_a_connection_that_breaks_amid_asking_ends_the_link_once(pair: Pair) -> None:
+    """Whoever notices first: the pull, or what watches the connection."""
+    for epoch in range(8):
+        attempt = Attempt("broken", epoch)
+        offer = pair.p.transport.offer(attempt, TICKET)
+        offer.publish(pair.p.piece(0, 1, seed=epoch))
+        gate = pair.d.plan.hold("read")
+        offer.seal(RUN)
+        pull = asyncio.create_task(pair.d.transport.pull(pair.request(1, attempt=attempt)))
+        await gate.reached.wait()
+        pair.p.terms.cut()
+        gate.open.set()
+        async with asyncio.timeout(LOST_WITHIN_S):
+            with pytest.raises(KVTransferError):
+                await pull
+    await until(lambda: all(link.is_closed for link in pair.d.links))
+    offer_one(pair)
+    await pair.pull(1)
+
+
+async def test_of_two_pulls_that_lose_one_link_the_way_is_blamed_by_one(pair: Pair) -> None:
+    """Two failures in turn would leave it."""
+    gate = pair.d.plan.hold("read")
+    pulls = []
+    for number in range(2):
+        attempt = Attempt(f"r{number}", 1)
+        offer_one(pair, block=number, attempt=attempt)
+        request = replace(pair.request(1, attempt=attempt), block_ids=(number,))
+        pulls.append(asyncio.create_task(pair.d.transport.pull(request)))
+    await gate.reached.wait()
+    (link,) = pair.d.links
+    link.fails = True
+    gate.open.set()
+    ends = await asyncio.gather(*pulls, return_exceptions=True)
+    assert sorted(isinstance(end, CannotMapError) for end in ends) == [False, True]
+    assert all(isinstance(end, PeerLostError) for end in ends)
+
+
+@pytest.mark.parametrize("limit", ["bytes", "digests"])
+async def test_what_does_not_go_at_once_comes_in_parts(
+    pair: Pair, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two pulls at a time, each block into its own place."""
+    if limit == "bytes":
+        monkeypatch.setattr(linked, "LINK_BYTES", 2 * LAYOUT.block_bytes)
+    else:
+        monkeypatch.setattr(linked, "MAX_DIGESTS", 3 * GROUPS.num)
+    pulls = []
+    for number, first in enumerate((0, 12)):
+        attempt = Attempt(f"r{number}", 1)
+        offer = pair.p.transport.offer(attempt, TICKET)
+        offer.publish(pair.p.piece(0, *range(first, first + 11)))
+        offer.seal(RUN)
+        ours = tuple(range(first, first + 11))
+        request = replace(pair.request(11, attempt=attempt), block_ids=ours)
+        pulls.append(asyncio.create_task(pair.d.transport.pull(request)))
+    await asyncio.gather(*pulls)
+    for block in (*range(11), *range(12, 23)):
+        assert pair.d.read(block) == content(block, 0)
+    (link,) = pair.d.links
+    assert link.num_received > 1 + 2 * 3, "in parts"

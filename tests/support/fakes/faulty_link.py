@@ -2,6 +2,7 @@
 
 import torch
 
+from shared.mover.copies import CopyError
 from shared.mover.links.gloo import GlooLink
 from shared.mover.links.link import End
 from tests.support.fakes.faulty_transport import Fault
@@ -22,6 +23,8 @@ class FaultyLink(GlooLink):
         super().__init__(end, host, device)
         self._strikes = strikes
         self.num_received = 0
+        self.fails = False
+        """whatever comes from now on"""
         self.is_closed = False
         made.append(self)
 
@@ -32,6 +35,8 @@ class FaultyLink(GlooLink):
             return
         fault = self._strikes.read()
         self._strikes.half_read()
+        if self.fails:
+            raise CopyError("cut off")
         super().receive(rows)
         if fault is Fault.CORRUPT:
             rows[-1] ^= 1

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,3 +224,90 @@ def test_a_name_stands_for_one_pair(bench: Bench) -> None:
     bench.invite("a")
     with pytest.raises(CopyError, match="already"):
         bench.invite("a")
+
+
+def test_who_asks_twice_for_the_end_is_answered_twice(bench: Bench) -> None:
+    bench.accept()
+    bench.fetch(1, 2)
+    for number in (2, 3):
+        bench.answers += bench.pairs.leave(Unmap(number, "s"))
+    assert bench.answered(3) == Done(3)
+    assert [done.number for done in bench.answers] == [1, 2, 3]
+
+
+def test_what_a_library_raises_costs_the_link_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = bench.accept()
+    monkeypatch.setattr(link, "receive", failing)
+    bench.fetch(1, 2)
+    link.turns.release()
+    assert bench.answered(1).problem == "ValueError: what nobody expects"
+    bench.answers += bench.pairs.leave(Unmap(2, "s"))
+    assert bench.answered(2) == Done(2)
+    assert link.is_closed
+    monkeypatch.setattr(bench.pairs, "_make_link", failing)
+    with pytest.raises(CopyError, match="what nobody expects"):
+        bench.accept()
+
+
+def failing(*_: object) -> None:
+    raise ValueError("what nobody expects")
+
+
+def test_an_end_is_told_after_what_came_before_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread says what it did, and ends, just after the mover has looked."""
+    link = bench.accept()
+    bench.fetch(1, 2)
+    bench.answers += bench.pairs.leave(Unmap(2, "s"))
+    thread, waiting = bench.pairs._pairs["s"].thread, bench.pairs._ended
+    while_looking = iter([True])
+
+    class Ending(SimpleQueue):  # type: ignore[type-arg]
+        def empty(self) -> bool:
+            if next(while_looking, False):
+                return True
+            thread.join(LIMIT_S)
+            return waiting.empty()
+
+        def get(self) -> object:  # type: ignore[override]
+            return waiting.get()
+
+    link.turns.release()
+    monkeypatch.setattr(bench.pairs, "_ended", Ending())
+    assert bench.answered(2) == Done(2)
+    assert [done.number for done in bench.answers] == [1, 2]
+
+
+def test_blocks_are_filled_behind_the_steps_that_may_still_write_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[object] = []
+    scatter = HostCopies.scatter
+
+    def noting(of: HostCopies, *given: Any) -> Any:
+        marks.append(given[-1])
+        return scatter(of, *given)
+
+    monkeypatch.setattr(HostCopies, "scatter", noting)
+    link = bench.accept()
+    ids = pack_ids([2])
+    bench.pairs.ask("s", Fetch(1, ATTEMPT, "s", ids, ids, *GROUPS.all), "the mark")
+    link.incoming.put(bytes(LAYOUT.block_bytes))
+    link.turns.release(2)
+    assert bench.answered(1).problem == ""
+    assert marks == ["the mark"]
+
+
+def test_a_room_is_emptied_before_the_next_but_one_fills_it(bench: Bench) -> None:
+    link = bench.accept()
+    for number, block in enumerate((1, 2, 3, 4), 1):
+        bench.fetch(number, block)
+        link.incoming.put(bytes([block]) * LAYOUT.block_bytes)
+    link.turns.release(5)
+    for number in (1, 2, 3, 4):
+        bench.answered(number)
+    for block in (1, 2, 3, 4):
+        assert bytes(bench.memory.block(block)) == bytes([block]) * LAYOUT.block_bytes
