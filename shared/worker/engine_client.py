@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,8 +18,8 @@ from shared.link.connection import Connection
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.rank_movers import RankMovers
 from shared.settings.groups import Settings
-from shared.settings.load import to_environment
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
+from shared.worker.fork_client import ForkedProcess, ForkServer
 from shared.worker.identity import WorkerRole
 from shared.worker.outside_kill import count_oom_kills, is_outside_kill
 
@@ -49,13 +48,15 @@ class EngineExitError(BatonError):
 
 
 class EngineClient:
-    """Spawns the engine, maps its KV memory, sends commands and hands out events."""
+    """Has the engine forked, maps its KV memory, sends commands and hands out events."""
 
-    def __init__(self, settings: Settings, role: WorkerRole) -> None:
+    def __init__(self, settings: Settings, role: WorkerRole, server: ForkServer) -> None:
+        """`server`: stays the caller's."""
         self._settings = settings
         self._role = role
+        self._server = server
         self._on_cpu = device_type(settings.compute.device) == "cpu"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
         self._connection: Connection | None = None
         self.on_event: Callable[[Event], None] = lambda event: None
         """runs on the event loop, in the order the engine reported"""
@@ -78,7 +79,8 @@ class EngineClient:
         ours, theirs = socket.socketpair()
         pairs = [data_socket_pair() for _ in range(self._settings.compute.tp)]
         try:
-            self._process = self._spawn(theirs, [answers for _, answers in pairs])
+            sockets = [theirs, *(answers for _, answers in pairs)]
+            self._process = self._server.fork(self._role, [sock.fileno() for sock in sockets])
         finally:
             for sock in (theirs, *(answers for _, answers in pairs)):
                 sock.close()
@@ -99,7 +101,7 @@ class EngineClient:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
+        assert self._process is not None and self._process.pid is not None
         return self._process.pid
 
     def send(self, command: Command) -> None:
@@ -110,7 +112,7 @@ class EngineClient:
     async def wait(self) -> int:
         """The engine's exit status, once it has ended."""
         assert self._process is not None
-        return await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        return await self._process.wait()
 
     async def failure(self, step_s: float) -> EngineExitError:
         """Returns once the engine has ended, or hangs: it answers nothing, nor does it compute.
@@ -127,7 +129,9 @@ class EngineClient:
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
                 assert self._process is not None
-                self._process.kill()  # its movers may be stuck as well, and pulls wait for them
+                self._process.send_signal(
+                    signal.SIGKILL
+                )  # its movers may be stuck as well, and pulls wait for them
                 who = f"the engine process (pid {self.pid})"
                 how_long = f"{silence_s:.3g} s (--engine-silence-s)"
                 return EngineExitError(f"{who} answered nothing for {how_long}", 1)
@@ -153,32 +157,13 @@ class EngineClient:
         if self._connection is not None:
             self._connection.abort()
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
             try:
                 async with asyncio.timeout(STOP_LIMIT_S):
                     await self.wait()
             except TimeoutError:
-                self._process.kill()
+                self._process.send_signal(signal.SIGKILL)
                 await self.wait()
-
-    def _spawn(
-        self, channel: socket.socket, answers: Sequence[socket.socket]
-    ) -> subprocess.Popen[bytes]:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("BATON_")
-        }
-        environment.update(to_environment(*self._settings.groups))
-        threads = str(self._settings.engine.threads)
-        environment.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-        command = [sys.executable, "-m", "shared.worker.engine_process"]
-        data_fds = [sock.fileno() for sock in answers]
-        places = [str(channel.fileno()), ",".join(map(str, data_fds))]
-        return subprocess.Popen(  # noqa: S603
-            [*command, *places, self._role, str(os.getpid())],
-            pass_fds=[channel.fileno(), *data_fds],
-            env=environment,
-            process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one
-        )
 
     def _signs_of_life(self) -> tuple[int, int]:
         """Events that came, and clock ticks that the engine's first thread computed: a step on a

@@ -3,15 +3,14 @@
     loop:   apply the commands that arrived  ->  step  ->  report
     mover:  copy and digest what the io process asks for, whatever the loop does
 
-Started by `EngineClient` with one end of the channel and one of the mover's data socket as
-inherited file descriptors; settings come through the environment. Ends when the channel closes, so
-it never outlives its io process. The mover runs with every transport: one that asks it nothing
-leaves it asleep, and all workers are built alike.
+Forked by `shared.worker.fork_server` with one end of the channel and one of the mover's data
+socket; settings come through the environment. Ends when the channel closes, so it never outlives
+its io process. The mover runs with every transport: one that asks it nothing leaves it asleep, and
+all workers are built alike.
 """
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -28,7 +27,7 @@ from shared.errors import BatonError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
 from shared.mover.first_tokens import FirstTokens
 from shared.planted_faults.faulty_engine import FaultyEngine
-from shared.process import die_with_parent, freeze_heap
+from shared.process import freeze_heap
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
 from shared.worker.channel import (
@@ -195,22 +194,19 @@ class EngineLoop:
         )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """`engine_process CHANNEL_FD DATA_FD[,DATA_FD...] ROLE PARENT_PID`: exit status. A data socket
-    for each rank."""
-    channel_fd, data_fds, name, parent_pid = arguments
-    assert name in ("prefill", "decode")
-    role: WorkerRole = "prefill" if name == "prefill" else "decode"
-    die_with_parent(int(parent_pid))
-    channel = EngineChannel(socket.socket(fileno=int(channel_fd)))
+def run_engine(
+    role: WorkerRole, channel_socket: socket.socket, data_sockets: Sequence[socket.socket]
+) -> int:
+    """The process's exit status. A data socket for each rank."""
+    channel = EngineChannel(channel_socket)
     try:
         settings = load_settings()
-        data_fd, *mover_fds = map(int, data_fds.split(","))
-        engine, vocab_size = _load(settings, role, mover_fds)
+        data_socket, *others = data_sockets
+        engine, vocab_size = _load(settings, role, [sock.detach() for sock in others])
         token_s = engine.try_out()
         engine.rehearse()
         first_tokens = FirstTokens(channel.wake)
-        start_mover(socket.socket(fileno=data_fd), engine.kv_pool, first_tokens)
+        start_mover(data_socket, engine.kv_pool, first_tokens)
     except RankLostError as error:
         channel.pass_failure(str(error))
         end_process(error)
@@ -273,7 +269,3 @@ def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

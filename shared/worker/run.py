@@ -23,6 +23,7 @@ from shared.telemetry.logs import configure_logs
 from shared.transfer.build import check_transport
 from shared.worker.channel import Ready
 from shared.worker.engine_client import EngineClient, EngineExitError
+from shared.worker.fork_client import ForkServer
 from shared.worker.identity import Identity, WorkerRole
 from shared.worker.inbox import Service
 from shared.worker.node import Node, Parts
@@ -74,7 +75,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     stopping = asyncio.create_task(stop.wait())
-    engine = EngineClient(settings, role)
+    server = ForkServer(settings)
+    engine = EngineClient(settings, role, server)
     try:
         ready = await _load(engine, stopping)
         if ready is not None:
@@ -86,6 +88,7 @@ async def _serve(
             await _run_node(node, failing, stopping, settings.limits.drain_s)
     finally:
         await engine.stop()
+        server.close()
     return 0
 
 

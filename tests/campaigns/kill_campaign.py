@@ -28,11 +28,14 @@ EVERY_S = 10.0
 MAX_STALL_P50_S = 1.0
 MAX_STALL_P99_S = 5.0
 
+PARTS = ("io", "fork server", "engine")
+"""processes of a worker, each below the one before it; ranks are below an engine"""
+
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill -9, of the io process or the engine of a random worker of the role; of any role if
-    none is given."""
+    """One kill -9, of a random process of a random worker of the role; of any role if none is
+    given."""
 
     role: str | None = None
     whole: int = 1
@@ -48,12 +51,12 @@ class Kill:
         worker = numbers.choice(ready)
         try:
             io = psutil.Process(worker["pid"])
-            victim = numbers.choice([io, *io.children()])
-            os.kill(victim.pid, signal.SIGKILL)
+            family = [io, *io.children(recursive=True)]
+            at = numbers.randrange(len(family))
+            os.kill(family[at].pid, signal.SIGKILL)
         except (psutil.NoSuchProcess, ProcessLookupError):
             return False
-        part = "io" if victim.pid == io.pid else "engine"
-        say(f"killed {worker['id']} ({part})")
+        say(f"killed {worker['id']} ({PARTS[min(at, len(PARTS) - 1)]})")
         return True
 
 

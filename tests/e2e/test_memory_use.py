@@ -17,6 +17,7 @@ from tests.e2e.sse_load import all_at_once
 from tests.e2e.test_soak import make_bodies
 from tests.support.fakes.mock_cell import mock_cell
 from tests.support.measured import Measured
+from tests.support.pairs.worker_tree import engine_of
 from tests.support.redis_server import ON_PATH, server_binary
 
 pytestmark = pytest.mark.alone
@@ -44,8 +45,7 @@ def worker_processes(cluster: Cluster) -> list[tuple[psutil.Process, psutil.Proc
     found = []
     for worker in cluster.workers():
         io = psutil.Process(worker["pid"])
-        (engine,) = io.children()
-        found.append((io, engine))
+        found.append((io, engine_of(io.pid)))
     return found
 
 

@@ -23,6 +23,7 @@ from tests.e2e.cluster import (
 )
 from tests.support.kv_pools import holders, own_pool, pools_gone_s
 from tests.support.measured import Measured
+from tests.support.pairs.worker_tree import engine_of
 
 NUM_STREAMS = 24
 NUM_TOKENS = 48
@@ -57,8 +58,7 @@ def io_process(worker: dict[str, Any]) -> tuple[int, ...]:
 
 
 def engine_process(worker: dict[str, Any]) -> tuple[int, ...]:
-    (engine,) = psutil.Process(worker["pid"]).children()
-    return (engine.pid,)
+    return (engine_of(worker["pid"]).pid,)
 
 
 def both_processes(worker: dict[str, Any]) -> tuple[int, ...]:
@@ -233,7 +233,7 @@ def test_nothing_survives_kill_9_of_up(cluster: Cluster) -> None:
     family = process_family(cluster.supervisor.pid)
     names = [" ".join(process.cmdline()) for process in family]
     assert sum("baton serve" in name for name in names) == 5
-    assert sum("engine_process" in name for name in names) == 4
+    assert sum("fork_server" in name for name in names) == 8, "4, and what each forked"
     assert sum("redis-server" in name for name in names) == 1
     cluster.supervisor.kill()
     cluster.supervisor.wait()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, running
+from tests.support.pairs.worker_tree import engine_of
 
 BODY = {"prompt": list(range(100, 170)), "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 BODIES = [{**BODY, "prompt": list(range(first, first + 70))} for first in (100, 180, 260)]
@@ -19,8 +20,7 @@ BODIES = [{**BODY, "prompt": list(range(first, first + 70))} for first in (100, 
 
 def rank_of(worker: dict[str, Any]) -> psutil.Process:
     """Rank 1 of a decode worker of two."""
-    (engine,) = psutil.Process(worker["pid"]).children()
-    (rank,) = engine.children()
+    (rank,) = engine_of(worker["pid"]).children()
     return rank
 
 

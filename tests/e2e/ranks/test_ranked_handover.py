@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, running
+from tests.support.pairs.worker_tree import find_engine
 
 BODY = {"prompt": list(range(100, 170)), "max_tokens": 48, "ignore_eos": True, "temperature": 0}
 BODIES = [{**BODY, "prompt": list(range(first, first + 70))} for first in (100, 180, 260, 340)]
@@ -27,8 +28,8 @@ def followers(cluster: Cluster, role: str) -> list[int]:
     found = []
     for worker in cluster.workers(role):
         with suppress(psutil.NoSuchProcess):
-            for engine in psutil.Process(worker["pid"]).children():
-                found += [rank.pid for rank in engine.children()]
+            engine = find_engine(worker["pid"])
+            found += [rank.pid for rank in engine.children()] if engine is not None else []
     return found
 
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster, running
+from tests.support.pairs.worker_tree import engine_of
 
 BODY = {"prompt": list(range(100, 140)), "max_tokens": 64, "ignore_eos": True, "temperature": 0}
 
@@ -23,8 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def followers(cluster: Cluster) -> list[psutil.Process]:
     """Ranks but the first, of the one worker."""
     (worker,) = cluster.workers()
-    (engine,) = psutil.Process(worker["pid"]).children()
-    return engine.children()
+    return engine_of(worker["pid"]).children()
 
 
 def test_two_ranks_answer(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from shared.worker import engine_client
 from shared.worker.engine_client import EngineClient
+from shared.worker.fork_client import ForkedProcess, ForkServer
 from tests.support.measured import Measured
 from tests.support.settings import settings_with
 
@@ -26,8 +27,17 @@ class Mute(EngineClient):
     """An engine that never says anything, started as `code`."""
 
     def __init__(self, device: str, code: str, silence_s: float = SILENCE_S) -> None:
-        super().__init__(settings_with(device=device, engine_silence_s=silence_s), "decode")
-        self._process = subprocess.Popen([sys.executable, "-c", code])  # noqa: S603 ourselves
+        settings = settings_with(device=device, engine_silence_s=silence_s)
+        super().__init__(settings, "decode", ForkServer(settings))
+        process = subprocess.Popen([sys.executable, "-c", code])  # noqa: S603 ourselves
+        self._process = ForkedProcess(process.kill)
+        self._process.note(process.pid)
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, process.wait).add_done_callback(self._note_end)
+
+    def _note_end(self, waiting: "asyncio.Future[int]") -> None:
+        assert self._process is not None
+        self._process.note(waiting.result())
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from shared.protocol import Sampling
 from shared.worker import engine_client
 from shared.worker.channel import Add
 from shared.worker.engine_client import EngineClient
+from shared.worker.fork_client import ForkServer
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
 from tests.support.pairs.ranked_engine import answers
@@ -45,6 +46,19 @@ def _settings(path: Path, size: int) -> dict[str, Any]:
         "max_num_batched_tokens": 24,
         "max_num_seqs": 4,
     }
+
+
+@asynccontextmanager
+async def _client(settings: Mapping[str, Any]) -> AsyncIterator[EngineClient]:
+    """Of an engine that is to be started; afterwards it is gone."""
+    given = settings_with(**settings)
+    server = ForkServer(given)
+    client = EngineClient(given, "decode", server)
+    try:
+        yield client
+    finally:
+        await client.stop()
+        server.close()
 
 
 @contextmanager
@@ -124,13 +138,12 @@ def test_followers_do_not_outlive_rank_0(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 async def test_a_worker_ends_with_its_ranks(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
-    client = EngineClient(settings_with(**_settings(tmp_path, 2)), "decode")
-    ready = await client.start()
-    assert ready.layout.num_kv_heads == 2, "of whole blocks"
-    (follower,) = psutil.Process(client.pid).children()
-    follower.kill()
-    assert await client.wait() == -signal.SIGKILL
-    await client.stop()
+    async with _client(_settings(tmp_path, 2)) as client:
+        ready = await client.start()
+        assert ready.layout.num_kv_heads == 2, "of whole blocks"
+        (follower,) = psutil.Process(client.pid).children()
+        follower.kill()
+        assert await client.wait() == -signal.SIGKILL
 
 
 @pytest.mark.clock
@@ -142,10 +155,9 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
     monkeypatch.setattr(engine_client, "LISTEN_S", 0.1)
     write_checkpoint(tmp_path, LLAMA)
     settings = {**_settings(tmp_path, 2), "block_size": BLOCK_SIZE, "engine_silence_s": 1.0}
-    client = EngineClient(settings_with(**settings), "decode")
-    await client.start()
-    (follower,) = psutil.Process(client.pid).children()
-    try:
+    async with _client(settings) as client:
+        await client.start()
+        (follower,) = psutil.Process(client.pid).children()
         failing = asyncio.create_task(client.failure(step_s=0.1))
         await asyncio.sleep(2.0)
         assert not failing.done(), "an idle engine answers"
@@ -154,8 +166,6 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
         error = await asyncio.wait_for(failing, END_S)
         assert f"(pid {client.pid}) answered nothing for 1 s" in str(error)
         assert error.exit_code == 1
-    finally:
-        await client.stop()
     assert psutil.wait_procs([follower], END_S)[1] == []
 
 
@@ -163,10 +173,9 @@ async def test_a_rank_that_hangs_is_noticed_and_ended(
 @pytest.mark.timeout(120)
 async def test_ranks_end_with_their_worker(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
-    client = EngineClient(settings_with(**_settings(tmp_path, 2)), "decode")
-    await client.start()
-    followers = psutil.Process(client.pid).children()
-    await client.stop()
+    async with _client(_settings(tmp_path, 2)) as client:
+        await client.start()
+        followers = psutil.Process(client.pid).children()
     assert psutil.wait_procs(followers, END_S)[1] == []
 
 

@@ -12,6 +12,7 @@ from shared.transfer.build import build_transport
 from shared.transfer.transport import KVTransport, Offer, Pulled, PullRequest
 from shared.worker.channel import Add, Adopt, Event, Release, Reserve, Scheduled, StepReport
 from shared.worker.engine_client import EngineClient
+from shared.worker.fork_client import ForkServer
 
 TICKET = "ticket"
 
@@ -25,7 +26,9 @@ class EnginePair:
         self.pulled: list[Pulled] = []
         self.done = asyncio.Event()
         self._prefill, self._decode = prefill, decode
-        self._p, self._d = EngineClient(prefill, "prefill"), EngineClient(decode, "decode")
+        self._servers = ForkServer(prefill), ForkServer(decode)
+        self._p = EngineClient(prefill, "prefill", self._servers[0])
+        self._d = EngineClient(decode, "decode", self._servers[1])
         self._p.on_event, self._d.on_event = self._on_prefill, self._on_decode
         self._offers: dict[Attempt, Offer] = {}
         self._pulls: set[asyncio.Task[None]] = set()
@@ -47,6 +50,8 @@ class EnginePair:
             await self._source.close()
         finally:
             await asyncio.gather(self._p.stop(), self._d.stop())
+            for server in self._servers:
+                server.close()
 
     def _transport(self, settings: Settings, engine: EngineClient, incarnation: str) -> KVTransport:
         assert engine.memory is not None and engine.mover is not None

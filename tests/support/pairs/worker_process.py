@@ -1,4 +1,4 @@
-"""One worker as `baton serve` runs it: two real processes, a link to them, and their end."""
+"""One worker as `baton serve` runs it: its real processes, a link to them, and their end."""
 
 import asyncio
 import subprocess
@@ -18,6 +18,7 @@ from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerEntry
+from tests.support.pairs.worker_tree import find_engine
 
 ROOT = Path(__file__).parents[3]
 START_LIMIT_S = 60.0
@@ -46,17 +47,20 @@ class WorkerProcess:
 
     def engine(self) -> psutil.Process:
         """The engine process, once it was started."""
-        return wait_for(lambda: next(iter(psutil.Process(self.io.pid).children()), None))
+        return wait_for(lambda: find_engine(self.io.pid))
 
-    async def entry(self, redis_url: str) -> WorkerEntry:
-        """What the registry says of this process, once it registered."""
+    async def entry(self, redis_url: str, after: WorkerEntry | None = None) -> WorkerEntry:
+        """What the registry says of this process, once it registered; of its next incarnation where
+        one is given."""
+        former = after.incarnation if after is not None else ""
         async with RedisClient(redis_url) as client:
             registry = RedisWorkerRegistry(client, Keys())
             deadline_s = time.monotonic() + START_LIMIT_S
             while time.monotonic() < deadline_s:
                 assert self.io.poll() is None, self.errors()
                 for entry in await all_entries(registry):
-                    if (entry.worker_id, entry.pid) == (self.worker_id, self.io.pid):
+                    known = (entry.worker_id, entry.pid) == (self.worker_id, self.io.pid)
+                    if known and entry.incarnation != former:
                         return entry
                 await asyncio.sleep(POLL_S)
         raise AssertionError(f"not registered: {self.errors()}")

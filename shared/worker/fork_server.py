@@ -1,0 +1,63 @@
+"""A process that has imported all that an engine needs, torch above all, and forks engines.
+
+    asked:     the role, with descriptors of the channel and of each mover's data socket
+    answers:   the pid of the engine; once that has ended, its exit status
+
+It runs one engine after the other. It has one thread and never touches a GPU, for neither survives
+a fork. It ends with its io process, and its engine with it.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shared.kv.share import MAX_RANKS
+from shared.process import die_with_parent, freeze_heap
+from shared.worker.engine_process import run_engine
+from shared.worker.fork_client import ANSWER
+
+MAX_ROLE_BYTES = 16
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`fork_server SOCKET_FD PARENT_PID`: exit status, in a forked process that of the engine."""
+    asked = socket.socket(fileno=int(arguments[0]))
+    die_with_parent(int(arguments[1]))
+    freeze_heap()  # so that collections of an engine copy none of these pages
+    server_pid = os.getpid()
+    while True:
+        role, descriptors, _, _ = socket.recv_fds(asked, MAX_ROLE_BYTES, 1 + MAX_RANKS)
+        if not role:
+            return 0
+        pid = fork()
+        if not pid:
+            asked.close()
+            die_with_parent(server_pid)
+            channel, *others = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+            return run_engine("prefill" if role == b"prefill" else "decode", channel, others)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        asked.send(ANSWER.pack(pid))
+        _, status = os.waitpid(pid, 0)
+        asked.send(ANSWER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def fork() -> int:
+    """0 in the new process, which draws other random numbers than those before it. Of other threads
+    it would have the locks and nothing else, so there must be none."""
+    num_threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    assert num_threads == 1, f"{num_threads} threads run where an engine is to be forked"
+    pid = os.fork()
+    if not pid:  # Python's own generator sees to itself
+        torch.seed()
+        np.random.seed()
+    return pid
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
