@@ -42,6 +42,12 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
+def thaw_heap() -> None:
+    """The opposite, once what start-up made is of no use any more; frees what of it is."""
+    gc.unfreeze()
+    gc.collect()
+
+
 def map_large_blocks() -> None:
     """Give large blocks of memory back to the system when they are freed.
 

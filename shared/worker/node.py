@@ -32,7 +32,6 @@ from shared.worker.engine_sender import EngineSender
 from shared.worker.identity import Identity
 from shared.worker.inbox import Inbox, Service
 from shared.worker.outbox import Outbox
-from shared.worker.probe_server import ProbeServer
 from shared.worker.registration import Registration
 from shared.worker.sessions import Sessions
 from shared.worker.state import WorkerState
@@ -121,7 +120,6 @@ class Node:
         self._inbox = Inbox(self._state, self._outbox, self._service, clock)
         self._registration: Registration | None = None
         self._loops = Loops()
-        self._probes = ProbeServer(self._is_ready, self._trouble)
         self._closing = False
         engine.on_event = self._on_event
 
@@ -138,8 +136,6 @@ class Node:
             self._on_drain,
         )
         logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
-        if self._worker.probe_port:
-            await self._probes.start(self._network.host, self._worker.probe_port)
         self._registration.start(self._loops)
         self._puller.start(self._loops)
 
@@ -178,7 +174,6 @@ class Node:
         """Hang up first: gateways retry elsewhere what still runs here. Offers stand until the
         transport closes: a reader then sees a source that is lost, not one that withdrew."""
         self._closing = True
-        await self._probes.close()
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANG_UP_LIMIT_S):
@@ -198,11 +193,15 @@ class Node:
         own = self._service.transport.address
         return replace(own, port=own.port and (self._worker.transfer_advertise or own.port))
 
-    def _is_ready(self) -> bool:
+    @property
+    def is_ready(self) -> bool:
+        """Gateways have been able to find it, and it takes new work."""
         known = self._registration is not None and self._registration.is_known
         return known and not self._state.draining
 
-    def _trouble(self) -> str:
+    @property
+    def trouble(self) -> str:
+        """Which background loops fail; empty when none does."""
         return "; ".join(
             filter(None, (self._loops.trouble(), self._service.transport.loops.trouble()))
         )

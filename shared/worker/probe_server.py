@@ -1,9 +1,9 @@
 """`GET /health` and `GET /ready` of a worker, for whoever starts and restarts it.
 
 It answers these two and nothing else: no keep-alive, no word about the work. /health says that
-the event loop turns and every background loop does, or which one does not; a worker whose engine
-ends ends itself. /ready says that the model is loaded, gateways have been able to find this worker,
-and it is not draining; Redis may be away.
+the event loop turns and every background loop does, or which one does not; it is well while another
+engine takes the place of one that ended. /ready says that the model is loaded, gateways have been
+able to find this worker, and it is not draining; Redis may be away.
 """
 
 import asyncio
@@ -25,6 +25,10 @@ class ProbeServer:
         self._trouble = trouble
         self._server: asyncio.Server | None = None
         self._num_callers = 0
+
+    @property
+    def listens(self) -> bool:
+        return self._server is not None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (0 picks one). OSError when it is taken."""

@@ -1,15 +1,12 @@
-"""A real worker: it registers, the two processes live and die together, it drains and leaves."""
+"""A real worker: it registers, says what its engine died of, drains and leaves."""
 
 import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from math import nan
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -34,8 +31,8 @@ from shared.state.registry import WorkerEntry
 from shared.transfer.failure import raise_refusal
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Open, Seal
+from tests.integration.worker.conftest import Serve
 from tests.support.measured import Measured
-from tests.support.models.tiny_model import TINY, write_checkpoint
 from tests.support.pairs.worker_process import (
     WorkerLink,
     WorkerProcess,
@@ -51,30 +48,7 @@ from tests.support.pairs.worker_process import (
 logger = logging.getLogger(__name__)
 pytestmark = pytest.mark.anyio
 TOGETHER_S = 2.0
-"""one of the two processes outlives the other at most this long"""
-Serve = Callable[..., WorkerProcess]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("model")
-    write_checkpoint(path, TINY)
-    return path
-
-
-@pytest.fixture
-def serve(tmp_path: Path, redis_url: str, model: Path) -> Iterator[Serve]:
-    """Starts workers that end with the test."""
-    started: list[WorkerProcess] = []
-
-    def start(role: str = "decode", **flags: object) -> WorkerProcess:
-        given: dict[str, Any] = {"model": model, "redis": redis_url, "kv_blocks": 64, **flags}
-        started.append(WorkerProcess(tmp_path, role, **given))
-        return started[-1]
-
-    yield start
-    for worker in started:
-        worker.kill()
+"""an engine outlives its io process at most this long"""
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
@@ -106,19 +80,6 @@ async def test_a_worker_registers_and_answers(
     await link.close()
 
 
-async def test_the_io_process_ends_with_its_engine(serve: Serve, redis_url: str) -> None:
-    worker = serve()
-    entry = await worker.entry(redis_url)
-    link = await WorkerLink.dial(entry)
-    worker.engine().kill()
-    assert worker.wait(TOGETHER_S) == 1
-    assert len(worker.error_lines()) == 1 and "Traceback" not in worker.errors()
-    async with RedisClient(redis_url) as client:
-        entries = await all_entries(RedisWorkerRegistry(client, Keys()))
-    assert entry.incarnation not in {item.incarnation for item in entries}
-    await link.closed.wait()
-
-
 async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str) -> None:
     """The gateway gets its requests back without a strike, and a decode worker that pulls from
     here sees a source that is lost, not an offer that was withdrawn: the death is told once, and
@@ -144,7 +105,6 @@ async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str
         with pytest.raises(PeerLostError):
             refused, _ = await reader.receive()
             raise_refusal(refused.reason)  # type: ignore[union-attr]
-    assert worker.wait(TOGETHER_S) == 1
 
 
 async def test_an_engine_that_dies_by_itself_leaves_word_of_what_it_computed(
@@ -164,8 +124,7 @@ async def test_an_engine_that_dies_by_itself_leaves_word_of_what_it_computed(
     assert "status -11" in fails["runs"].message
     (back,) = [end for end in ended if isinstance(end, Handback)]
     assert (back.attempt.rid, back.reason) == ("waits", "engine_died")
-    assert worker.wait(TOGETHER_S) == 1
-    await link.close()
+    await link.closed.wait()
 
 
 async def test_an_engine_that_dies_in_a_step_of_one_blames_that_one(
