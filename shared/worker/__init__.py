@@ -1,1 +1,1 @@
-"""A worker's two processes: `engine` computes, `io` talks; joined by one channel."""
+"""A worker's processes: io talks, an engine computes, joined by a channel; a server forks it."""

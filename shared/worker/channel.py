@@ -1,4 +1,4 @@
-"""What a worker's two processes say to each other over one socket pair.
+"""What the io process and the engine of a worker say to each other over one socket pair.
 
 io -> engine: commands, applied between steps. engine -> io: READY once, then one report per
 step that changed anything. Token ids cross here, KV bytes never do: both processes map the

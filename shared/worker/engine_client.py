@@ -39,7 +39,7 @@ kernel's for lack of memory: nothing that ran there is"""
 
 
 class EngineExitError(BatonError):
-    """The engine process ended or hangs; its exit status is the worker's."""
+    """The engine process ended or hangs; its exit status is the worker's, should that end too."""
 
     def __init__(self, message: str, status: int, cause: ExitCause = "unknown") -> None:
         super().__init__(message)

@@ -1,7 +1,8 @@
 """When a dead process may start again: at once, and at most 5 times in a minute.
 
 A worker that was killed from outside is wanted back at once, also the second time. One that dies at
-its start uses up its five, then waits until the minute is over.
+its start uses up its five, then waits until the minute is over. An engine that dies does not end
+its worker: see `shared.worker.lives`.
 """
 
 from collections import deque
