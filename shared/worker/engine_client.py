@@ -20,7 +20,6 @@ from shared.mover.rank_movers import RankMovers
 from shared.settings.groups import Settings
 from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, receive_memory
 from shared.worker.fork_client import ForkedProcess, ForkServer
-from shared.worker.identity import WorkerRole
 from shared.worker.outside_kill import count_oom_kills, is_outside_kill
 
 LISTEN_S = 1.0
@@ -50,10 +49,9 @@ class EngineExitError(BatonError):
 class EngineClient:
     """Has the engine forked, maps its KV memory, sends commands and hands out events."""
 
-    def __init__(self, settings: Settings, role: WorkerRole, server: ForkServer) -> None:
+    def __init__(self, settings: Settings, server: ForkServer) -> None:
         """`server`: stays the caller's."""
         self._settings = settings
-        self._role = role
         self._server = server
         self._on_cpu = device_type(settings.compute.device) == "cpu"
         self._process: ForkedProcess | None = None
@@ -80,7 +78,7 @@ class EngineClient:
         pairs = [data_socket_pair() for _ in range(self._settings.compute.tp)]
         try:
             sockets = [theirs, *(answers for _, answers in pairs)]
-            self._process = self._server.fork(self._role, [sock.fileno() for sock in sockets])
+            self._process = self._server.fork([sock.fileno() for sock in sockets])
         finally:
             for sock in (theirs, *(answers for _, answers in pairs)):
                 sock.close()

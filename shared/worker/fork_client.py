@@ -18,6 +18,7 @@ from shared.settings.load import to_environment
 from shared.settings.setting import PREFIX
 from shared.worker.identity import WorkerRole
 
+ASK = b"\0"
 ANSWER = struct.Struct("<i")
 """a pid, or an exit status as `subprocess` gives it"""
 
@@ -62,21 +63,22 @@ class ForkedProcess:
 class ForkServer:
     """Runs from the first `fork` to `close`; started again if something else ended it."""
 
-    def __init__(self, settings: Settings) -> None:
-        """`settings`: of the engines."""
+    def __init__(self, settings: Settings, role: WorkerRole) -> None:
+        """Both of the engines."""
         self._settings = settings
+        self._role = role
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._engine: ForkedProcess | None = None
 
-    def fork(self, role: WorkerRole, descriptors: Sequence[int]) -> ForkedProcess:
+    def fork(self, descriptors: Sequence[int]) -> ForkedProcess:
         """Ask for an engine that has these descriptors; the one before must have ended. OSError if
         no process can be made, or none asked."""
         if self._process is None:
             self._process = self._start()
         assert self._socket is not None
         self._engine = ForkedProcess(self._process.kill)
-        socket.send_fds(self._socket, [role.encode()], descriptors)
+        socket.send_fds(self._socket, [ASK], descriptors)
         return self._engine
 
     def close(self) -> None:
@@ -100,7 +102,7 @@ class ForkServer:
         command = [sys.executable, "-m", "shared.worker.fork_server"]
         with theirs:
             return subprocess.Popen(  # noqa: S603
-                [*command, str(theirs.fileno()), str(os.getpid())],
+                [*command, str(theirs.fileno()), self._role, str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 env=self._environment(),
                 process_group=0,  # a terminal's Ctrl-C is for the io process, which ends this one

@@ -1,6 +1,6 @@
 """A process that has imported all that an engine needs, torch above all, and forks engines.
 
-    asked:     the role, with descriptors of the channel and of each mover's data socket
+    asked:     one byte, with descriptors of the channel and of each mover's data socket
     answers:   the pid of the engine; once that has ended, its exit status
 
 It runs one engine after the other. It has one thread and never touches a GPU, for neither survives
@@ -20,26 +20,28 @@ from shared.kv.share import MAX_RANKS
 from shared.process import die_with_parent, freeze_heap
 from shared.worker.engine_process import run_engine
 from shared.worker.fork_client import ANSWER
-
-MAX_ROLE_BYTES = 16
+from shared.worker.identity import WorkerRole
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`fork_server SOCKET_FD PARENT_PID`: exit status, in a forked process that of the engine."""
-    asked = socket.socket(fileno=int(arguments[0]))
-    die_with_parent(int(arguments[1]))
+    """`fork_server SOCKET_FD ROLE PARENT_PID`: exit status, in a forked process the engine's."""
+    asked_fd, name, parent_pid = arguments
+    assert name in ("prefill", "decode")
+    role: WorkerRole = "prefill" if name == "prefill" else "decode"
+    asked = socket.socket(fileno=int(asked_fd))
+    die_with_parent(int(parent_pid))
     freeze_heap()  # so that collections of an engine copy none of these pages
     server_pid = os.getpid()
     while True:
-        role, descriptors, _, _ = socket.recv_fds(asked, MAX_ROLE_BYTES, 1 + MAX_RANKS)
-        if not role:
+        question, descriptors, _, _ = socket.recv_fds(asked, 1, 1 + MAX_RANKS)
+        if not question:
             return 0
         pid = fork()
         if not pid:
             asked.close()
             die_with_parent(server_pid)
             channel, *others = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-            return run_engine("prefill" if role == b"prefill" else "decode", channel, others)
+            return run_engine(role, channel, others)
         for descriptor in descriptors:
             os.close(descriptor)
         asked.send(ANSWER.pack(pid))

@@ -83,7 +83,7 @@ class Worker:
         self._role = role
         self._served_model = served_model
         self._build_service = build_service
-        self._server = ForkServer(settings)
+        self._server = ForkServer(settings, role)
         self._lives = Lives()
         self._node: Node | None = None
         """what serves; None while an engine starts or ends"""
@@ -109,7 +109,7 @@ class Worker:
         """One incarnation, until its engine ends, which is returned, or this process was asked to
         stop. EngineExitError if its engine does not start."""
         settings = self._settings
-        engine = EngineClient(settings, self._role, self._server)
+        engine = EngineClient(settings, self._server)
         try:
             ready = await _load(engine, stopping)
             if ready is None:

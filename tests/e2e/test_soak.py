@@ -116,7 +116,7 @@ def baton_processes(cluster: Cluster) -> list[psutil.Process]:
     """All but Redis, which keeps the record of each request for a minute on purpose."""
     family = process_family(cluster.supervisor.pid)
     found = [process for process in family if "redis" not in process.name()]
-    assert len(found) == 4 + 2 * 4, "up, gateway and its text processes, two for each worker"
+    assert len(found) == 4 + 3 * 4, "up, gateway and its text processes, three for each worker"
     return found
 
 

@@ -28,7 +28,7 @@ class Mute(EngineClient):
 
     def __init__(self, device: str, code: str, silence_s: float = SILENCE_S) -> None:
         settings = settings_with(device=device, engine_silence_s=silence_s)
-        super().__init__(settings, "decode", ForkServer(settings))
+        super().__init__(settings, ForkServer(settings, "decode"))
         process = subprocess.Popen([sys.executable, "-c", code])  # noqa: S603 ourselves
         self._process = ForkedProcess(process.kill)
         self._process.note(process.pid)

@@ -58,7 +58,7 @@ def test_nothing_is_forked_beside_a_thread() -> None:
 @pytest.fixture
 async def server() -> AsyncIterator[ForkServer]:
     """Its engines find no model. Two threads each: libraries may start theirs when imported."""
-    server = ForkServer(settings_with(model="/nowhere", device="cpu", threads=2))
+    server = ForkServer(settings_with(model="/nowhere", device="cpu", threads=2), "decode")
     yield server
     server.close()
     assert servers() == []
@@ -73,7 +73,7 @@ def ask(server: ForkServer) -> tuple[ForkedProcess, socket.socket]:
     """An engine, and io's end of its channel."""
     (ours, channel), (asks, answers) = socket.socketpair(), data_socket_pair()
     with channel, answers, asks:
-        return server.fork("decode", [channel.fileno(), answers.fileno()]), ours
+        return server.fork([channel.fileno(), answers.fileno()]), ours
 
 
 async def test_one_engine_after_the_other_ends_with_its_own_status(server: ForkServer) -> None:

@@ -52,8 +52,8 @@ def _settings(path: Path, size: int) -> dict[str, Any]:
 async def _client(settings: Mapping[str, Any]) -> AsyncIterator[EngineClient]:
     """Of an engine that is to be started; afterwards it is gone."""
     given = settings_with(**settings)
-    server = ForkServer(given)
-    client = EngineClient(given, "decode", server)
+    server = ForkServer(given, "decode")
+    client = EngineClient(given, server)
     try:
         yield client
     finally:

@@ -26,9 +26,9 @@ class EnginePair:
         self.pulled: list[Pulled] = []
         self.done = asyncio.Event()
         self._prefill, self._decode = prefill, decode
-        self._servers = ForkServer(prefill), ForkServer(decode)
-        self._p = EngineClient(prefill, "prefill", self._servers[0])
-        self._d = EngineClient(decode, "decode", self._servers[1])
+        self._servers = ForkServer(prefill, "prefill"), ForkServer(decode, "decode")
+        self._p = EngineClient(prefill, self._servers[0])
+        self._d = EngineClient(decode, self._servers[1])
         self._p.on_event, self._d.on_event = self._on_prefill, self._on_decode
         self._offers: dict[Attempt, Offer] = {}
         self._pulls: set[asyncio.Task[None]] = set()
