@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._failure: ProtocolError | None = None
+        self._finishing = False
         self.lost = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,6 +65,8 @@ class Connection(asyncio.Protocol):
         self._challenge_timer = loop.call_later(TIMEOUT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
+        if self._finishing:
+            return
         self._buffer += data
         try:
             if self._challenge is None or self._passes(self._challenge):
@@ -96,11 +99,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._finishing or self._transport.is_closing()
 
     def send(self, message: Any) -> None:
         """Queue one message; does nothing once closed. Never blocks."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self.closed:
             return
         self._transport.write(framed(self._codec.encode(message)))
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -111,6 +114,14 @@ class Connection(asyncio.Protocol):
         """Send what is queued, then close."""
         if self._transport is not None:
             self._transport.close()
+
+    def finish(self) -> None:
+        """Send what is queued, and say that nothing follows. `lost` is done once the peer has
+        closed, which has read everything then; what it says until then is not delivered. Closed at
+        once, a connection that the peer still writes to takes what is not read yet with it."""
+        if self._transport is not None and not self.closed:
+            self._finishing = True
+            self._transport.write_eof()
 
     def abort(self) -> None:
         """Close now, drop what is queued."""

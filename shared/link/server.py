@@ -86,14 +86,21 @@ class LinkServer:
         return list(self._peers.values())
 
     async def close(self) -> None:
-        """Stop listening and hang up on everyone; what was sent is flushed."""
+        """Stop listening and hang up on everyone. Returns once gateways have read what was sent to
+        them; cancelled, it waits for none."""
         if self._server is not None:
             self._server.close()
+        for stranger in list(self._strangers):
+            stranger.close()
         connections = [*self._peers, *self._strangers]
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.lost
+        for connection in self._peers:
+            connection.finish()
+        try:
+            for connection in connections:
+                await asyncio.shield(connection.lost)
+        finally:
+            for connection in connections:
+                connection.abort()
 
     def _accept(self) -> Connection:
         challenge = Challenge(self._cell_secret, "link", SPOKEN, dials=False)

@@ -10,6 +10,7 @@ import pytest
 
 from shared.challenge import GREETING_BYTES
 from shared.errors import OtherPeerError, PeerLostError, ProtocolError
+from shared.frames import framed
 from shared.link import link as link_module
 from shared.link import server as server_module
 from shared.link.link import Link
@@ -300,3 +301,48 @@ async def test_a_dial_that_times_out_leaves_no_error_behind(
     server.close()
     assert errors == []
     assert not inbox.closed.is_set()
+
+
+async def greeted(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A gateway of which this test writes and reads each byte, after HELLO."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await introduce(reader, writer, "link")
+    writer.write(framed(encode(gateway_hello())))
+    return reader, writer
+
+
+async def test_what_a_worker_says_last_is_read_though_the_gateway_still_writes() -> None:
+    inbox = Inbox()
+    server, port = await started(inbox)
+    reader, writer = await greeted(port)
+    await until(lambda: inbox.opened)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    last_words = [framed(encode(Ping(number))) for number in range(50)]
+    for number in range(50):
+        inbox.opened[0].send(Ping(number))
+    closing = asyncio.create_task(server.close())
+    for _ in range(3):
+        await asyncio.sleep(0.02)
+        writer.write(framed(encode(Ping(0))))
+    assert not closing.done(), "the gateway has not closed"
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    async with asyncio.timeout(5):
+        assert (await reader.read()).endswith(b"".join(last_words))
+        writer.close()
+        await closing
+    assert inbox.messages == [], "nobody hears what comes after the end"
+    assert inbox.closed.is_set()
+
+
+async def test_a_gateway_that_does_not_close_is_waited_for_as_long_as_the_caller_does() -> None:
+    inbox = Inbox()
+    server, port = await started(inbox)
+    reader, writer = await greeted(port)
+    await until(lambda: inbox.opened)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await server.close()
+    await until(inbox.closed.is_set)
+    writer.close()
+    del reader
