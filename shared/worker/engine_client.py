@@ -127,9 +127,8 @@ class EngineClient:
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
                 assert self._process is not None
-                self._process.send_signal(
-                    signal.SIGKILL
-                )  # its movers may be stuck as well, and pulls wait for them
+                # Its movers may be stuck as well, and pulls wait for them.
+                self._process.send_signal(signal.SIGKILL)
                 who = f"the engine process (pid {self.pid})"
                 how_long = f"{silence_s:.3g} s (--engine-silence-s)"
                 return EngineExitError(f"{who} answered nothing for {how_long}", 1)

@@ -7,6 +7,7 @@ It runs one engine after the other. It has one thread and never touches a GPU, f
 a fork. It ends with its io process, and its engine with it.
 """
 
+import logging
 import os
 import socket
 import sys
@@ -21,6 +22,8 @@ from shared.process import die_with_parent, freeze_heap
 from shared.worker.engine_process import run_engine
 from shared.worker.fork_client import ANSWER
 from shared.worker.identity import WorkerRole
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,9 +54,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def fork() -> int:
     """0 in the new process, which draws other random numbers than those before it. Of other threads
-    it would have the locks and nothing else, so there must be none."""
+    it has the locks and nothing else. Nothing that is imported here starts one; what somebody
+    preloads may, and its own have to be prepared for forks."""
     num_threads = sum(1 for _ in Path("/proc/self/task").iterdir())
-    assert num_threads == 1, f"{num_threads} threads run where an engine is to be forked"
+    if num_threads > 1:
+        logger.warning("%d threads run where an engine is forked: it may hang", num_threads)
     pid = os.fork()
     if not pid:  # Python's own generator sees to itself
         torch.seed()
