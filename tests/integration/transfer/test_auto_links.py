@@ -29,7 +29,7 @@ from shared.transfer.ways.failed_ways import LEAVE_S
 from shared.transfer.ways.nccl import NcclWay
 from shared.transfer_address import TransferAddress
 from tests.support.fakes.manual_clock import ManualClock
-from tests.support.pairs.transfer_pair import LAYOUT, RUN, TICKET, content
+from tests.support.pairs.transfer_pair import LAYOUT, RUN, TICKET, content, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -90,6 +90,13 @@ class Hosts:
         assert self.d.memory.block(1) == self.p.memory.block(2)
         return pulled
 
+    async def pull_once(self) -> Pulled:
+        """And wait for what it began."""
+        pulled = await self.pull()
+        source = self.ways._sources["p.1"]  # type: ignore[attr-defined]
+        await until(lambda: source.linking is None)
+        return pulled
+
     async def pull_by(self, way: str) -> Pulled:
         """Pull until one comes so."""
         async with asyncio.timeout(10):
@@ -131,8 +138,7 @@ async def test_auto_leaves_a_link_that_fails_for_tcp(
     with pytest.raises(PeerLostError):
         await hosts.pull()
     for _ in range(3):
-        assert (await hosts.pull()).transport == "tcp"
-        await asyncio.sleep(0.05)
+        assert (await hosts.pull_once()).transport == "tcp"
     assert (await hosts.pull()).why.endswith("cut off")
     monkeypatch.undo()
     hosts.clock.advance(LEAVE_S + 1)
@@ -146,9 +152,8 @@ async def test_nobody_fails_while_a_link_that_was_lost_cannot_be_made_again(host
     (pool,) = [begun.result() for begun, _ in hosts.links._live.values()]
     await pool.end()
     for _ in range(5):
-        assert (await hosts.pull()).transport == "tcp"
+        assert (await hosts.pull_once()).transport == "tcp"
         hosts.clock.advance(LEAVE_S + 1)
-        await asyncio.sleep(0.05)
 
 
 async def test_a_source_that_could_not_be_linked_to_is_tried_again_later_and_later(
@@ -158,8 +163,7 @@ async def test_a_source_that_could_not_be_linked_to_is_tried_again_later_and_lat
     tried = []
     for _ in range(9):
         before = hosts.num_made
-        await hosts.pull()
-        await asyncio.sleep(0.05)
+        await hosts.pull_once()
         tried.append(hosts.num_made - before)
         hosts.clock.advance(LEAVE_S + 1)
     assert tried == [1, 1, 0, 1, 0, 0, 0, 1, 0], "after 5 minutes, 10, 20"
