@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.codec import Codec
-from shared.kv.columns import Words
+from shared.kv.columns import Words, unpack_ids
+from shared.kv.layer_groups import GroupRange
 from shared.kv.share import MAX_RANKS
 from shared.protocol import Attempt
 
@@ -258,4 +259,18 @@ Question = (
     | Stage
     | Fill
 )
+Named = Fetch | Digest | Stage | Fill | Give
+
+
+def block_ids(question: Named) -> list[int]:
+    """The blocks of our own pool that it names."""
+    blocks: list[int] = unpack_ids(question.blocks).tolist()
+    return blocks
+
+
+def group_range(question: Named) -> GroupRange:
+    """Their layer groups that it names."""
+    return GroupRange(question.first_group, question.num_groups)
+
+
 CODEC = Codec((*typing.get_args(Question), Done))

@@ -52,6 +52,8 @@ from shared.mover.messages import (
     Stage,
     Unmap,
     Watch,
+    block_ids,
+    group_range,
 )
 from shared.mover.remote_reads import RemoteReads
 from shared.protocol import Attempt
@@ -270,12 +272,14 @@ class Mover:
                 return self._fetch(question)
             case Digest():
                 groups, mark = self._written(question)
-                return self._digests.digests(_ids(question), groups, mark)
+                return self._digests.digests(block_ids(question), groups, mark)
             case Stage():
-                self._copies.stage(_ids(question), _groups(question), question.offset)
+                self._copies.stage(block_ids(question), group_range(question), question.offset)
             case Fill():
                 mark = self._marks.of_attempt(question.attempt)
-                return self._copies.fill(_ids(question), _groups(question), question.offset, mark)
+                return self._copies.fill(
+                    block_ids(question), group_range(question), question.offset, mark
+                )
         return None
 
     def _look(self, question: Watch | Expect | GiveUp, descriptors: list[int]) -> None:
@@ -290,9 +294,9 @@ class Mover:
 
     def _fetch(self, question: Fetch) -> Words:
         attempt, source = question.attempt, question.source
-        source_blocks, blocks = unpack_ids(question.source_blocks).tolist(), _ids(question)
+        source_blocks, blocks = unpack_ids(question.source_blocks).tolist(), block_ids(question)
         mark = self._marks.of_attempt(attempt)
-        digests = self._copies.fetch(source, source_blocks, blocks, _groups(question), mark)
+        digests = self._copies.fetch(source, source_blocks, blocks, group_range(question), mark)
         if question.token_1 is not None and pack_words(digests) == question.digests:
             self._first_tokens.expect(attempt, source, *question.token_1)
         return digests
@@ -300,20 +304,10 @@ class Mover:
     def _written(self, question: Digest) -> tuple[GroupRange, Mark]:
         """The groups to digest now, and what comes first: all that the step has written of those
         asked for, so that what is late catches up; the first one if it has written none."""
-        groups = _groups(question)
+        groups = group_range(question)
         if question.step is None:
             return groups, None
         number = self._marks.num_written(question.step, groups)
         if number:
             return GroupRange(groups.first, number), None
         return GroupRange(groups.first, 1), self._marks.of_step(question.step, groups.first)
-
-
-def _ids(question: Fetch | Digest | Stage | Fill) -> list[int]:
-    """The blocks of our own pool."""
-    blocks: list[int] = unpack_ids(question.blocks).tolist()
-    return blocks
-
-
-def _groups(question: Fetch | Digest | Stage | Fill) -> GroupRange:
-    return GroupRange(question.first_group, question.num_groups)

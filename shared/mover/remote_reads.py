@@ -16,7 +16,16 @@ from shared.kv.layer_groups import GroupRange
 from shared.kv.probe import probe_bytes
 from shared.mover.agent import Agent, MakeAgent, Read
 from shared.mover.copies import Copies, CopyError, Mark, Regions
-from shared.mover.messages import Done, Fetch, Join, Probe, Show, Unmap
+from shared.mover.messages import (
+    Done,
+    Fetch,
+    Join,
+    Probe,
+    Show,
+    Unmap,
+    block_ids,
+    group_range,
+)
 from shared.mover.runs import joined
 
 POLL_S = 1e-4
@@ -118,8 +127,8 @@ class RemoteReads:
         if theirs and max(theirs) >= source.num_blocks:
             raise CopyError("the source names a block that its pool does not have")
         self._copies.wait(after)
-        blocks = unpack_ids(question.blocks).tolist()
-        self._begin(question, _reads(ours, theirs, blocks, _groups(question)))
+        blocks = block_ids(question)
+        self._begin(question, _reads(ours, theirs, blocks, group_range(question)))
 
     def ended(self) -> Iterator[Done]:
         """The answers to what has ended since the last call."""
@@ -183,8 +192,8 @@ class RemoteReads:
             seconds = time.monotonic() - read.start_s
             digest = pack_words([self._copies.read_digest(read.num_bytes)])
             return Done(question.number, digest, read.num_bytes, seconds)
-        blocks = unpack_ids(question.blocks).tolist()
-        digests = self._copies.digests(blocks, _groups(question), None)
+        blocks = block_ids(question)
+        digests = self._copies.digests(blocks, group_range(question), None)
         return Done(question.number, pack_words(digests))
 
     def _left(self, name: str) -> Iterator[Done]:
@@ -223,7 +232,3 @@ def _reads(
         Read(theirs * size + span.start, base + block * size + span.start, span.stop - span.start)
         for theirs, block in zip(source_blocks, blocks, strict=True)
     ]
-
-
-def _groups(question: Fetch) -> GroupRange:
-    return GroupRange(question.first_group, question.num_groups)

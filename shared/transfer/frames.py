@@ -284,6 +284,15 @@ def unpack_tags(block_ids: bytes, generations: bytes) -> Tags:
         raise ProtocolError(f"a frame's columns do not fit: {error}") from None
 
 
+def unpack_give(frame: Give) -> tuple[list[int], GroupRange]:
+    """Blocks and layer groups. ProtocolError unless its column fits."""
+    try:
+        blocks: list[int] = unpack_ids(frame.block_ids).tolist()
+    except ValueError as error:
+        raise ProtocolError(f"a frame's columns do not fit: {error}") from None
+    return blocks, GroupRange(frame.first_group, frame.num_groups)
+
+
 def unpack_digests(digests: bytes, num_blocks: int) -> Words:
     """[blocks, groups]. ProtocolError unless every block has as many."""
     try:

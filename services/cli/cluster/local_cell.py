@@ -142,7 +142,7 @@ async def running(
 def _transfer_folder(settings: Settings) -> Iterator[Settings]:
     """The settings with a transfer folder where mapped workers need one and none is named. It is
     this cell's alone and goes with it; one that a killed cell left is removed."""
-    if settings.handover.transport in ("nixl", "nccl", "tcp") or settings.handover.transfer_dir:
+    if settings.handover.transport not in ("auto", "mapped") or settings.handover.transfer_dir:
         yield settings
         return
     with held_folder(FOLDER_PREFIX) as folder:

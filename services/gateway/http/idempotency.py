@@ -25,9 +25,9 @@ def idempotency_key(headers: Headers) -> str:
     return key
 
 
-def client_key(key: str, tenant: str, path: str, body: bytes | bytearray) -> ClientKey:
+def client_key(key: str, tenant: str, path: str, body: bytes) -> ClientKey:
     """What records have of it: no word of the client's."""
-    return ClientKey(_hash(tenant.encode(), key.encode()), _hash(path.encode(), bytes(body)))
+    return ClientKey(_hash(tenant.encode(), key.encode()), _hash(path.encode(), body))
 
 
 def _hash(first: bytes, second: bytes) -> str:

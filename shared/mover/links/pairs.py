@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import torch
 
-from shared.kv.columns import pack_words, unpack_ids
+from shared.kv.columns import pack_words
 from shared.kv.digest import digest_of
-from shared.kv.layer_groups import GroupRange
 from shared.kv.probe import probe_bytes
 from shared.mover.copies import Copies, CopyError, Mark
 from shared.mover.links.link import End, Link, MakeLink
@@ -39,6 +38,8 @@ from shared.mover.messages import (
     Meet,
     Probe,
     Unmap,
+    block_ids,
+    group_range,
 )
 
 logger = logging.getLogger(__name__)
@@ -220,9 +221,9 @@ class Pairs:
     ) -> torch.Tensor:
         """The part of a room that is sent, which is filled now, or will be received."""
         match what:
-            case Give() if blocks := _ids(what):
+            case Give() if blocks := block_ids(what):
                 rows = room[: self._num_bytes(what)]
-                self._copies.gather(blocks, _groups(what), rows)
+                self._copies.gather(blocks, group_range(what), rows)
                 return rows
             case Give():
                 return room[: self._copies.gather_probe(room)]
@@ -234,7 +235,7 @@ class Pairs:
         return room[:0]
 
     def _num_bytes(self, question: Give | Fetch) -> int:
-        return len(_ids(question)) * self._copies.groups.num_bytes(_groups(question))
+        return len(block_ids(question)) * self._copies.groups.num_bytes(group_range(question))
 
     def _answers(self, pair: _Pair, ended: _Ended) -> Iterator[Done]:
         (what, after), rows = pair.under_way.popleft()
@@ -253,7 +254,7 @@ class Pairs:
             digest = pack_words([digest_of(rows.cpu().numpy())])
             return Done(what.number, digest, len(rows), ended.seconds)
         if isinstance(what, Fetch):
-            digests = self._copies.scatter(_ids(what), _groups(what), rows, after)
+            digests = self._copies.scatter(block_ids(what), group_range(what), rows, after)
             return Done(what.number, pack_words(digests))
         return Done(what.number)
 
@@ -288,13 +289,3 @@ def _as_copy_error(error: Exception) -> CopyError:
         return error
     logger.error("a link failed", exc_info=error)
     return CopyError(f"{type(error).__name__}: {error}")
-
-
-def _ids(question: Give | Fetch) -> list[int]:
-    """The blocks of our own pool."""
-    blocks: list[int] = unpack_ids(question.blocks).tolist()
-    return blocks
-
-
-def _groups(question: Give | Fetch) -> GroupRange:
-    return GroupRange(question.first_group, question.num_groups)

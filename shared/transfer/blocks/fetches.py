@@ -13,6 +13,8 @@ from shared.kv.layout import KVLayout
 from shared.protocol import Attempt
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.progress import Progress
+from shared.transfer.blocks.verdict import Verdict
+from shared.transfer.frames import Frame
 from shared.transfer.limits import TransferLimits
 from shared.transfer.traffic import Traffic
 from shared.transfer.transport import PullRequest
@@ -67,3 +69,27 @@ class Fetches:
         self._progress.num_bytes += num_bytes
         self._ledger.finish(part, versions, tags, digests)
         self._progress.note_copied()
+
+
+class FetchedReads:
+    """Keeps the promise of `shared.transfer.blocks.progress.Reads`. Whether blocks are fresh the
+    source says."""
+
+    def __init__(self, name: str, fetches: Fetches, verdict: Verdict, *, in_bursts: bool) -> None:
+        self.name = name
+        self.in_bursts = in_bursts
+        self._fetches = fetches
+        self._verdict = verdict
+
+    async def bring(self) -> None:
+        await self._fetches.bring()
+
+    async def take(self, frame: Frame, payload_bytes: int) -> None:
+        del payload_bytes
+        self._verdict.take(frame)
+
+    async def is_fresh(self, tags: Tags) -> bool:
+        return await self._verdict.ask(tags)
+
+    async def settle(self) -> None:
+        """Nothing to wait for: a fetch that is cancelled ends before its caller goes on (R18)."""

@@ -15,22 +15,15 @@ from shared.errors import CannotMapError, CorruptPieceError, PeerLostError, Prot
 from shared.kv.columns import Words, pack_words
 from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange
-from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
 from shared.protocol import Attempt
-from shared.transfer.blocks.fetches import Fetches
 from shared.transfer.blocks.linked import Gives
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import BlockMover
-from shared.transfer.blocks.progress import Progress
-from shared.transfer.blocks.standing import Standing
-from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Frame, Pool, Refused, check_card
-from shared.transfer.limits import TransferLimits
+from shared.transfer.frames import Pool, Refused, check_card
 from shared.transfer.offers import LiveOffer
-from shared.transfer.traffic import Traffic
 
 
 class AgentMover(BlockMover, Protocol):
@@ -106,38 +99,6 @@ async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameSt
             raise CannotMapError(f"a probe of the source's pool failed: {error}") from None
         raise
     return JoinedPool(source, mover, probed)
-
-
-class JoinedReads:
-    """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
-
-    name = "nixl"
-    in_bursts = False
-
-    def __init__(
-        self,
-        progress: Progress,
-        stream: FrameStream,
-        pools: Standing[JoinedPool],
-        layout: KVLayout,
-        traffic: Traffic,
-        limits: TransferLimits,
-    ) -> None:
-        self._fetches = Fetches(progress, pools.of, layout, traffic, limits)
-        self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
-
-    async def bring(self) -> None:
-        await self._fetches.bring()
-
-    async def take(self, frame: Frame, payload_bytes: int) -> None:
-        del payload_bytes
-        self._verdict.take(frame)
-
-    async def is_fresh(self, tags: Tags) -> bool:
-        return await self._verdict.ask(tags)
-
-    async def settle(self) -> None:
-        """Nothing to wait for: a read that is cancelled ends before its caller goes on (R18)."""
 
 
 class RegisteredPool:

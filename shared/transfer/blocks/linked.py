@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shared.errors import CannotMapError, CorruptPieceError, PeerLostError, ProtocolError
-from shared.kv.columns import Words, pack_ids, pack_words, unpack_ids
+from shared.kv.columns import Words, pack_ids, pack_words
 from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
@@ -24,17 +24,11 @@ from shared.mover.links.limits import MEET_S
 from shared.mover.messages import LINK_BYTES, MAX_DIGESTS
 from shared.protocol import Attempt
 from shared.tasks import settled
-from shared.transfer.blocks.fetches import Fetches
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import BlockMover
-from shared.transfer.blocks.progress import Progress
-from shared.transfer.blocks.standing import Standing
-from shared.transfer.blocks.verdict import Verdict
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Card, Frame, Give, Invite, Pool, check_card
-from shared.transfer.limits import TransferLimits
+from shared.transfer.frames import Card, Give, Invite, Pool, check_card, unpack_give
 from shared.transfer.offers import LiveOffer
-from shared.transfer.traffic import Traffic
 
 CANCEL_S = 1.0
 """that what is taken has to come in, once nobody wants it; then the link is given up"""
@@ -208,38 +202,6 @@ async def linked_pool(
     return linked
 
 
-class LinkedReads:
-    """Keeps the promise of `shared.transfer.blocks.progress.Reads`."""
-
-    name = "nccl"
-
-    def __init__(
-        self,
-        progress: Progress,
-        stream: FrameStream,
-        pools: Standing[LinkedPool],
-        layout: KVLayout,
-        traffic: Traffic,
-        limits: TransferLimits,
-    ) -> None:
-        self.in_bursts = limits.in_bursts
-        self._fetches = Fetches(progress, pools.of, layout, traffic, limits)
-        self._verdict = Verdict(stream, progress.ledger.num_present_blocks)
-
-    async def bring(self) -> None:
-        await self._fetches.bring()
-
-    async def take(self, frame: Frame, payload_bytes: int) -> None:
-        del payload_bytes
-        self._verdict.take(frame)
-
-    async def is_fresh(self, tags: Tags) -> bool:
-        return await self._verdict.ask(tags)
-
-    async def settle(self) -> None:
-        """Nothing to wait for: what is taken is taken before its caller goes on (R18)."""
-
-
 class Gives:
     """The source's end of all its links."""
 
@@ -291,8 +253,9 @@ class Gives:
             frame, _ = await stream.receive()
             if not isinstance(frame, Give):
                 raise ProtocolError(f"a reader that is linked sends no {type(frame).__name__}")
-            groups = GroupRange(frame.first_group, frame.num_groups)
-            blocks = self._allowed(frame.block_ids, groups)
+            blocks, groups = unpack_give(frame)
+            if blocks:
+                self._check(blocks, groups)
             if len(giving) == MAX_UNANSWERED:
                 raise ProtocolError("a reader asks for more than it takes")
             begin(self._mover.give(peer, blocks, groups))
@@ -322,14 +285,8 @@ class Gives:
         except PeerLostError as error:
             return Card(b"", str(error))
 
-    def _allowed(self, block_ids: bytes, groups: GroupRange) -> list[int]:
-        """The blocks. ProtocolError for what the pool has not, or more than goes at once."""
-        try:
-            blocks: list[int] = unpack_ids(block_ids).tolist()
-        except ValueError as error:
-            raise ProtocolError(f"a frame's columns do not fit: {error}") from None
-        if not blocks:
-            return []
+    def _check(self, blocks: list[int], groups: GroupRange) -> None:
+        """ProtocolError for what the pool has not, or more than goes at once."""
         if max(blocks) >= self._num_blocks:
             raise ProtocolError("a reader asks for a block that the pool does not have")
         if groups.num < 1 or groups.first < 0 or groups.end > len(self._groups):
@@ -338,7 +295,6 @@ class Gives:
         too_many = len(blocks) > 1 and num_bytes > LINK_BYTES
         if too_many or len(blocks) * groups.num > MAX_DIGESTS:
             raise ProtocolError("a reader asks for more blocks than go over a link at once")
-        return blocks
 
 
 async def _until_lost(doing: Coroutine[Any, Any, None], lost: "asyncio.Future[None]") -> None:

@@ -31,8 +31,8 @@ from shared.transfer.terms import Terms
 from shared.transfer.transport import PullRequest
 from shared.transfer.ways.failed_ways import LEAVE_S, FailedWays
 from shared.transfer.ways.mapped import MappedWay, SocketListener
-from shared.transfer.ways.nccl import NcclWay
-from shared.transfer.ways.nixl import NixlWay, SentOrRead
+from shared.transfer.ways.nccl import NcclWay, nccl_way
+from shared.transfer.ways.nixl import NixlWay, SentOrRead, nixl_way
 from shared.transfer.ways.tcp import PortListener, TcpWay
 from shared.transfer.ways.way import Choice, Way
 
@@ -239,8 +239,8 @@ def auto_transport(
     sent = SentBlocks(memory.layout, payloads, terms.traffic)
     served = SentOrRead(sent, RegisteredPool(memory, mover, incarnation, Gives(memory, mover)))
     mapped = [SocketListener(pool, folder)] if pool.can_be_mapped else []
-    nixl = NixlWay(memory.layout, incarnation, mover, terms) if is_installed() else None
-    nccl = None if memory.holds_blocks else NcclWay(memory, mover, terms)
+    nixl = nixl_way(memory.layout, incarnation, mover, terms) if is_installed() else None
+    nccl = None if memory.holds_blocks else nccl_way(memory, mover, terms)
     return SocketTransport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),

@@ -11,45 +11,24 @@ from shared.transfer.blocks.linked import (
     Gives,
     LinkedBlocks,
     LinkedPool,
-    LinkedReads,
     LinkMover,
     link_of,
     linked_pool,
 )
-from shared.transfer.blocks.progress import Progress
-from shared.transfer.blocks.standing import Standing
-from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
-from shared.transfer.ways.tcp import PortListener, dial
+from shared.transfer.ways.network import NetworkWay
+from shared.transfer.ways.tcp import PortListener
 from shared.transfer.ways.way import OneWay
-from shared.transfer_address import TransferAddress
+
+NcclWay = NetworkWay[LinkedPool]
 
 
-class NcclWay:
-    """Keeps the promise of `Way`; blocks are taken as the source gives them."""
-
-    name = LinkedReads.name
-
-    def __init__(self, memory: KVMemory, mover: LinkMover, terms: Terms) -> None:
-        self._layout = memory.layout
-        self._terms = terms
-        self.pools: Standing[LinkedPool] = Standing(
-            memory.layout.fingerprint(),
-            self.connect,
-            partial(linked_pool, mover, memory.layout, link_of(memory)),
-        )
-
-    async def connect(self, source: TransferAddress) -> FrameStream:
-        return await self._terms.introduce(await dial(source, self._terms))
-
-    def reads(self, progress: Progress, stream: FrameStream) -> LinkedReads:
-        terms = self._terms
-        return LinkedReads(progress, stream, self.pools, self._layout, terms.traffic, terms.limits)
-
-    async def close(self) -> None:
-        await self.pools.close()
+def nccl_way(memory: KVMemory, mover: LinkMover, terms: Terms) -> NcclWay:
+    """Blocks are taken as the source gives them."""
+    begin = partial(linked_pool, mover, memory.layout, link_of(memory))
+    return NetworkWay("nccl", memory.layout, begin, terms, in_bursts=terms.limits.in_bursts)
 
 
 def nccl_transport(
@@ -68,6 +47,6 @@ def nccl_transport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),
         [PortListener(served, listen_at)],
-        OneWay(NcclWay(memory, mover, terms)),
+        OneWay(nccl_way(memory, mover, terms)),
         terms,
     )

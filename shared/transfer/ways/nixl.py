@@ -11,45 +11,26 @@ from shared.kv.memory import KVMemory
 from shared.transfer.blocks.joined import (
     AgentMover,
     JoinedPool,
-    JoinedReads,
     RegisteredPool,
     joined_pool,
 )
 from shared.transfer.blocks.manifest import Part
-from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.sent import SentBlocks
-from shared.transfer.blocks.standing import Standing
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.offers import LiveOffer, OfferTable
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.terms import Terms
-from shared.transfer.ways.tcp import PortListener, dial
+from shared.transfer.ways.network import NetworkWay
+from shared.transfer.ways.tcp import PortListener
 from shared.transfer.ways.way import OneWay
-from shared.transfer_address import TransferAddress
+
+NixlWay = NetworkWay[JoinedPool]
 
 
-class NixlWay:
-    """Keeps the promise of `Way`; blocks are read out of the source's pool."""
-
-    name = JoinedReads.name
-
-    def __init__(self, layout: KVLayout, incarnation: str, mover: AgentMover, terms: Terms) -> None:
-        """`incarnation`: ours."""
-        self._layout = layout
-        self._terms = terms
-        self.pools: Standing[JoinedPool] = Standing(
-            layout.fingerprint(), self.connect, partial(joined_pool, mover, incarnation)
-        )
-
-    async def connect(self, source: TransferAddress) -> FrameStream:
-        return await self._terms.introduce(await dial(source, self._terms))
-
-    def reads(self, progress: Progress, stream: FrameStream) -> JoinedReads:
-        terms = self._terms
-        return JoinedReads(progress, stream, self.pools, self._layout, terms.traffic, terms.limits)
-
-    async def close(self) -> None:
-        await self.pools.close()
+def nixl_way(layout: KVLayout, incarnation: str, mover: AgentMover, terms: Terms) -> NixlWay:
+    """Blocks are read out of the source's pool. `incarnation`: ours."""
+    begin = partial(joined_pool, mover, incarnation)
+    return NetworkWay("nixl", layout, begin, terms, in_bursts=False)
 
 
 class SentOrRead:
@@ -82,6 +63,6 @@ def nixl_transport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),
         [PortListener(served, listen_at)],
-        OneWay(NixlWay(memory.layout, incarnation, mover, terms)),
+        OneWay(nixl_way(memory.layout, incarnation, mover, terms)),
         terms,
     )

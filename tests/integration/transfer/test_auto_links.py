@@ -26,7 +26,7 @@ from shared.transfer.terms import Terms
 from shared.transfer.transport import Pulled, PullRequest
 from shared.transfer.ways.auto import MOST_APART_S, auto_transport
 from shared.transfer.ways.failed_ways import LEAVE_S
-from shared.transfer.ways.nccl import NcclWay
+from shared.transfer.ways.nccl import nccl_way
 from shared.transfer_address import TransferAddress
 from tests.support.fakes.manual_clock import ManualClock
 from tests.support.pairs.transfer_pair import LAYOUT, RUN, TICKET, content, until
@@ -62,7 +62,7 @@ class Hosts:
         self.p, self.d = Worker("p.1", GlooLink), Worker("d.1", self._link)
         self.ways = self.d.transport._ways
         self.ways._nixl = None  # type: ignore[attr-defined]
-        self.ways._nccl = NcclWay(self.d.memory, self.d.mover, Terms())  # type: ignore[attr-defined]
+        self.ways._nccl = nccl_way(self.d.memory, self.d.mover, Terms())  # type: ignore[attr-defined]
         self.clock = self.ways._clock = ManualClock()  # type: ignore[attr-defined]
         self._num_pulls = 0
 

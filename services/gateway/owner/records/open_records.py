@@ -13,7 +13,7 @@ from functools import partial
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.records.record_writer import FINISH_WAIT_S, RecordWriter
+from services.gateway.owner.records.record_writer import FINISH_WAIT_S, RecordWriter, Told
 from shared.state.records import (
     Admission,
     AdmittedRequest,
@@ -25,9 +25,6 @@ from shared.state.records import (
 
 _WORST_FIRST = (RequestState.FAILED, RequestState.CANCELLED, RequestState.DONE)
 _NEVER_SUBMITTED = Outcome(RequestState.CANCELLED, "", 0, 0, 0)
-
-Told = Callable[[Admission | KeyTaken | None], None]
-"""what ADMIT found; None: Redis did not answer as it should, so it may have happened or not"""
 
 
 class OpenRecord:

@@ -24,7 +24,8 @@ from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-Answered = Callable[[Admission | KeyTaken | None], None]
+Told = Callable[[Admission | KeyTaken | None], None]
+"""what ADMIT found; None: Redis did not answer as it should, so it may have happened or not"""
 FINISH_WAIT_S = 0.25
 """how long the end of an answer waits for FINISH"""
 MAX_UNWRITTEN = 10_000
@@ -54,8 +55,8 @@ class RecordWriter:
     def start(self, loops: Loops) -> None:
         loops.start("finish", self._write_oldest)
 
-    def admit(self, request: AdmittedRequest, answered: Answered) -> None:
-        """ADMIT; None: Redis did not answer as it should, so it may have happened or not."""
+    def admit(self, request: AdmittedRequest, answered: Told) -> None:
+        """ADMIT."""
         self._tasks.start(self._admit(request, answered))
 
     def finish(
@@ -79,7 +80,7 @@ class RecordWriter:
                     await asyncio.sleep(_CLOSE_POLL_S)
         await self._tasks.close()
 
-    async def _admit(self, request: AdmittedRequest, answered: Answered) -> None:
+    async def _admit(self, request: AdmittedRequest, answered: Told) -> None:
         try:
             admission = await self._records.admit(request)
         except StateRefusedError:
