@@ -6,8 +6,7 @@ Every token id is unique and stands for its lineage: attempt, prefill run, decod
 a stream that mixes attempts is seen at the first wrong token.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +27,10 @@ from services.gateway.owner.machine.effects import (
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.machine.time_limits import time_is_up
 from shared.protocol import FinishReason, Sampling, TokenRun
+from tests.unit.gateway.owner.machine.deaths import Deaths
 
 MAX_TOKENS = 4
 MAX_STRIKES = 4
-FORGIVEN_AFTER = 2
 
 
 @dataclass(frozen=True)
@@ -43,41 +42,6 @@ class Lineage:
     start: int
     prefill_incarnation: str
     decode_incarnation: str | None
-
-
-class Deaths:
-    """What really befell the attempts since the request last made progress: I10's two bounds."""
-
-    def __init__(self) -> None:
-        self.num_possible = 0
-        """every one of them: there are no more strikes than these"""
-        self.num_certain = 0
-        """those that nothing explains but a death of its own: that many strikes there are"""
-        self._known: set[str] = set()
-        self._possible_at = self._certain_at = 0
-
-    def note(self, *incs: str, num_tokens: int, certain: bool = False) -> None:
-        """One of these died or may have; what is known of one already is no other death."""
-        if certain and incs[0] not in self._known:
-            self.num_certain += 1
-            self._certain_at = num_tokens
-        self.num_possible += 1
-        self._possible_at = num_tokens
-        self._known.update(incs)
-
-    @contextmanager
-    def one_more(self, num_tokens: int) -> Iterator[None]:
-        """Something looks like a death meanwhile, and turns out to be none."""
-        possible_at = self._possible_at
-        self.num_possible, self._possible_at = self.num_possible + 1, num_tokens
-        yield
-        self.num_possible, self._possible_at = self.num_possible - 1, possible_at
-
-    def note_progress(self, num_tokens: int) -> None:
-        if num_tokens - self._possible_at >= FORGIVEN_AFTER:
-            self.num_possible = 0
-        if num_tokens - self._certain_at >= FORGIVEN_AFTER:
-            self.num_certain = 0
 
 
 @dataclass(frozen=True)
@@ -178,7 +142,7 @@ class World:
             self.event(effects)
             return
         if wire.epoch == machine.epoch:
-            self._note_death(wire.incarnation)
+            self.deaths.note(wire.incarnation, num_tokens=len(machine.token_ids))
         self.event(machine.fail(wire.epoch, wire.incarnation, "broken"))
 
     def drop(self, at: int) -> None:
@@ -195,7 +159,7 @@ class World:
         self.lossless = False
         name, _, nonce = self.incs[at].partition(".")
         lost, self.incs[at] = self.incs[at], f"{name}.{int(nonce) + 1}"
-        if self.machine.holds(lost) and lost not in self.dying:
+        if self.machine.holds(lost):
             self._note_death(lost, certain=True)
         self.event(self.machine.lose_link(lost))
 
@@ -206,8 +170,7 @@ class World:
         if p_inc is None or d_inc in (None, p_inc) or not machine.holds(p_inc):
             return
         self.lossless = False
-        if p_inc not in self.dying:
-            self._note_death(p_inc)
+        self._note_death(p_inc)
         self.dying.add(p_inc)
         assert d_inc is not None
         self.event(machine.fail(machine.epoch, d_inc, "source_lost"))
@@ -279,7 +242,11 @@ class World:
     # What comes out
 
     def _note_death(self, incarnation: str, *, certain: bool = False) -> None:
-        self.deaths.note(incarnation, num_tokens=len(self.machine.token_ids), certain=certain)
+        num_tokens = len(self.machine.token_ids)
+        if incarnation in self.dying:
+            self.deaths.note_again(incarnation, num_tokens)
+        else:
+            self.deaths.note(incarnation, num_tokens=num_tokens, certain=certain)
 
     def _perform(self, effect: Effect) -> list[Effect]:
         if isinstance(effect, SendAssign):

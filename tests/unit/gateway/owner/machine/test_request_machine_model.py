@@ -18,12 +18,8 @@ from services.gateway.owner.machine.sequencer import Sequencer
 from services.gateway.owner.machine.states import State
 from services.gateway.owner.machine.strikes import Strikes
 from shared.protocol import TokenRun
-from tests.unit.gateway.owner.machine.request_world import (
-    FORGIVEN_AFTER,
-    MAX_STRIKES,
-    World,
-    sampling,
-)
+from tests.unit.gateway.owner.machine.deaths import FORGIVEN_AFTER
+from tests.unit.gateway.owner.machine.request_world import MAX_STRIKES, World, sampling
 
 EXAMPLES = 2400
 """the rarest mutant is missed by one search of 600 in eight, by one of these in four thousand"""
@@ -301,6 +297,22 @@ class BadDay(RuleBasedStateMachine):
 
 def test_every_request_ends_once_with_one_consistent_answer() -> None:
     run_state_machine_as_test(BadDay, settings=SEARCH)
+
+
+def test_a_death_that_is_heard_of_again_is_forgiven_later() -> None:
+    world = World(RequestMachine(sampling(), MAX_STRIKES, FORGIVEN_AFTER))
+    for at in (2, 3):
+        world.place("p0.0")
+        while world.net:
+            world.deliver(0)
+        world.choose_decode(world.incs[at])
+        if at == 2:
+            world.lose_source()
+    world.restart(0)
+    assert len(world.machine.strikes) == 1
+    world.settle()
+    assert world.end is not None
+    assert world.end.outcome == "done"
 
 
 @pytest.mark.parametrize(
