@@ -40,8 +40,8 @@ def build_engine(
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         engine = replace(engine, eager=True)
     if compute.tp == 1:
-        ranks, shared = SingleRank(), access.is_shared
-        parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, shared)
+        ranks = SingleRank()
+        parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, access.kind)
     else:
         parts = lead(compute, kv, engine, checkpoint, weights, access)
     kv_pool = parts.pool

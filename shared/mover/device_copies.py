@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels.digest.block_digest import NUM_PIECES, WORD_BYTES, Row, block_digests
 from kernels.launching.driver import DriverError
-from kernels.sharing.copy_batch import copy_batch
+from kernels.sharing.copy_batch import Copies, as_copies, copy_batch
 from kernels.sharing.copy_rows import copy_rows
 from kernels.sharing.shared_memory import MappedMemory
 from shared.kv.columns import Words
@@ -165,7 +166,7 @@ class DeviceCopies:
                 copy = torch.empty(probe_bytes(end), dtype=torch.uint8, device=self._device)
                 start_s = time.perf_counter()
                 piece = copy.data_ptr(), memory.address + end, len(copy)
-                copy_batch([piece], self._stream.cuda_stream)
+                copy_batch(as_copies([piece]), self._stream.cuda_stream)
                 self._done.record()
                 self._done.synchronize()
                 seconds = time.perf_counter() - start_s
@@ -282,14 +283,9 @@ class DeviceCopies:
             return
         num_bytes = self.groups.num_bytes(groups)
         pool += self.groups.span(groups).start
-        ends = [
-            (pool + block * self._block_bytes, arena + index * num_bytes)
-            for index, block in enumerate(blocks)
-        ]
-        copy_batch(
-            [(near, far, num_bytes) if back else (far, near, num_bytes) for near, far in ends],
-            stream,
-        )
+        near = pool + np.asarray(blocks, np.int64) * self._block_bytes
+        far = arena + np.arange(len(blocks)) * num_bytes
+        copy_batch(_copies(near, far, num_bytes) if back else _copies(far, near, num_bytes), stream)
 
     def _pieces(
         self,
@@ -297,20 +293,17 @@ class DeviceCopies:
         source_blocks: Sequence[int],
         blocks: Sequence[int],
         groups: GroupRange,
-    ) -> list[tuple[int, int, int]]:
-        """(destination address, source address, bytes) of what lies together at both ends."""
+    ) -> Copies:
+        """What lies together at both ends goes as one piece."""
         size, base = self._block_bytes, self._rows.data_ptr()
         if groups == self.groups.all:
-            return [
-                (base + run.block * size, source + run.source_block * size, run.num_blocks * size)
-                for run in joined(source_blocks, blocks)
-            ]
+            runs = joined(source_blocks, blocks)
+            ends = base + runs.blocks * size, source + runs.source_blocks * size
+            return _copies(*ends, runs.nums * size)
         span = self.groups.span(groups)
-        base, source, num_bytes = base + span.start, source + span.start, span.stop - span.start
-        return [
-            (base + block * size, source + source_block * size, num_bytes)
-            for source_block, block in zip(source_blocks, blocks, strict=True)
-        ]
+        theirs, ours = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
+        ends = base + span.start + ours * size, source + span.start + theirs * size
+        return _copies(*ends, span.stop - span.start)
 
     def _digest(self, blocks: Sequence[int], groups: GroupRange) -> Words:
         """Behind what is on the stream; returns once all of it is done."""
@@ -323,3 +316,9 @@ class DeviceCopies:
         self._done.synchronize()
         words: Words = found.numpy().view(np.uint64).sum(2)
         return words
+
+
+def _copies(
+    destinations: NDArray[np.int64], sources: NDArray[np.int64], num_bytes: NDArray[np.int64] | int
+) -> Copies:
+    return np.stack(np.broadcast_arrays(destinations, sources, num_bytes)).view(np.uint64)

@@ -118,7 +118,7 @@ class HostCopies:
             source.copy(theirs, ours, groups, self._pool, self._share)
             return
         span = self.groups.span(groups)
-        for run in joined(theirs, ours):
+        for run in joined(theirs, ours).each():
             rows = source.rows[run.source_block : run.source_block + run.num_blocks, span]
             np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
 

@@ -226,7 +226,7 @@ def _reads(
     if span == slice(0, size):
         return [
             Read(run.source_block * size, base + run.block * size, run.num_blocks * size)
-            for run in joined(source_blocks, blocks)
+            for run in joined(source_blocks, blocks).each()
         ]
     return [
         Read(theirs * size + span.start, base + block * size + span.start, span.stop - span.start)

@@ -3,6 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.int64]
+
 
 class Run(NamedTuple):
     """Consecutive blocks that go to consecutive blocks."""
@@ -12,15 +17,20 @@ class Run(NamedTuple):
     num_blocks: int
 
 
-def joined(source_blocks: Sequence[int], blocks: Sequence[int]) -> Iterator[Run]:
+class Runs(NamedTuple):
+    """A column of each."""
+
+    source_blocks: Column
+    blocks: Column
+    nums: Column
+
+    def each(self) -> Iterator[Run]:
+        return map(Run, *(column.tolist() for column in self))
+
+
+def joined(source_blocks: Sequence[int], blocks: Sequence[int]) -> Runs:
     """As few runs as copy each source block to the block at the same index."""
-    start = 0
-    for end in range(1, len(blocks) + 1):
-        if (
-            end < len(blocks)
-            and blocks[end] == blocks[end - 1] + 1
-            and source_blocks[end] == source_blocks[end - 1] + 1
-        ):
-            continue
-        yield Run(source_blocks[start], blocks[start], end - start)
-        start = end
+    sources, targets = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
+    begins = (np.diff(sources) != 1) | (np.diff(targets) != 1)
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(targets)), bool), begins]))
+    return Runs(sources[starts], targets[starts], np.diff(starts, append=len(targets)))

@@ -18,6 +18,7 @@ from shared.engine.build import build_engine
 from shared.engine.engine import Engine
 from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
+from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.pool_access import PoolAccess, descriptors_of, start_mover
@@ -250,16 +251,22 @@ def _load(
     drawn = settings.model.random_weights
     checkpoint = load_checkpoint(settings.model.name, random_weights=drawn)
     hands_over = role == "prefill" or settings.engine.prefix_cache
-    is_shared = hands_over and settings.handover.transport != "tcp"
+    kind = _pool_kind(settings.handover.transport) if hands_over else "private"
     engine = build_engine(
         *settings.of_engine,
         role,
         checkpoint,
         RandomWeights if drawn else WeightReader,
-        PoolAccess(is_shared, tuple(mover_fds)),
+        PoolAccess(kind, tuple(mover_fds)),
     )
     planted = settings.telemetry.planted_faults
     return FaultyEngine(engine, planted) if planted else engine, checkpoint.config.vocab_size
+
+
+def _pool_kind(transport: str) -> PoolKind:
+    if transport == "tcp":
+        return "private"
+    return "read" if transport == "nixl" else "mapped"
 
 
 def _pass_memory(kv_pool: KVPool, channel: EngineChannel) -> None:

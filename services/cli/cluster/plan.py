@@ -67,6 +67,14 @@ class Plan:
         return (self.prefill_tp,) * self.num_prefill + (self.decode_tp,) * self.num_decode
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Of the first rank of each worker."""
+        device = self.settings.compute.device
+        if self.num_gpus > 1 and device == "auto":
+            return tuple(f"cuda:{gpu}" for gpu in deal(self.tps, self.num_gpus))
+        return (device,) * len(self.tps)
+
+    @property
     def summary(self) -> str:
         """One sentence that says what starts, and why."""
         workers = f"{self.num_decode} decode{_shown(self.decode_tp)}"
@@ -94,12 +102,9 @@ class Plan:
         shared = changed(self.settings, redis=redis_url, drain_s=drain_s)
         gateway = changed(shared, port=port, topology=self.topology)
         specs = [_spec("gateway", "gateway", gateway)]
-        workers = zip(self.worker_names, self.tps, deal(self.tps, self.num_gpus), strict=True)
-        for index, (name, tp, first_gpu) in enumerate(workers):
+        workers = zip(self.worker_names, self.tps, self.devices, strict=True)
+        for index, (name, tp, device) in enumerate(workers):
             role: Role = "prefill" if index < self.num_prefill else "decode"
-            device = shared.compute.device
-            if self.num_gpus > 1 and device == "auto":
-                device = f"cuda:{first_gpu}"
             worker = changed(
                 shared, host=LOOPBACK, port=0, worker_id=name + tag, device=device, tp=tp
             )

@@ -7,7 +7,7 @@ import torch
 
 from kernels.launching.driver import DriverError
 from shared.engine.handover.marks import Marks, host_marks
-from shared.engine.handover.shared_pool import SharedPool
+from shared.engine.handover.shared_pool import PoolKind, SharedPool
 from shared.engine.layers.kv_cache import device_pool, pool_of
 from shared.kv.memory import KVMemory
 from shared.kv.share import KVShare
@@ -57,9 +57,9 @@ def host_pool(memory: KVMemory) -> KVPool:
 
 
 def create_pool(
-    share: KVShare, num_blocks: int, device: torch.device, *, shared: bool = False
+    share: KVShare, num_blocks: int, device: torch.device, kind: PoolKind = "private"
 ) -> KVPool:
-    """`shared`: other workers of this host are to map a GPU's pool, if its driver lets them.
+    """`kind`: of a GPU's pool. It is private where its driver lets nobody map it.
 
     Blocks of a rank that has others next to it go to sockets through the arena, also on a CPU:
     there they are whole.
@@ -79,9 +79,9 @@ def create_pool(
         pool.use(memory)
         return pool
     marks = Marks(share.groups.layer_ends, _event, share.size)
-    if shared:
+    if kind != "private":
         try:
-            shared_pool = SharedPool(layout, num_blocks)
+            shared_pool = SharedPool(layout, num_blocks, mapped=kind == "mapped")
         except DriverError as error:
             logger.warning("no other worker can map this GPU's KV pool: %s", error)
         else:

@@ -3,6 +3,7 @@
 import torch
 
 from shared.engine.handover.kv_pool import create_pool
+from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.device_traits import traits_of
 from shared.engine.layers.kv_cache import device_pool
 from shared.engine.layers.weights import WeightReader
@@ -24,8 +25,7 @@ def build_device_rank(
     reader: WeightReader,
     share: KVShare,
     ranks: Ranks,
-    *,
-    shared_pool: bool,
+    pool_kind: PoolKind,
 ) -> RunnerParts:
     """For sequences of up to `length` tokens. SettingsError if the model does not fit; it says
     what would help."""
@@ -48,7 +48,7 @@ def build_device_rank(
 
     layout = share.layout
     num_blocks = count_blocks(kv, layout, ranks.least, profile)
-    pool = create_pool(share, num_blocks, device, shared=shared_pool)
+    pool = create_pool(share, num_blocks, device, pool_kind)
     runner = model.runner(pool.tensor, eager=engine.eager)
     sampler = form.sampler(device)
     warm_up(runner, sampler, form.max_tokens, length, layout.block_size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shared.engine.handover.kv_pool import KVPool
+from shared.engine.handover.shared_pool import PoolKind
 from shared.mover.copies import Copies
 from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_copies import HostCopies
@@ -18,8 +19,8 @@ from shared.mover.mover import Mover
 class PoolAccess:
     """By default nobody does."""
 
-    is_shared: bool = False
-    """other workers of this host map the pools of GPUs, if they can"""
+    kind: PoolKind = "private"
+    """of the pools of GPUs"""
     mover_fds: tuple[int, ...] = ()
     """of ranks 1 and up: the sockets that their movers answer at; inherited by their processes"""
 

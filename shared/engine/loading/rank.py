@@ -3,6 +3,7 @@
 import logging
 
 from shared.engine.handover.kv_pool import create_pool
+from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import TORCH_DTYPES
 from shared.engine.layers.matrices import row_invariant
@@ -30,10 +31,9 @@ def build_rank(
     checkpoint: Checkpoint,
     ranks: Ranks,
     weights: type[WeightReader] = WeightReader,
-    shared_pool: bool = False,
+    pool_kind: PoolKind = "private",
 ) -> RunnerParts:
-    """Every rank of a model calls this, and all get pools of one size. `shared_pool`: other
-    workers of this host are to map the pool.
+    """Every rank of a model calls this, and all get pools of one size.
 
     SettingsError if the model does not fit, ModelError if its weights are not as config.json says.
     """
@@ -50,7 +50,7 @@ def build_rank(
         # A CPU engine must not pay for triton's import.
         from shared.engine.loading.device_rank import build_device_rank  # noqa: PLC0415
 
-        return build_device_rank(kv, engine, length, reader, share, ranks, shared_pool=shared_pool)
+        return build_device_rank(kv, engine, length, reader, share, ranks, pool_kind)
 
 
 def _build_cpu_rank(

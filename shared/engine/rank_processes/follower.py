@@ -13,9 +13,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 
+from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
@@ -59,10 +61,10 @@ def _without_weights(path: str, name: str) -> Checkpoint:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`follower FD MOVER_FD RANK SIZE PARENT_PID MEETING shared|private MODEL NAME stored|random`:
+    """`follower FD MOVER_FD RANK SIZE PARENT_PID MEETING POOL_KIND MODEL NAME stored|random`:
     exit status."""
     fd, mover_fd, rank, size, parent_pid = map(int, arguments[:5])
-    meeting, pool, model, name, weights = arguments[5:]
+    meeting, kind, model, name, weights = arguments[5:]
     die_with_parent(parent_pid)
     sock = socket.socket(fileno=fd)
     try:
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         checkpoint = _without_weights(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
-        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader, pool == "shared")
+        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader, cast(PoolKind, kind))
         if mover_fd != NO_MOVER:
             take_memory(sock, parts.pool)
             start_mover(socket.socket(fileno=mover_fd), parts.pool)

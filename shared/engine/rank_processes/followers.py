@@ -90,9 +90,8 @@ class Followers:
                 mover_fds = access.mover_fds[rank - 1 : rank]
                 mover_fd = mover_fds[0] if mover_fds else NO_MOVER
                 place = [theirs.fileno(), mover_fd, rank, size, os.getpid(), self.meeting]
-                pool = "shared" if access.is_shared else "private"
                 process = subprocess.Popen(  # noqa: S603
-                    [*COMMAND, *map(str, place), pool, *model],
+                    [*COMMAND, *map(str, place), access.kind, *model],
                     pass_fds=[theirs.fileno(), self._meeting, *mover_fds],
                     process_group=0,  # Ctrl-C is rank 0's, which ends the others
                     env=_environment(settings),

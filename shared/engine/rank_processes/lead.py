@@ -41,8 +41,7 @@ def lead(
     try:
         with followers.explained():
             ranks = join(0, size, device, followers.meeting)
-            shared = access.is_shared
-            parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, shared)
+            parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, access.kind)
             if access.mover_fds:
                 parts.pool.others = followers.give_memory(parts.pool.memory.fd)
     except BaseException:

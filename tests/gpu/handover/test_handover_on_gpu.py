@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.mover.agent import is_installed
 from shared.protocol import Sampling
 from shared.settings.groups import Settings
 from shared.settings.load import changed
@@ -73,6 +74,15 @@ def test_blocks_that_nccl_moves_give_the_same_answers(
     prefill = settings_with(model=str(tmp_path), device="cuda:0", transport="nccl", **SHAPE)
     pair = served(prefill, changed(prefill, device="cuda:1"))
     assert {pulled.transport for pulled in pair.pulled} == {"nccl"}
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs nixl")
+def test_blocks_that_nixl_reads_give_the_same_answers(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TINY)
+    prefill = settings_with(model=str(tmp_path), device="cuda:0", transport="nixl", **SHAPE)
+    last = torch.cuda.device_count() - 1
+    pair = served(prefill, changed(prefill, device=f"cuda:{last}"))
+    assert {pulled.transport for pulled in pair.pulled} == {"nixl"}
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

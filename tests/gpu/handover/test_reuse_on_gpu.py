@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from shared.mover.agent import is_installed
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.offers import OfferTable
 from tests.support.pairs.device_pair import DevicePair
@@ -24,8 +25,17 @@ def run_kind(kind: Kind, num_pulls: int) -> tuple[Tally, ReusingPlan]:
     return asyncio.run(run())
 
 
-KINDS = ["mapped", "tcp", *(["nccl"] if torch.cuda.device_count() > 1 else [])]
-"""NCCL links no GPU to itself"""
+KINDS = ["mapped", "tcp"]
+if is_installed():
+    KINDS.append("nixl")
+if torch.cuda.device_count() > 1:  # NCCL links no GPU to itself
+    KINDS.append("nccl")
+
+
+@pytest.fixture(autouse=True)
+def within_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UCX reads no GPU's memory of its own process but by emulation."""
+    monkeypatch.setattr("shared.mover.agent.NO_EMULATION", "PROTO_EMULATION_ENABLE=y")
 
 
 @pytest.mark.parametrize("kind", KINDS)

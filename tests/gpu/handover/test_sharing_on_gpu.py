@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from kernels.launching.driver import DriverError
-from kernels.sharing.copy_batch import copy_batch
+from kernels.sharing.copy_batch import as_copies, copy_batch
 from kernels.sharing.shared_memory import MappedMemory, SharedMemory
 from shared.errors import CorruptPieceError, PeerLostError
 from shared.kv.layer_groups import GroupRange, layer_groups
@@ -97,7 +97,9 @@ def test_memory_is_zero_a_tensor_and_a_descriptor() -> None:
     copied = torch.empty(2**19, dtype=torch.bfloat16, device="cuda")
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
-    copy_batch([(copied.data_ptr(), mapped.address + 3 * 2**20, 2**20)], stream.cuda_stream)
+    copy_batch(
+        as_copies([(copied.data_ptr(), mapped.address + 3 * 2**20, 2**20)]), stream.cuda_stream
+    )
     stream.synchronize()
     assert bool((copied == 2.5).all())
     mapped.close()

@@ -17,17 +17,19 @@ pytestmark = pytest.mark.clock
 QUICK = ("--device", "cpu", "--threads", "1", "--quick")
 
 
-@pytest.mark.parametrize("apart", [(), ("--apart",)], ids=["in turn", "apart"])
+@pytest.mark.parametrize(
+    ("apart", "transport"), [((), "tcp"), (("--apart",), "auto")], ids=["in turn", "apart"]
+)
 def test_a_quick_run_measures_every_figure_and_leaves_nothing(
-    apart: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    apart: tuple[str, ...], transport: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, plot = tmp_path / "bench.jsonl", tmp_path / "run.svg"
-    flags = ("--transport", "tcp", "--json", str(path), "--plot", str(plot))
+    flags = ("--transport", transport, "--json", str(path), "--plot", str(plot))
     code = main(["bench", "handover", *QUICK, *apart, *flags])
     lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     environment, *figures, timeline = lines
     assert code == int(any(one["invalid"] for one in figures))  # other work on the machine
-    assert environment["transport"] == "tcp"
+    assert environment["transport"] == transport
     assert [one["part"] for one in figures].count("added") == 2
     by_name = {one["name"].strip(): one for one in figures}
     for length in (64, 256):
@@ -40,6 +42,9 @@ def test_a_quick_run_measures_every_figure_and_leaves_nothing(
     # 2 layers, keys and values of 2 heads of 64 in fp32, blocks of 16 tokens
     num_mb = 2 * 2 * 2 * 64 * 4 * 256 / 1e6
     assert [one["name"] for one in rates][-1] == f"KV of {num_mb:.3g} MB, p50"
+    copies = [one for one in figures if one["part"] == "copy"]
+    assert len(copies) == (6 if transport == "auto" else 0)
+    assert all(0.0 < one["value"] < 10.0 for one in copies)
     moments = timeline["moments_ms"]
     order = ("prefill begins", "published, as decode read it", "copied", "verified", "adopted")
     times_ms = [moments[name] for name in (*order, "first decode step begins")]

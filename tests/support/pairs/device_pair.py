@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kernels.sharing.copy_batch import copy_batch
+from kernels.sharing.copy_batch import as_copies, copy_batch
 from shared.engine.handover.shared_pool import SharedPool
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
@@ -27,7 +27,9 @@ from shared.protocol import Attempt
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
 from shared.transfer.ways.nccl import nccl_transport
+from shared.transfer.ways.nixl import nixl_transport
 from shared.transfer.ways.tcp import tcp_transport
+from tests.support.fakes.faulty_agent import FaultyAgent
 from tests.support.fakes.faulty_transport import (
     FaultPlan,
     FaultyTerms,
@@ -58,7 +60,8 @@ class HalvingCopies(DeviceCopies):
     ) -> Words:
         self._strikes.read()
         address = self._sources[source].memories[0].address
-        [(to, at, size)] = self._pieces(address, source_blocks[:1], blocks[:1], groups)
+        copies = self._pieces(address, source_blocks[:1], blocks[:1], groups)
+        to, at, size = (int(value) for value in copies[:, 0])
         self._copy((to, at, size // 2))
         self._strikes.half_read()
         self._copy((to + size // 2, at + size // 2, size - size // 2))
@@ -69,7 +72,7 @@ class HalvingCopies(DeviceCopies):
 
     def _copy(self, piece: tuple[int, int, int]) -> None:
         with torch.cuda.stream(self._stream):
-            copy_batch([piece], self._stream.cuda_stream)
+            copy_batch(as_copies([piece]), self._stream.cuda_stream)
             self._stream.synchronize()
 
 
@@ -101,9 +104,10 @@ class DeviceSide(Side):
         self.plan = FaultPlan()
         self.released: list[Attempt] = []
         self.changed = asyncio.Event()
+        self.agents: list[FaultyAgent] = []
         self.terms = FaultyTerms(self.plan, pair.limits)
         with torch.cuda.device(device):
-            self.pool = SharedPool(LAYOUT, NUM_BLOCKS)
+            self.pool = SharedPool(LAYOUT, NUM_BLOCKS, mapped=kind != "nixl")
             self.pool.write_probe(self.memory.probe)
             self._bytes = self.pool.tensor.flatten(1).view(torch.uint8)
             torch.cuda.synchronize()
@@ -111,16 +115,19 @@ class DeviceSide(Side):
         ours, theirs = data_socket_pair()
         self.copies = HalvingCopies(self.pool, self.memory, strikes)
         digests = DeviceCopies(self.pool.tensor, self.memory, KVShare(LAYOUT))
-        outside = Outside(make_link=partial(StruckLink, strikes))
+        outside = Outside(partial(FaultyAgent, strikes, self.agents), partial(StruckLink, strikes))
         Mover(theirs, self.copies, digests, outside=outside).start()
         self.mover = MoverClient(ours)
         self._shown = self.pool.descriptor()
         if kind == "mapped":
+            assert self._shown is not None
             shown = ShownPool(self.memory, [self._shown])
             folder = Path(pair._folder.name)
             self.transport = faulty_mapped_transport(
                 shown, incarnation, self.mover, folder, self.terms
             )
+        elif kind == "nixl":
+            self.transport = nixl_transport(self.memory, incarnation, self.mover, terms=self.terms)
         elif kind == "nccl":
             self.transport = nccl_transport(self.memory, incarnation, self.mover, terms=self.terms)
         else:
@@ -136,7 +143,8 @@ class DeviceSide(Side):
     async def close(self) -> None:
         """AssertionError if a pool stays mapped."""
         await super().close()
-        os.close(self._shown)
+        if self._shown is not None:
+            os.close(self._shown)
         await until(lambda: not self.copies._sources)
 
     def write(self, block_id: int, written: bytes) -> None:
@@ -151,6 +159,6 @@ class DevicePair(Pair):
     """`p` serves on the first GPU, `d` pulls on the last."""
 
     def side(self, incarnation: str, source: Side | None = None) -> DeviceSide:
-        """Of the kinds mapped, nccl and tcp."""
+        """Of the kinds mapped, nixl, nccl and tcp."""
         device = torch.cuda.device_count() - 1 if source else 0
         return DeviceSide(self.kind, device, self, incarnation, source)

@@ -332,7 +332,7 @@ def test_a_table_shows_what_its_owner_writes_and_takes_no_writes() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_joined_runs_copy_each_pair_once_in_order(pairs: list[tuple[int, int]]) -> None:
-    runs = list(joined([source for source, _ in pairs], [block for _, block in pairs]))
+    runs = list(joined([source for source, _ in pairs], [block for _, block in pairs]).each())
     assert [
         (run.source_block + offset, run.block + offset)
         for run in runs

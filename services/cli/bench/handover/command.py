@@ -1,6 +1,7 @@
 """`baton bench handover`: what a hand-over adds, next to the same engine without one.
 
 a prefill and a decode worker behind a gateway; one worker that does both behind another
+-> copies between the pair's pools, next to one of contiguous bytes
 -> each idle, in turn
 -> the pair next to short streams, with a prompt behind each, with KV that moves at once
 -> figures with their goals, and one hand-over moment by moment
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.bench.handover.asked_cell import asked_cell
+from services.cli.bench.handover.copy_rates import measure_copies
 from services.cli.bench.handover.figures import find_figures, handed_over
 from services.cli.bench.handover.measurement import (
     NUM_OUTPUT,
@@ -93,8 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     pd, agg = plans
     amounts = read_amounts(arguments, on_gpus=pd.num_gpus > 0)
     prompts = prompts_for(pd, amounts)
+    copies = measure_copies(pd, quick=arguments.quick)
     measure = _measure_apart if arguments.apart else _measure_in_turn
     measured = asyncio.run(measure(plans, amounts, prompts))
+    measured = replace(measured, findings=[*measured.findings, *copies])
     _report(arguments, pd, agg, measured)
     failed = faults(measured.findings, strict=arguments.strict)
     if failed:

@@ -132,8 +132,9 @@ def _token_2_s(sample: RequestSample) -> float | None:
 def _gap_ratio(sample: RequestSample) -> float | None:
     if not token_times_s(sample) or sample.num_tokens < MIN_TOKENS:
         return None
-    first, *later = sample.spread_gaps_s
-    typical = median(later)
+    first = sample.gaps_s[0]
+    later = sample.spread_gaps_s[sample.chunk_tokens[1] :]
+    typical = median(later) if later else 0.0
     return first / typical if typical > 0 else None
 
 

@@ -132,6 +132,12 @@ def test_tokens_that_came_together_are_not_timed() -> None:
         figures(answers(together, together), answers(AGG, AGG))
 
 
+def test_a_token_2_that_came_with_token_3_was_as_late() -> None:
+    held = answer(0.1, 0.112, 0.116, 0.12, tokens=(1, 2, 1, 1))
+    found = figures(answers(held, held), answers(AGG, AGG))
+    assert found["gap 1-2 / median gap, idle, 1024 tokens, p50"].value == pytest.approx(3.0)
+
+
 def moments(receipt: Mapping[str, Any]) -> dict[str, float | None]:
     return {one.name: one.at_ms for one in read_timeline(receipt, 1112 * MS).moments}
 
