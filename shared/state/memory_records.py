@@ -128,6 +128,8 @@ class MemoryRequestRecords:
         if used is not None and used.rid != request.rid:
             attempts = outcome.num_attempts
             outcome = Outcome(RequestState.CANCELLED, SUPERSEDED, 0, 0, attempts)
+        elif client_key is not None and _delivered_nothing(outcome):
+            self._client_keys.pop(client_key.name, None)
         elif client_key is not None:
             until_s = self._clock.monotonic_s() + CLIENT_KEY_TTL_S
             self._client_keys[client_key.name] = _UsedKey(
@@ -195,3 +197,7 @@ def _outcome(record: RequestRecord) -> Outcome:
         record.num_cached_tokens,
         record.num_attempts,
     )
+
+
+def _delivered_nothing(outcome: Outcome) -> bool:
+    return outcome.state is not RequestState.DONE and outcome.num_output_tokens == 0

@@ -5,7 +5,8 @@
 --       then record fields as name, value, ... (state and usage among them)
 -- Returns {written 0|1, state, code, num_output_tokens, num_cached_tokens, num_attempts}, or {}
 -- if another gateway owns the request. A final record is answered as it stands. One whose client
--- key another request has by now, since its gateway was taken for dead, is billed nothing.
+-- key another request has by now, since its gateway was taken for dead, is billed nothing. One that
+-- ends undone, with nothing delivered, leaves its client key to the next.
 local rid, g_inc, ttl_s = ARGV[1], ARGV[2], ARGV[3]
 local stored = redis.call('HMGET', KEYS[1], 'g_inc', 'state')
 local owner, state = stored[1], stored[2]
@@ -21,8 +22,13 @@ if not owner or state == 'live' or state == 'abandoned' then
     redis.call('HSET', KEYS[1], 'state', 'cancelled', 'code', 'superseded',
       'num_output_tokens', 0, 'num_cached_tokens', 0)
   elseif KEYS[5] then
-    redis.call('HSET', KEYS[5], 'rid', rid, unpack(ARGV, 8))
-    redis.call('EXPIRE', KEYS[5], ARGV[7])
+    local ended = redis.call('HMGET', KEYS[1], 'state', 'num_output_tokens')
+    if ended[1] ~= 'done' and tonumber(ended[2]) == 0 then
+      redis.call('DEL', KEYS[5])
+    else
+      redis.call('HSET', KEYS[5], 'rid', rid, unpack(ARGV, 8))
+      redis.call('EXPIRE', KEYS[5], ARGV[7])
+    end
   end
   redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[5], '*', 'e', ARGV[4])
   redis.call('EXPIRE', KEYS[4], ARGV[6])

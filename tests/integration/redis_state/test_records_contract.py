@@ -10,6 +10,7 @@ from shared.state.records import (
     Admission,
     AdmittedRequest,
     ClientKey,
+    FinalState,
     Finish,
     KeyTaken,
     Outcome,
@@ -253,3 +254,17 @@ async def test_what_redis_lost_of_a_key_is_written_with_the_end(backend: Backend
     records = backend.records
     assert await records.finish(KEYED, DONE) == Finish(DONE, written=True)
     assert await records.admit(REPEATED) == KeyTaken("r1", True, DONE)
+
+
+@pytest.mark.parametrize("state", [RequestState.FAILED, RequestState.CANCELLED])
+async def test_a_request_that_delivered_nothing_leaves_its_key_to_the_next(
+    backend: Backend, state: FinalState
+) -> None:
+    records = backend.records
+    await records.admit(KEYED)
+    await records.finish(KEYED, Outcome(state, "state_unavailable", 0, 0))
+    other = replace(REPEATED, client_key=ClientKey(KEY.name, "another"))
+    assert await records.admit(other) is Admission.ADMITTED
+    await records.finish(other, Outcome(state, "cancelled", 1, 0))
+    taken = await records.admit(replace(other, rid="r3"))
+    assert taken == KeyTaken("r2", True, Outcome(state, "cancelled", 1, 0))
