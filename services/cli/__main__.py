@@ -24,16 +24,18 @@ COMMANDS = {
     "status": "show the workers of a running gateway",
     "doctor": "say whether this machine, or a running cell, can serve",
     "capacity": "say what of a model fits on a GPU, or on this machine",
+    "chaos": "break a cell of this machine under load, and see what its clients saw",
     "bench": "measure a server, the gateway, the engine or its kernels",
     "serve": "run one process: gateway, prefill or decode",
     "autoscaler": "scale a cell's pools, or say why not",
     "demo": "start everything, ask one question, show its trace, stop",
 }
-RARE = frozenset({"autoscaler", "demo"})
+RARE = frozenset({"autoscaler", "chaos", "demo"})
 """commands that the overview lists under a heading of their own"""
 FOLDERS = {
     "bench": "services.cli.bench.command",
     "capacity": "services.cli.capacity.command",
+    "chaos": "services.cli.chaos.command",
     "doctor": "services.cli.doctor.command",
 }
 """commands with a folder of their own"""

@@ -39,6 +39,7 @@ class Child:
         self.spec = spec
         self.was_ready = False
         self.started_s = time.monotonic()
+        self.num_starts = 0
         self._command = command
         self._output = output
         self._restart = restart
@@ -92,6 +93,7 @@ class Child:
     async def _run_once(self, lines: ProcessLines) -> int:
         """The exit status; negative is the signal that ended it."""
         self.started_s = time.monotonic()
+        self.num_starts += 1
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }

@@ -40,6 +40,10 @@ class LocalCell:
     url: str
     admin_url: str
     """of the port that needs no API key"""
+    plan: Plan
+    """with what was decided when it started"""
+    redis: EmbeddedRedis | None
+    """None: one that was there"""
 
     @property
     def page(self) -> str:
@@ -131,7 +135,7 @@ async def running(
                 restart=restart,
             )
             async with supervisor:
-                yield LocalCell(supervisor, url, admin_url)
+                yield LocalCell(supervisor, url, admin_url, plan, redis)
         finally:
             if redis is not None:
                 redis.stop()

@@ -55,6 +55,7 @@ class Plan:
     prefill_tp: int = 1
     """ranks of a prefill worker, each on a GPU of its own"""
     decode_tp: int = 1
+    most_drain_s: float = UP_DRAIN_S
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -98,10 +99,8 @@ class Plan:
 
     def processes(self, redis_url: str, port: int, tag: str = "") -> tuple[ProcessSpec, ...]:
         """The gateway first, then the workers. `tag` keeps worker ids apart on a shared Redis."""
-        drain_s = min(self.settings.limits.drain_s, UP_DRAIN_S)
-        shared = changed(self.settings, redis=redis_url, drain_s=drain_s)
-        gateway = changed(shared, port=port, topology=self.topology)
-        specs = [_spec("gateway", "gateway", gateway)]
+        shared = self._settings_with(redis_url)
+        specs = [self.gateway(redis_url, port)]
         workers = zip(self.worker_names, self.tps, self.devices, strict=True)
         for index, (name, tp, device) in enumerate(workers):
             role: Role = "prefill" if index < self.num_prefill else "decode"
@@ -112,6 +111,15 @@ class Plan:
                 worker = changed(worker, transfer_port=0, transfer_advertise="")
             specs.append(_spec(name, role, worker))
         return tuple(specs)
+
+    def gateway(self, redis_url: str, port: int, name: str = "gateway") -> ProcessSpec:
+        """`name`: another one, of a gateway next to the first."""
+        settings = changed(self._settings_with(redis_url), port=port, topology=self.topology)
+        return _spec(name, "gateway", settings)
+
+    def _settings_with(self, redis_url: str) -> Settings:
+        drain_s = min(self.settings.limits.drain_s, self.most_drain_s)
+        return changed(self.settings, redis=redis_url, drain_s=drain_s)
 
 
 def deal(tps: Sequence[int], num_gpus: int) -> Iterator[int]:

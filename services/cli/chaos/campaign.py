@@ -1,0 +1,233 @@
+"""Faults, one after the other, in a cell under load.
+
+the answers in calm
+-> load; a fault, a pause, the next one; after each 50 quiet: all must be as at the start
+-> every request judged
+"""
+
+import asyncio
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from services.cli.chaos.asks import Ask, make_asks
+from services.cli.chaos.cell import Cell
+from services.cli.chaos.fault import Injected, Kind, NotInjectedError, Scene
+from services.cli.chaos.ledger import Ledger
+from services.cli.chaos.load import Asked, Load
+from services.cli.chaos.oracle import Tally, Verdict, judge
+from shared.errors import BatonError
+
+NUM_ASKS = 48
+"""different requests; each is asked for again and again"""
+NUM_STREAMS = 12
+QUIET_EVERY = 50
+RECOVERY_S = 30.0
+"""from a fault's end on until each role has as many ready workers as the next fault wants"""
+QUIET_S = 30.0
+"""to answer what is under way, and to be whole"""
+BLOCKS_BACK_S = 10.0
+MOST_DRAWS = 50
+"""for one fault: those that have nobody to hit are drawn again"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to happen."""
+
+    num_faults: int
+    seed: int
+    kinds: Sequence[Kind]
+    pause_s: float
+    """between two faults, on average"""
+
+
+@dataclass
+class Outcome:
+    """What happened."""
+
+    faults: list[Injected] = field(default_factory=list)
+    verdicts: list[tuple[Asked, Verdict]] = field(default_factory=list)
+    not_injected: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    """of the cell's state: blocks, processes, recovery"""
+    num_leaked: int = 0
+    recoveries_s: list[float] = field(default_factory=list)
+    """from each fault's end until the cell could take the next one"""
+    seconds: float = 0.0
+
+    @property
+    def tally(self) -> Tally:
+        tally = Tally()
+        for asked, verdict in self.verdicts:
+            tally.add(asked, verdict)
+        return tally
+
+
+async def run_campaign(cell: Cell, plan: Plan, model: str, say: Callable[[str], None]) -> Outcome:
+    numbers = random.Random(plan.seed)  # noqa: S311
+    asks = make_asks(NUM_ASKS, numbers)
+    urls = [gateway.url for gateway in cell.gateways]
+    known = await known_answers(urls, model, asks)
+    say(f"{len(known)} answers known in calm")
+    load = Load(urls, model, numbers)
+    campaign = _Campaign(cell, plan, load, asks, say)
+    await campaign.run()
+    outcome = campaign.outcome
+    outcome.verdicts = [
+        (asked, judge(asked, known, outcome.faults, campaign.ledger.of(asked)))
+        for asked in load.asked
+    ]
+    return outcome
+
+
+async def watch(
+    urls: Sequence[str], model: str, seed: int, seconds: float, say: Callable[[str], None]
+) -> Outcome:
+    """A cell that somebody else breaks: its answers only. A gateway that goes may cut its clients;
+    they ask another one, or the same address, again."""
+    numbers = random.Random(seed)  # noqa: S311
+    asks = make_asks(NUM_ASKS, numbers)
+    known = await known_answers(urls, model, asks)
+    say(f"{len(known)} answers known in calm; now break what you like, for {seconds:g} s")
+    load = Load(urls, model, numbers)
+    begin_s = time.monotonic()
+    endless = (numbers.choice(asks) for _ in itertools.count())
+    await load.keep_open(endless, NUM_STREAMS, lambda: time.monotonic() - begin_s < seconds)
+    anything = Injected("outside", "", 0.0, math.inf, cuts_gateway=True)
+    outcome = Outcome(seconds=time.monotonic() - begin_s)
+    outcome.verdicts = [(asked, judge(asked, known, [anything], {})) for asked in load.asked]
+    return outcome
+
+
+async def known_answers(urls: Sequence[str], model: str, asks: Sequence[Ask]) -> dict[Ask, str]:
+    """BatonError if one fails: then nothing can be said of faults."""
+    load = Load(urls, model, random.Random(0))  # noqa: S311
+    await load.keep_open(iter(asks), NUM_STREAMS, lambda: True)
+    failed = [asked.last for asked in load.asked if not asked.last.whole]
+    if failed:
+        raise BatonError(f"in calm a request failed: {failed[0].status} {failed[0].error}")
+    return {asked.ask: asked.last.text for asked in load.asked}
+
+
+class _Campaign:
+    def __init__(
+        self,
+        cell: Cell,
+        plan: Plan,
+        load: Load,
+        asks: Sequence[Ask],
+        say: Callable[[str], None],
+    ) -> None:
+        self.outcome = Outcome()
+        self.ledger = Ledger(cell, load)
+        self._cell = cell
+        self._plan = plan
+        self._load = load
+        self._asks = asks
+        self._say = say
+        self._numbers = random.Random(plan.seed + 1)  # noqa: S311
+        self._deck: list[Kind] = []
+        self._going = False
+
+    async def run(self) -> None:
+        begin_s = time.monotonic()
+        keeping = asyncio.create_task(self.ledger.keep())
+        try:
+            for first in range(0, self._plan.num_faults, QUIET_EVERY):
+                num = min(QUIET_EVERY, self._plan.num_faults - first)
+                await self._under_load(num)
+                await self._quiet()
+        finally:
+            keeping.cancel()
+        await self.ledger.settle()
+        self.outcome.seconds = time.monotonic() - begin_s
+
+    async def _under_load(self, num_faults: int) -> None:
+        self._going = True
+        endless = (self._numbers.choice(self._asks) for _ in itertools.count())
+        loading = asyncio.create_task(
+            self._load.keep_open(endless, NUM_STREAMS, lambda: self._going)
+        )
+        try:
+            for _ in range(num_faults):
+                await asyncio.sleep(self._numbers.expovariate(1 / self._plan.pause_s))
+                await self._one_fault()
+        finally:
+            self._going = False
+            await loading
+
+    async def _one_fault(self) -> None:
+        """Of the next kind that finds somebody to hit."""
+        for _ in range(MOST_DRAWS):
+            kind = self._draw()
+            recovering_s = time.monotonic()
+            if not await self._cell.wait_ready(kind.least_ready, RECOVERY_S):
+                self.outcome.violations.append(
+                    f"not recovered {RECOVERY_S:g} s after {self._last}: {await self._who()}"
+                )
+                continue
+            self.outcome.recoveries_s.append(time.monotonic() - recovering_s)
+            if await self._inject(kind):
+                return
+        raise BatonError("no fault finds anybody to hit")
+
+    async def _inject(self, kind: Kind) -> bool:
+        scene = Scene(self._cell, self._load, self._numbers)
+        begin_s = time.monotonic()
+        try:
+            what = await kind.inject(scene)
+        except NotInjectedError as error:
+            self.outcome.not_injected.append(f"{kind.name}: {error}")
+            return True
+        if what is None:
+            return False
+        fault = Injected(kind.name, what, begin_s, time.monotonic(), kind.cuts_gateway)
+        self.outcome.faults.append(fault)
+        number, ended = len(self.outcome.faults), len(self._load.ended)
+        self._say(f"{number:5d}  {kind.name}: {what}  [{ended} attempts ended]")
+        return True
+
+    def _draw(self) -> Kind:
+        """Every kind comes once before one comes again."""
+        if not self._deck:
+            self._deck = self._numbers.sample(list(self._plan.kinds), len(self._plan.kinds))
+        return self._deck.pop()
+
+    @property
+    def _last(self) -> str:
+        faults = self.outcome.faults
+        return f"{faults[-1].kind} ({faults[-1].what})" if faults else "the start"
+
+    async def _who(self) -> str:
+        ready = await self._cell.ready()
+        return ", ".join(f"{len(found)} {role} ready" for role, found in ready.items())
+
+    async def _quiet(self) -> None:
+        """Nobody asks: everything is as at the start."""
+        if not await self._cell.wait_whole(QUIET_S):
+            self.outcome.violations.append(f"not whole after {QUIET_S:g} s: {await self._who()}")
+        self.outcome.num_leaked += await self._leaked_blocks()
+        for text in self._cell.unexplained_exits():
+            self.outcome.violations.append(text)
+            self._cell.forgive(text.partition(" ")[0])
+
+    async def _leaked_blocks(self) -> int:
+        """Held, or of no state."""
+        end_s = time.monotonic() + BLOCKS_BACK_S
+        while True:
+            leaked = [kv["total"] - kv["free"] - kv["cached"] for kv in await self._cell.kv()]
+            if (leaked and not any(leaked)) or time.monotonic() > end_s:
+                return sum(map(abs, leaked))
+            await asyncio.sleep(0.2)
+
+
+def kinds_of(outcome: Outcome) -> Mapping[str, int]:
+    """Kind -> how many were injected."""
+    counts: dict[str, int] = {}
+    for fault in outcome.faults:
+        counts[fault.kind] = counts.get(fault.kind, 0) + 1
+    return counts

@@ -1,0 +1,183 @@
+"""The cell that faults happen to: two gateways, two prefill and two decode workers, a Redis."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psutil
+
+from services.cli.cluster.child import Child
+from services.cli.cluster.local_cell import LocalCell, baton_command, running
+from services.cli.cluster.output import Output
+from services.cli.cluster.plan import Plan, WorkerRole
+from services.cli.cluster.ports import local_url, reserve_port
+from services.cli.gateway_client import GatewayClient
+from shared.errors import BatonError
+from shared.settings.load import changed
+from shared.state.embedded import EmbeddedRedis
+from shared.state.redis_client import RedisClient
+
+ROLES: tuple[WorkerRole, ...] = ("prefill", "decode")
+STATUS_S = 2.0
+POLL_S = 0.1
+START_S = 60.0
+STOP_S = 3.0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """One of the cell's."""
+
+    child: Child
+    url: str
+    admin_url: str
+
+    def status(self) -> dict[str, Any] | None:
+        """None: it does not answer, or is not ready."""
+        client = GatewayClient(self.admin_url, timeout_s=STATUS_S)
+        with suppress(BatonError, OSError):
+            if client.ready():
+                return client.status()
+        return None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One of the cell's, whichever process it is now."""
+
+    child: Child
+    role: WorkerRole
+
+    @property
+    def name(self) -> str:
+        return self.child.spec.name
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """io process, fork server and engine, as far as they live."""
+        with suppress(psutil.NoSuchProcess):
+            io = psutil.Process(self.child.pid)
+            return [io, *io.children(recursive=True)]
+        return []
+
+    @property
+    def engine(self) -> psutil.Process | None:
+        processes = self.processes
+        return processes[-1] if len(processes) > 2 else None
+
+
+@dataclass
+class Cell:
+    """What a fault may do something to."""
+
+    gateways: Sequence[Gateway]
+    workers: Sequence[Worker]
+    redis: EmbeddedRedis
+    state: RedisClient
+    exits: Counter[str] = field(default_factory=Counter)
+    """process -> exits that a fault caused"""
+    data_losses_s: list[float] = field(default_factory=list)
+    """when Redis lost what it had, on the monotonic clock"""
+
+    @property
+    def children(self) -> Iterator[Child]:
+        yield from (gateway.child for gateway in self.gateways)
+        yield from (worker.child for worker in self.workers)
+
+    def unexplained_exits(self) -> list[str]:
+        """Of processes that started more often than faults ended them."""
+        return [
+            f"{child.spec.name} ended {child.num_starts - 1} times, {self.exits[child.spec.name]} "
+            "of them by a fault"
+            for child in self.children
+            if child.num_starts - 1 != self.exits[child.spec.name]
+        ]
+
+    def forgive(self, name: str) -> None:
+        """What was said of this process's exits is not said again."""
+        for child in self.children:
+            if child.spec.name == name:
+                self.exits[name] = child.num_starts - 1
+
+    async def ready(self) -> Mapping[str, list[Worker]]:
+        """Role -> workers that every gateway would use now; nobody where a gateway is not ready."""
+        answers = [asyncio.to_thread(gateway.status) for gateway in self.gateways]
+        names = [_ready_names(status) for status in await asyncio.gather(*answers)]
+        common = set.intersection(*names)
+        return {
+            role: [one for one in self.workers if one.role == role and one.name in common]
+            for role in ROLES
+        }
+
+    async def wait_whole(self, limit_s: float) -> bool:
+        """Until everything is ready; whether it was in time."""
+        return await self.wait_ready(len(self.workers) // len(ROLES), limit_s)
+
+    async def wait_ready(self, least: int, limit_s: float) -> bool:
+        """Until `least` workers of each role are ready; whether they were in time."""
+        end_s = time.monotonic() + limit_s
+        while any(len(found) < least for found in (await self.ready()).values()):
+            if time.monotonic() > end_s:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def kv(self) -> list[dict[str, int]]:
+        """Blocks of each worker by state."""
+        status = await asyncio.to_thread(self.gateways[0].status)
+        return [worker["kv"] for worker in (status or {}).get("workers", ())]
+
+
+@asynccontextmanager
+async def faulted_cell(plan: Plan, output: Output) -> AsyncIterator[Cell]:
+    """Ready. What dies is started again, as `baton up` does."""
+    with reserve_port("127.0.0.1", 0) as port, reserve_port("127.0.0.1", 0) as admin_port:
+        async with running(plan, output, restart=True) as cell:
+            await cell.wait_ready()
+            second = _second_gateway(
+                cell, output, *(each.getsockname()[1] for each in (port, admin_port))
+            )
+            task = asyncio.create_task(second.child.run())
+            whole = _whole_cell(cell, second)
+            try:
+                if not await whole.wait_whole(START_S):
+                    raise BatonError("the second gateway did not become ready")
+                second.child.was_ready = True
+                yield whole
+            finally:
+                await whole.state.close()
+                await second.child.stop(STOP_S)
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def _second_gateway(cell: LocalCell, output: Output, port: int, admin_port: int) -> Gateway:
+    plan = replace(cell.plan, settings=changed(cell.plan.settings, admin_port=admin_port))
+    assert cell.redis is not None
+    spec = plan.gateway(cell.redis.url, port, "gateway-2")
+    child = Child(spec, baton_command(), output, restart=True)
+    return Gateway(child, *(local_url("127.0.0.1", each) for each in (port, admin_port)))
+
+
+def _whole_cell(cell: LocalCell, second: Gateway) -> Cell:
+    first, *workers = cell.supervisor.children
+    assert cell.redis is not None
+    return Cell(
+        [Gateway(first, cell.url, cell.admin_url), second],
+        [Worker(child, _role(child)) for child in workers],
+        cell.redis,
+        RedisClient(cell.redis.url),
+    )
+
+
+def _role(child: Child) -> WorkerRole:
+    assert child.spec.role != "gateway"
+    return child.spec.role
+
+
+def _ready_names(status: dict[str, Any] | None) -> set[str]:
+    workers = (status or {}).get("workers", ())
+    return {worker["id"] for worker in workers if worker["state"] == "ready"}

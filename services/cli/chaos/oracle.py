@@ -1,0 +1,130 @@
+"""What every request of a campaign must have become. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from services.cli.chaos.asks import Ask
+from services.cli.chaos.attempt import Attempt
+from services.cli.chaos.fault import Injected
+from services.cli.chaos.ledger import Record
+from services.cli.chaos.load import Asked
+
+BEFORE_S, AFTER_S = 1.0, 6.0
+"""around a fault of a gateway, in which its connections may end"""
+ANSWERED, REFUSED, LEFT, LOST = "answered", "refused", "left", "lost"
+UNREAD = "unread"
+"""its gateway was ended between the last token and the client: by its key it was computed, and the
+answer is not kept"""
+DONE = "is done"
+"""of such a request, in the words of the refusal"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one request."""
+
+    outcome: str
+    problems: tuple[str, ...] = ()
+    """what must not be; each begins with its kind"""
+    hit: bool = False
+    """the system needed several attempts"""
+
+
+@dataclass
+class Tally:
+    """Of all requests."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+    """by kind"""
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, asked: Asked, verdict: Verdict) -> None:
+        self.outcomes[verdict.outcome] += 1
+        self.outcomes["hit"] += verdict.hit
+        for problem in verdict.problems:
+            self.problems[problem.partition(":")[0]] += 1
+            self.texts.append(f"{problem}; {'; '.join(map(describe, asked.attempts))}")
+
+
+def judge(
+    asked: Asked,
+    known: Mapping[Ask, str],
+    faults: Sequence[Injected],
+    records: Mapping[str, Record | None],
+) -> Verdict:
+    """`known`: the texts of answers in calm, each of `max_tokens` tokens."""
+    text = known[asked.ask]
+    problems = [*_tokens(asked.attempts, asked.ask, text), *_bills(asked, records)]
+    broken = [one for one in asked.attempts if one.broken and not one.left]
+    unexplained = [one for one in broken if not is_cut(one, faults)]
+    problems += [f"lost: its connection ended: {one.broken}" for one in unexplained]
+    last, hit = asked.last, _was_hit(asked, records)
+    if last.left:
+        return Verdict(LEFT, tuple(problems), hit)
+    if last.whole:
+        return Verdict(ANSWERED, tuple(problems), hit)
+    if last.ended_before and DONE in last.error:
+        return Verdict(UNREAD, tuple(problems), hit)
+    waits = last.status in (409, 429, 503) and not last.ended_before
+    if waits or is_cut(last, faults):
+        return Verdict(REFUSED, tuple(problems), hit)
+    if last not in unexplained:
+        problems.append(f"lost: {last.status} {last.error or 'no [DONE], no error'}")
+    return Verdict(LOST, tuple(problems), hit)
+
+
+def describe(attempt: Attempt) -> str:
+    """One line of a problem's story."""
+    end = attempt.broken or attempt.error or ("whole" if attempt.whole else "no end")
+    return (
+        f"request {attempt.rid or 'unknown'} at gateway {attempt.gateway + 1}: {attempt.status}, "
+        f"{attempt.num_tokens} tokens, {end[:120]} after {attempt.end_s - attempt.sent_s:.1f} s"
+    )
+
+
+def is_cut(attempt: Attempt, faults: Iterable[Injected]) -> bool:
+    """Its gateway was ended."""
+    return attempt.broken != "" and any(
+        fault.cuts_gateway and fault.begin_s - BEFORE_S <= attempt.end_s <= fault.end_s + AFTER_S
+        for fault in faults
+    )
+
+
+def _tokens(attempts: Iterable[Attempt], ask: Ask, text: str) -> Iterable[str]:
+    for attempt in attempts:
+        if attempt.num_tokens > ask.max_tokens:
+            yield f"duplicated: {attempt.num_tokens} tokens of {ask.max_tokens}"
+        if attempt.whole and (attempt.text != text or attempt.num_tokens < ask.max_tokens):
+            num = f"{attempt.num_tokens} of {ask.max_tokens} tokens"
+            yield f"wrong: {num}, {_differ(attempt, text)}"
+        elif not text.startswith(attempt.text):
+            yield f"wrong: of an answer that was cut {_differ(attempt, text)}"
+
+
+def _differ(attempt: Attempt, text: str) -> str:
+    same = next(
+        (at for at, (a, b) in enumerate(zip(attempt.text, text, strict=False)) if a != b),
+        min(len(attempt.text), len(text)),
+    )
+    return f"the text differs from character {same} on"
+
+
+def _bills(asked: Asked, records: Mapping[str, Record | None]) -> Iterable[str]:
+    """All requests with one key are billed together what one answer costs, and never more."""
+    known = [one for one in asked.attempts if one.rid in records]
+    found = [records[one.rid] for one in known]
+    if None in found:
+        yield "unrecorded: a request has no record"
+    billed = sum(record.num_billed for record in found if record is not None)
+    if billed > asked.ask.max_tokens:
+        yield f"billed twice: {billed} tokens of {asked.ask.max_tokens}"
+    last = records.get(asked.last.rid)
+    if asked.last.whole and last is not None and last.num_tokens != asked.last.num_tokens:
+        yield f"billed wrong: {last.num_tokens} tokens, {asked.last.num_tokens} delivered"
+
+
+def _was_hit(asked: Asked, records: Mapping[str, Record | None]) -> bool:
+    record = records.get(asked.last.rid)
+    return record is not None and record.num_attempts > 1

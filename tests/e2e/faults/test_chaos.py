@@ -1,0 +1,46 @@
+"""`baton chaos` as it is run: a real cell, some faults, a clean report. `make chaos-ci` has more.
+
+Guards: a campaign that breaks nothing, or sees nothing. What it must find is in the unit tests of
+its oracle.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.cli.__main__ import main
+from services.cli.cluster.run_file import live_records
+from shared.runtime_folder import runtime_folder
+
+KINDS = "kill engine,kill gateway,Redis killed,clients hang up,stop worker"
+
+
+def test_a_few_faults_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs.jsonl"
+    flags = ("--faults", "5", "--seed", "3", "--kinds", KINDS, "--pause-s", "0.5")
+    code = main(["chaos", *flags, "--resume", str(runs)])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert "5 faults of 5 kinds in 1 runs, 0 not injected" in captured.out
+    line = json.loads(runs.read_text())
+    assert line["kinds"] == dict.fromkeys(sorted(KINDS.split(",")), 1)
+    assert line["outcomes"]["answered"] > 20
+    assert line["outcomes"]["left"] >= 1
+    assert line["outcomes"]["hit"] >= 1
+    assert live_records(runtime_folder()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--faults", "0"), "--faults: at least 1"),
+        (("--kinds", "flood"), "no 'flood'"),
+        (("--resume", __file__), "not a file of this command"),
+    ],
+)
+def test_a_bad_flag_starts_nothing(
+    flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chaos", *flags]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""What a campaign prints and keeps."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.cli.chaos.asks import Ask
+from services.cli.chaos.attempt import Attempt
+from services.cli.chaos.campaign import Outcome
+from services.cli.chaos.fault import Injected
+from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
+from services.cli.chaos.load import Asked
+from services.cli.chaos.oracle import Verdict
+from services.cli.chaos.report import explain, is_clean, read_runs, record, render
+from shared.errors import SettingsError
+
+FAULT = Injected("kill engine", "decode-0", 1.0, 1.1)
+
+
+def outcome(*problems: str, times_s: tuple[float, ...] = (1.0, 1.1, 1.9, 2.0)) -> Outcome:
+    attempt = Attempt(0, 0.5, 200, "r1", times_s=list(times_s), finish_reason="length", done=True)
+    asked = Asked(Ask((1,), 8, None), "key", [attempt])
+    return Outcome(faults=[FAULT], verdicts=[(asked, Verdict("answered", problems, hit=True))])
+
+
+def test_a_run_as_a_line() -> None:
+    line = record(outcome(), 7)
+    assert (line["seed"], line["faults"], line["kinds"]) == (7, 1, {"kill engine": 1})
+    assert line["outcomes"] == {"answered": 1, "hit": 1}
+    assert line["stall_p99_s"] == pytest.approx(0.8)
+    assert is_clean(line)
+
+
+@pytest.mark.parametrize(
+    "unclean",
+    [
+        outcome("lost: 500"),
+        Outcome(not_injected=["x"]),
+        Outcome(violations=["x"]),
+        Outcome(num_leaked=1),
+    ],
+)
+def test_every_finding_makes_a_run_unclean(unclean: Outcome) -> None:
+    assert not is_clean(record(unclean, 1))
+
+
+def test_runs_are_added_up() -> None:
+    text = render([record(outcome(), 1), record(outcome("lost: 500"), 2)])
+    assert "2 faults of 1 kinds in 2 runs, 0 not injected; 2 requests, 2 hit: 1 lost" in text
+    assert "0 billed twice" in text
+    assert "worst run: 0.80 s" in text
+
+
+def test_problems_are_told_in_words_up_to_a_number() -> None:
+    many = outcome(*(f"lost: {number}" for number in range(30)))
+    told = list(explain(many))
+    assert told[0].startswith("lost: 0; request r1 at gateway 1: 200")
+    assert told[-1] == "and 10 more"
+
+
+def test_a_file_of_runs(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    assert read_runs(path) == []
+    path.write_text(json.dumps({"seed": 1}) + "\n")
+    assert read_runs(path) == [{"seed": 1}]
+    path.write_text("no JSON\n")
+    with pytest.raises(SettingsError, match="--resume"):
+        read_runs(path)
+
+
+def test_kinds_by_name() -> None:
+    assert chosen_kinds(None) == KINDS
+    assert [kind.name for kind in chosen_kinds("poison, Redis killed")] == [
+        "poison",
+        "Redis killed",
+    ]
+    with pytest.raises(SettingsError, match="no 'flood'; there are kill engine"):
+        chosen_kinds("flood")
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+
+
+def test_a_kind_that_the_machine_cannot_have_is_named() -> None:
+    cut = next(kind for kind in KINDS if kind.name == "a connection is cut")
+    can, missing = possible([cut])
+    assert bool(can) != bool(missing)
