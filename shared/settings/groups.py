@@ -1,14 +1,17 @@
 """The settings in groups: name, default, unit and limits."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from shared.challenge import purpose_key
+from shared.errors import SettingsError
 from shared.kv.block_hash import BlockHashing
 from shared.settings.setting import Group, setting
 
 LOOPBACK = "127.0.0.1"
 Topology = Literal["auto", "pd", "agg"]
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def _port(default: int, help_text: str, *, name: str = "", common: bool = False) -> Any:
@@ -66,6 +69,11 @@ class ComputeSettings(Group, heading="Compute"):
     max_model_len: int = setting(
         0, "longest sequence in tokens; 0 = the model's", low=0, common=True
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _DEVICE.fullmatch(self.device):
+            raise SettingsError(f"--device: {self.device!r} is not auto, cpu, cuda or cuda:N")
 
 
 @dataclass(frozen=True)

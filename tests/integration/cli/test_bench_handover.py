@@ -31,10 +31,11 @@ def test_a_quick_run_measures_every_figure_and_leaves_nothing(
     assert code == int(any(one["invalid"] for one in figures))  # other work on the machine
     assert environment["transport"] == transport
     assert [one["part"] for one in figures].count("added") == 2
+    assert all(one["goal"] is None for one in figures), "goals are those of GPUs"
     by_name = {one["name"].strip(): one for one in figures}
     for length in (64, 256):
-        assert by_name[f"time added to token 2, {length} tokens, p50"]["goal"].startswith("<= 1.")
-        assert by_name[f"gap 1-2 / median gap, idle, {length} tokens, p50"]["goal"] == "<= 1.3"
+        assert by_name[f"time added to token 2, {length} tokens, p50"]["n"] == 3
+        assert by_name[f"gap 1-2 / median gap, idle, {length} tokens, p50"]["value"] > 0
         for load in ("loaded", "prompt behind it"):
             assert by_name[f"gap 1-2 / median gap, {load}, {length} tokens, p50"]["value"] > 0
     rates = [one for one in figures if one["part"] == "rate"]
@@ -43,7 +44,7 @@ def test_a_quick_run_measures_every_figure_and_leaves_nothing(
     num_mb = 2 * 2 * 2 * 64 * 4 * 256 / 1e6
     assert [one["name"] for one in rates][-1] == f"KV of {num_mb:.3g} MB, p50"
     copies = [one for one in figures if one["part"] == "copy"]
-    assert len(copies) == (6 if transport == "auto" else 0)
+    assert len(copies) == (3 if transport == "auto" else 0)
     assert all(0.0 < one["value"] < 10.0 for one in copies)
     moments = timeline["moments_ms"]
     order = ("prefill begins", "published, as decode read it", "copied", "verified", "adopted")
@@ -65,6 +66,9 @@ def test_a_quick_run_measures_every_figure_and_leaves_nothing(
         (("--model", "nonesuch"), "nonesuch"),
         (("--lengths", "600", "--max-model-len", "512"), "do not fit into the 512"),
         (("--transport", "pigeon"), "--transport"),
+        (("--device", "xyz"), "--device: 'xyz' is not auto"),
+        (("--requests", "1"), "--requests 1: at least 2"),
+        (("--streams", "0"), "--streams 0: at least 1"),
     ],
 )
 def test_a_bad_flag_starts_nothing(

@@ -26,6 +26,14 @@ def test_no_two_settings_share_a_name_anywhere() -> None:
         assert set(names.values()) == {1}
 
 
+@pytest.mark.parametrize("device", ["xyz", "cuda0", "cuda:", "cuda:-1", "CPU", ""])
+def test_a_device_is_named_as_torch_names_it(device: str) -> None:
+    with pytest.raises(SettingsError, match=f"--device: '{device}' is not auto, cpu"):
+        settings_with(device=device)
+    for right in ("auto", "cpu", "cuda", "cuda:12"):
+        assert settings_with(device=right).compute.device == right
+
+
 def test_a_group_is_checked_when_it_is_made() -> None:
     with pytest.raises(SettingsError, match=r"^--kv-blocks: -1 is below 0$"):
         KVSettings(blocks=-1)

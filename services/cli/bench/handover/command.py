@@ -132,8 +132,10 @@ def read_amounts(arguments: argparse.Namespace, *, on_gpus: bool) -> Amounts:
         lengths = read_lengths(arguments.lengths)
     if arguments.requests is not None:
         num_requests = arguments.requests
-    if num_requests < 2 or arguments.streams < 1:
-        raise SettingsError("--requests: at least 2; --streams: at least 1")
+    if num_requests < 2:
+        raise SettingsError(f"--requests {num_requests}: at least 2")
+    if arguments.streams < 1:
+        raise SettingsError(f"--streams {arguments.streams}: at least 1")
     return Amounts(lengths, num_requests, num_moves, arguments.streams)
 
 
@@ -177,7 +179,7 @@ async def _measure_in_turn(
         source = prompts()
         with_handover, without = await measure_idle((pair, alone), source, amounts)
         await measure_more(pair, source, amounts, with_handover)
-    return _measured(with_handover, without, amounts)
+    return _measured(pd, with_handover, without, amounts)
 
 
 async def _measure_apart(
@@ -191,11 +193,11 @@ async def _measure_apart(
         await measure_more(pair, source, amounts, with_handover)
     async with asked_cell(agg) as alone:
         [without] = await measure_idle((alone,), prompts(), amounts)
-    return _measured(with_handover, without, amounts)
+    return _measured(pd, with_handover, without, amounts)
 
 
-def _measured(with_handover: CellRun, without: CellRun, amounts: Amounts) -> Measured:
-    findings = find_figures(with_handover, without)
+def _measured(pd: Plan, with_handover: CellRun, without: CellRun, amounts: Amounts) -> Measured:
+    findings = find_figures(with_handover, without, on_gpus=pd.num_gpus > 0)
     return Measured(findings, _timeline(with_handover, amounts.lengths[-1]))
 
 

@@ -39,7 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     pool_bytes = 2 * block_bytes * (max(amounts) // group_bytes + 1)
     make = host_pools if device == "cpu" else device_pools
     pools = make(source, device, pool_bytes)
-    for unit, size in (("blocks", block_bytes), ("layer groups", group_bytes)):
+    sizes = {"blocks": block_bytes, "layer groups": group_bytes}
+    if group_bytes == block_bytes:
+        del sizes["layer groups"]
+    for unit, size in sizes.items():
         for line in measure(pools, block_bytes, size, amounts):
             sys.stdout.write(json.dumps({"unit": unit, **line}) + "\n")
             sys.stdout.flush()
