@@ -115,9 +115,10 @@ class Door:
         return not self._unready()
 
     def trouble(self) -> str:
-        """Why no request would be served now, and which registered workers are not linked;
-        nothing when all is well."""
-        return "; ".join(filter(None, (self._unready(), self._links.trouble())))
+        """Why no request would be served now, which registered workers are not linked, and which
+        do not hand over; nothing when all is well."""
+        found = self._unready(), self._links.trouble(), self._requests.trouble()
+        return "; ".join(filter(None, found))
 
     def store_state(self) -> StoreState:
         """How Redis is, as far as this gateway knows."""

@@ -136,6 +136,10 @@ class Requests:
         """Requests that wait for a worker and may be placed."""
         return len(self._line)
 
+    def trouble(self) -> str:
+        """Of hand-overs; nothing when all is well."""
+        return self._placer.trouble()
+
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client
         reads."""

@@ -1,5 +1,6 @@
 """What differs between the ways by which blocks travel, one part for each end."""
 
+import logging
 import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,6 +10,12 @@ from shared.transfer.blocks.progress import Progress, Reads, Served
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.transport import PullRequest
 from shared.transfer_address import TransferAddress
+
+logger = logging.getLogger(__name__)
+
+NAMED = "named by --transport"
+MOST_TOLD = 1000
+"""sources; then the log begins again"""
 
 
 class Listener(Protocol):
@@ -81,16 +88,25 @@ class OneWay:
     def __init__(self, way: Way) -> None:
         self.names = (way.name,)
         self._way = way
+        self._told: set[str] = set()
+        """sources that the log names"""
 
     async def of(self, request: PullRequest) -> Choice:
-        return Choice(self.decided(request), "named by --transport")
+        return Choice(self.decided(request), NAMED)
 
     def decided(self, request: PullRequest) -> Way:
         del request
         return self._way
 
     def note(self, request: PullRequest, way: Way, error: KVTransferError | None) -> None:
-        """Nothing else leads to the source."""
+        """Nothing else leads to the source; that this does is logged once."""
+        incarnation = request.source_incarnation
+        if error is not None or incarnation in self._told:
+            return
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told.add(incarnation)
+        logger.info("KV of %s (%s) comes by %s: %s", incarnation, request.source, way.name, NAMED)
 
     async def close(self) -> None:
         await self._way.close()

@@ -70,6 +70,14 @@ class Failures:
             if len(key) > 1 and self._breakers[key].num_failures > 1
         )
 
+    def failing_pairs(self) -> dict[Key, int]:
+        """Pairs that failed again when they were tried again -> failures since their success."""
+        return {
+            key: breaker.num_failures
+            for key, breaker in self._breakers.items()
+            if len(key) > 1 and breaker.pause_s > FIRST_PAUSE_S
+        }
+
     def _forget(self, now_s: float) -> None:
         gone = [key for key, b in self._breakers.items() if now_s >= b.until_s + FORGET_S]
         for key in gone:

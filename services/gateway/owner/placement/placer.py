@@ -27,6 +27,7 @@ from services.gateway.owner.placement.router import (
 from services.gateway.owner.placement.suspect_lane import SuspectLane
 from services.gateway.owner.records.journal import Journal
 from shared.clock import Clock
+from shared.process import worker_id_of
 from shared.state.prefix_index import PrefixIndex
 
 
@@ -69,6 +70,20 @@ class Placer:
         """Whether prompts may go there now: to a decode worker none while prefill lives."""
         placement = self.placement()
         return placement is not None and any(view is worker.view for view in placement.workers)
+
+    def trouble(self) -> str:
+        """Which linked workers fail to hand over, again and again; nothing if none does."""
+        linked = {view.incarnation for view in self._links.views}
+        pairs = [
+            (*map(worker_id_of, key), num)
+            for key, num in self._failures.failing_pairs().items()
+            if linked.issuperset(key)
+        ]
+        return "; ".join(
+            f"no KV goes from {prefill} to {decode}: {num} attempts in a row failed, and "
+            f"{decode}'s log says why"
+            for prefill, decode, num in sorted(pairs)
+        )
 
     def route(self, live: LiveRequest) -> Route | None:
         """The best worker with room; None if there is none."""

@@ -339,3 +339,21 @@ def test_a_pair_that_failed_once_is_closed_and_not_broken() -> None:
     failures.note_failure(("d0",), 0.1)
     failures.note_failure(("d0",), 0.2)
     assert failures.broken(0.5) == {PAIR}, "a worker has no other way to compute a prompt"
+
+
+@pytest.mark.anyio
+async def test_workers_that_never_hand_over_are_named() -> None:
+    p, d0, _ = cell()
+    async with started(Bench()) as bench:
+        await bench.add(p, d0)
+        for number in range(2):
+            assert not bench.door.trouble()
+            bench.door.submit(bench.request(f"r{number}"))
+            p.start()
+            source_lost(d0)
+            bench.clock.advance(FIRST_PAUSE_S)
+        assert bench.door.status()["trouble"] == (
+            "no KV goes from p0 to d0: 2 attempts in a row failed, and d0's log says why"
+        )
+        d0.die()
+        await until(lambda: "no KV" not in bench.door.trouble())
