@@ -193,8 +193,11 @@ class Engine:
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._resume(output)
-        for sequence in self._adoptions.held_back():
+        held_back = list(self._adoptions.held_back())
+        for sequence in held_back:
             self._append(sequence, sequence.take_unbooked(), output)
+        if held_back and not self._runner.runs_ahead:
+            return output  # their tokens are not to wait for a step
         scheduler = self._scheduler
         if self.in_flight and (scheduler.lacks_blocks or scheduler.turns.any):
             done = self._pipeline.drain()  # reported before a sequence is preempted

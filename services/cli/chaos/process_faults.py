@@ -94,8 +94,10 @@ async def freeze_gateway(scene: Scene) -> str | None:
 
 
 async def no_descriptors(scene: Scene) -> str | None:
-    """Whoever opens a file or takes a connection is refused for a while."""
-    child = scene.numbers.choice(list(scene.cell.children))
+    """A process that is ready can open no file and take no connection for a while."""
+    ready = await scene.cell.ready()
+    workers = [worker.child for found in ready.values() for worker in found]
+    child = scene.numbers.choice([*(one.child for one in scene.cell.gateways), *workers])
     if child.pid is None:
         return None
     process, kind = psutil.Process(child.pid), resource.RLIMIT_NOFILE

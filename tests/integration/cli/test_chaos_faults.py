@@ -50,6 +50,7 @@ class Workers:
 
     def __init__(self, *workers: Worker) -> None:
         self.workers = workers
+        self.gateways = ()
         self.exits: dict[str, int] = {worker.name: 0 for worker in workers}
 
     async def ready(self) -> dict[str, list[Worker]]:
@@ -92,7 +93,7 @@ async def test_a_process_has_no_more_descriptors_for_a_while(
     monkeypatch.setattr(process_faults, "DESCRIPTORS_S", (0.2, 0.2))
     found = psutil.Process(process.pid)
     before = found.rlimit(psutil.RLIMIT_NOFILE)
-    cell = SimpleNamespace(children=[worker_of(process.pid).child])
+    cell = Workers(worker_of(process.pid))
     limiting = asyncio.create_task(process_faults.no_descriptors(scene(cell)))
     await until("limited", lambda: found.rlimit(psutil.RLIMIT_NOFILE)[0] < before[0])
     assert await limiting is not None

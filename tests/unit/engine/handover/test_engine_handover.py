@@ -121,6 +121,18 @@ def test_a_step_before_the_verdict_is_told_after_it(
     assert decode.load().held == 0 and decode.counters.early_starts == 1
 
 
+def test_a_token_that_was_held_back_waits_for_no_other_step() -> None:
+    """Where a call of step() lasts as long as the step."""
+    decode, run, answer = reserved_copy(9, GREEDY, runs_ahead=False)
+    decode.begin(run.attempt, run.token_ids[0])
+    decode.step()
+    decode.adopt(run.attempt, run)
+    output = decode.step()
+    assert decode.counters.steps == 1
+    assert tokens_of([output], run.attempt) == answer[:2]
+    assert tokens_of([output, *run_to_end(decode)], run.attempt) == answer
+
+
 @pytest.mark.parametrize("max_tokens", [2, 9])
 def test_one_that_is_aborted_with_its_verdict_says_nothing(max_tokens: int) -> None:
     """Both arrive before the next step, and its token was held back."""
