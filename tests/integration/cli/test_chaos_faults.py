@@ -145,6 +145,6 @@ async def test_a_redis_that_takes_writes_all_the_same_is_noticed(cell: RedisCell
 
 async def test_a_dead_redis_is_seen(cell: RedisCell) -> None:
     assert await redis_faults.kill(scene(cell)) == "kill -9"
-    assert not cell.redis.running
+    await until("reaped", lambda: not cell.redis.running)
     assert len(cell.data_losses_s) == 1
     cell.redis.restart()
