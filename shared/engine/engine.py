@@ -193,10 +193,9 @@ class Engine:
         Reports the step that it booked, which may be the one started by the call before."""
         output = StepOutput()
         self._resume(output)
-        held_back = list(self._adoptions.held_back())
-        for sequence in held_back:
+        for sequence in self._adoptions.held_back():
             self._append(sequence, sequence.take_unbooked(), output)
-        if held_back and not self._runner.runs_ahead:
+        if output.tokens and not self._runner.runs_ahead:
             return output  # their tokens are not to wait for a step
         scheduler = self._scheduler
         if self.in_flight and (scheduler.lacks_blocks or scheduler.turns.any):

@@ -115,8 +115,7 @@ class Door:
         return not self._unready()
 
     def trouble(self) -> str:
-        """Why no request would be served now, which registered workers are not linked, and which
-        do not hand over; nothing when all is well."""
+        """Why no request is served, and what fails between workers; nothing when all is well."""
         found = self._unready(), self._links.trouble(), self._requests.trouble()
         return "; ".join(filter(None, found))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.generation import Delta
 from services.gateway.owner.isolation import Isolation
 from services.gateway.owner.links.worker_link import WorkerLink
@@ -66,6 +65,7 @@ class Requests:
     ) -> None:
         self._links = links
         self._placer = placer
+        self.convicts, self.trouble = placer.convicts, placer.trouble
         self._line = line
         self._records = records
         self._journal = journal
@@ -95,10 +95,6 @@ class Requests:
 
     def all(self) -> list[LiveRequest]:
         return list(self._live.values())
-
-    @property
-    def convicts(self) -> Convicts:
-        return self._placer.convicts
 
     def accept(self, live: LiveRequest, route: Route | None) -> None:
         """Step 2: own a new request; on the link first, ADMIT to Redis in the same breath."""
@@ -135,10 +131,6 @@ class Requests:
     def num_in_line(self) -> int:
         """Requests that wait for a worker and may be placed."""
         return len(self._line)
-
-    def trouble(self) -> str:
-        """Of hand-overs; nothing when all is well."""
-        return self._placer.trouble()
 
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client

@@ -3,6 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
@@ -28,6 +29,15 @@ class PoolAccess:
         """The ranks have their own."""
         for fd in self.mover_fds:
             os.close(fd)
+
+
+def pool_kind(text: str) -> PoolKind:
+    """Of its name. ValueError if it is none."""
+    for kind in get_args(PoolKind):
+        if kind == text:
+            found: PoolKind = kind
+            return found
+    raise ValueError(f"a pool is one of {get_args(PoolKind)}, not {text!r}")
 
 
 def start_mover(

@@ -13,16 +13,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 
-from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.devices import resolve_device
 from shared.engine.loading.memory_exchange import take_memory
-from shared.engine.loading.pool_access import start_mover
+from shared.engine.loading.pool_access import pool_kind, start_mover
 from shared.engine.loading.rank import build_rank
 from shared.engine.parallel.join import join
 from shared.engine.parallel.ranks import Ranks
@@ -74,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         checkpoint = _without_weights(model, name) if drawn else load_checkpoint(model)
         ranks = join(rank, size, device, Path(meeting))
         reader = RandomWeights if drawn else WeightReader
-        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader, cast(PoolKind, kind))
+        parts = build_rank(*settings.of_engine, checkpoint, ranks, reader, pool_kind(kind))
         if mover_fd != NO_MOVER:
             take_memory(sock, parts.pool)
             start_mover(socket.socket(fileno=mover_fd), parts.pool)

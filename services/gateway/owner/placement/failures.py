@@ -4,9 +4,11 @@ closed --failure--> open for 1 s --> half open: one request is the probe
 half open --success--> closed          --failure--> open for twice as long, up to 30 s
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from services.gateway.owner.placement.avoidance import Key
+from shared.process import worker_id_of
 
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -70,13 +72,16 @@ class Failures:
             if len(key) > 1 and self._breakers[key].num_failures > 1
         )
 
-    def failing_pairs(self) -> dict[Key, int]:
-        """Pairs that failed again when they were tried again -> failures since their success."""
-        return {
-            key: breaker.num_failures
-            for key, breaker in self._breakers.items()
-            if len(key) > 1 and breaker.pause_s > FIRST_PAUSE_S
-        }
+    def trouble(self, linked: Set[str]) -> str:
+        """Which pairs of these workers failed again when they were tried again; nothing if none
+        did."""
+        return "; ".join(
+            f"no KV goes from {worker_id_of(key[0])} to {worker_id_of(key[1])}: "
+            f"{breaker.num_failures} attempts in a row failed, and {worker_id_of(key[1])}'s log "
+            "says why"
+            for key, breaker in sorted(self._breakers.items(), key=lambda item: item[0])
+            if len(key) > 1 and breaker.pause_s > FIRST_PAUSE_S and linked >= set(key)
+        )
 
     def _forget(self, now_s: float) -> None:
         gone = [key for key, b in self._breakers.items() if now_s >= b.until_s + FORGET_S]

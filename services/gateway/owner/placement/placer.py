@@ -27,7 +27,6 @@ from services.gateway.owner.placement.router import (
 from services.gateway.owner.placement.suspect_lane import SuspectLane
 from services.gateway.owner.records.journal import Journal
 from shared.clock import Clock
-from shared.process import worker_id_of
 from shared.state.prefix_index import PrefixIndex
 
 
@@ -48,6 +47,7 @@ class Placer:
         self._journal = journal
         self._clock = clock
         self._failures = Failures()
+        self.note_success = self._failures.note_success
         self._lane = SuspectLane(clock)
         self.convicts = Convicts(identity.model, clock)
         """requests that may go nowhere"""
@@ -72,18 +72,8 @@ class Placer:
         return placement is not None and any(view is worker.view for view in placement.workers)
 
     def trouble(self) -> str:
-        """Which linked workers fail to hand over, again and again; nothing if none does."""
-        linked = {view.incarnation for view in self._links.views}
-        pairs = [
-            (*map(worker_id_of, key), num)
-            for key, num in self._failures.failing_pairs().items()
-            if linked.issuperset(key)
-        ]
-        return "; ".join(
-            f"no KV goes from {prefill} to {decode}: {num} attempts in a row failed, and "
-            f"{decode}'s log says why"
-            for prefill, decode, num in sorted(pairs)
-        )
+        """Which workers do not hand over; nothing when all is well."""
+        return self._failures.trouble({view.incarnation for view in self._links.views})
 
     def route(self, live: LiveRequest) -> Route | None:
         """The best worker with room; None if there is none."""
@@ -119,8 +109,8 @@ class Placer:
 
     def may_move(self, live: LiveRequest, source: str, num_blocks: int) -> bool:
         """Whether another decode worker can go on with it at once, and has that many blocks."""
-        reader = self.reader(live, source)
-        closed = self._failures.closed_to(self._clock.monotonic_s())
+        now_s, reader = self._clock.monotonic_s(), self.reader(live, source)
+        closed = self._failures.closed_to(now_s)
         if reader is None or (source, reader.incarnation) in closed or reader.load.waiting:
             return False
         return reader.view.spare_blocks >= num_blocks
@@ -141,10 +131,6 @@ class Placer:
         self._note_choice(live, (inc,), (source, inc))
         self._journal.decode_chosen(live, worker.worker_id)
         return live.machine.choose_decode(live.machine.epoch, inc)
-
-    def note_success(self, *keys: Key) -> None:
-        """An attempt that began there got on."""
-        self._failures.note_success(*keys)
 
     def note_failure(self, live: LiveRequest, key: Key) -> None:
         """An attempt failed there."""
@@ -178,8 +164,7 @@ class Placer:
         holders = self._index.holders(live.block_hashes)
         if preferred is not None and preferred == live.request.prefer_incarnation:
             holders[preferred] = len(live.block_hashes)
-        block_size = self._identity.block_size
-        avoidance = self._avoidance(live)
+        block_size, avoidance = self._identity.block_size, self._avoidance(live)
         num_tokens, alone = len(live.work.token_ids), live.work.alone
         return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone)
 
