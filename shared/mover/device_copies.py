@@ -300,6 +300,8 @@ class DeviceCopies:
             runs = joined(source_blocks, blocks)
             ends = base + runs.blocks * size, source + runs.source_blocks * size
             return _copies(*ends, runs.nums * size)
+        if len(source_blocks) != len(blocks):
+            raise ValueError(f"{len(source_blocks)} source blocks for {len(blocks)}")
         span = self.groups.span(groups)
         theirs, ours = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
         ends = base + span.start + ours * size, source + span.start + theirs * size

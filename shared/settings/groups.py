@@ -11,7 +11,7 @@ from shared.settings.setting import Group, setting
 
 LOOPBACK = "127.0.0.1"
 Topology = Literal["auto", "pd", "agg"]
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 
 def _port(default: int, help_text: str, *, name: str = "", common: bool = False) -> Any:

@@ -12,6 +12,8 @@ from services.cli.event_reader import DONE, EventReader
 
 OK = 200
 CONFLICT = 409
+REFUSED = (CONFLICT, 429, 503)
+"""not accepted: 409 as long as the gateway that has the key may still answer"""
 NOT_KEPT = "answers are not kept"
 """says a gateway of a key whose request has ended"""
 CONNECT_S = 5.0
@@ -36,6 +38,10 @@ class Attempt:
     """the code and message of an error, as a body or as an event"""
     broken: str = ""
     """how the connection ended, if not with the answer's end"""
+    hangs: bool = False
+    """it was given up after a long time"""
+    connected: bool = False
+    """the request may have been received"""
     left: bool = False
     """the client hung up"""
     retry_after_s: float = 0.0
@@ -49,6 +55,13 @@ class Attempt:
         return self.status == OK and told and not (self.error or self.broken)
 
     @property
+    def failed(self) -> bool:
+        """It was answered, and not well: with an error, or an end that is none."""
+        if self.broken or self.left or self.whole:
+            return False
+        return self.status not in (0, *REFUSED)
+
+    @property
     def ended_before(self) -> bool:
         """The request that has its key is over, and nobody gets its answer any more."""
         return self.status == CONFLICT and NOT_KEPT in self.error
@@ -59,7 +72,7 @@ class Connection:
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        self._http: _Pausable | None = None
+        self._http: HttpConnection | None = None
         self._events = EventReader()
         self._refusal = b""
 
@@ -70,6 +83,7 @@ class Connection:
             async with asyncio.timeout(limit_s):
                 await self._exchange(url, body, key)
         except TimeoutError:
+            attempt.hangs = True
             attempt.broken = f"no end within {limit_s:g} s"
         except (OSError, BrokenAnswerError) as error:
             attempt.broken = attempt.broken or str(error) or type(error).__name__
@@ -86,14 +100,6 @@ class Connection:
         self.attempt.left = True
         if self._http is not None:
             self._http.close()
-
-    def pause(self) -> None:
-        if self._http is not None:
-            self._http.pause()
-
-    def resume(self) -> None:
-        if self._http is not None:
-            self._http.resume()
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.attempt.status = status
@@ -116,8 +122,9 @@ class Connection:
         assert parts.hostname is not None and parts.port is not None
         async with asyncio.timeout(CONNECT_S):
             _, self._http = await asyncio.get_running_loop().create_connection(
-                _Pausable, parts.hostname, parts.port
+                HttpConnection, parts.hostname, parts.port
             )
+        self.attempt.connected = True
         head = (
             f"POST /v1/completions HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -136,13 +143,3 @@ class Connection:
             attempt.times_s.append(time.monotonic())
         if event.get("usage"):
             attempt.num_tokens = event["usage"]["completion_tokens"]
-
-
-class _Pausable(HttpConnection):
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()

@@ -25,11 +25,15 @@ NUM_ASKS = 48
 """different requests; each is asked for again and again"""
 NUM_STREAMS = 12
 QUIET_EVERY = 50
-RECOVERY_S = 30.0
-"""from a fault's end on until each role has as many ready workers as the next fault wants"""
-QUIET_S = 30.0
+RECOVERY_S = 70.0
+"""from a fault's end on until each role has as many ready workers as the next fault wants: what has
+died too often in a minute starts again after it"""
+QUIET_S = 70.0
 """to answer what is under way, and to be whole"""
-BLOCKS_BACK_S = 10.0
+REST_S = 15.0
+"""until nothing lives and no block is held"""
+SETTLE_S = 60.0
+POLL_S = 0.2
 MOST_DRAWS = 50
 """for one fault: those that have nobody to hit are drawn again"""
 
@@ -55,8 +59,7 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
     """of the cell's state: blocks, processes, recovery"""
     num_leaked: int = 0
-    recoveries_s: list[float] = field(default_factory=list)
-    """from each fault's end until the cell could take the next one"""
+    """blocks"""
     seconds: float = 0.0
 
     @property
@@ -143,7 +146,8 @@ class _Campaign:
                 await self._quiet()
         finally:
             keeping.cancel()
-        await self.ledger.settle()
+        if not await self.ledger.settle(SETTLE_S):
+            self.outcome.violations.append("records could not be read: Redis does not answer")
         self.outcome.seconds = time.monotonic() - begin_s
 
     async def _under_load(self, num_faults: int) -> None:
@@ -164,13 +168,11 @@ class _Campaign:
         """Of the next kind that finds somebody to hit."""
         for _ in range(MOST_DRAWS):
             kind = self._draw()
-            recovering_s = time.monotonic()
             if not await self._cell.wait_ready(kind.least_ready, RECOVERY_S):
                 self.outcome.violations.append(
                     f"not recovered {RECOVERY_S:g} s after {self._last}: {await self._who()}"
                 )
                 continue
-            self.outcome.recoveries_s.append(time.monotonic() - recovering_s)
             if await self._inject(kind):
                 return
         raise BatonError("no fault finds anybody to hit")
@@ -210,19 +212,21 @@ class _Campaign:
         """Nobody asks: everything is as at the start."""
         if not await self._cell.wait_whole(QUIET_S):
             self.outcome.violations.append(f"not whole after {QUIET_S:g} s: {await self._who()}")
-        self.outcome.num_leaked += await self._leaked_blocks()
+        await self._look_for_unrest()
         for text in self._cell.unexplained_exits():
             self.outcome.violations.append(text)
             self._cell.forgive(text.partition(" ")[0])
 
-    async def _leaked_blocks(self) -> int:
-        """Held, or of no state."""
-        end_s = time.monotonic() + BLOCKS_BACK_S
-        while True:
-            leaked = [kv["total"] - kv["free"] - kv["cached"] for kv in await self._cell.kv()]
-            if (leaked and not any(leaked)) or time.monotonic() > end_s:
-                return sum(map(abs, leaked))
-            await asyncio.sleep(0.2)
+    async def _look_for_unrest(self) -> None:
+        """For what is not as at the start, and does not become so."""
+        end_s = time.monotonic() + REST_S
+        unrest = await self._cell.unrest()
+        while unrest and time.monotonic() < end_s:
+            await asyncio.sleep(POLL_S)
+            unrest = await self._cell.unrest()
+        if unrest:
+            self.outcome.violations.append(unrest.text)
+            self.outcome.num_leaked += unrest.num_leaked
 
 
 def kinds_of(outcome: Outcome) -> Mapping[str, int]:

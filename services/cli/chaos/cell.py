@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -24,6 +24,7 @@ from shared.state.redis_client import RedisClient
 ROLES: tuple[WorkerRole, ...] = ("prefill", "decode")
 STATUS_S = 2.0
 POLL_S = 0.1
+GATEWAYS = "gateway", "gateway-2"
 START_S = 60.0
 STOP_S = 3.0
 
@@ -59,15 +60,25 @@ class Worker:
     @property
     def processes(self) -> list[psutil.Process]:
         """io process, fork server and engine, as far as they live."""
+        pid = self.child.pid
         with suppress(psutil.NoSuchProcess):
-            io = psutil.Process(self.child.pid)
-            return [io, *io.children(recursive=True)]
+            if pid is not None:
+                io = psutil.Process(pid)
+                return [io, *io.children(recursive=True)]
         return []
 
     @property
     def engine(self) -> psutil.Process | None:
         processes = self.processes
         return processes[-1] if len(processes) > 2 else None
+
+
+class Unrest(NamedTuple):
+    """What is not as it should be where nobody asks anything."""
+
+    text: str
+    num_leaked: int = 0
+    """blocks"""
 
 
 @dataclass
@@ -126,10 +137,23 @@ class Cell:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def kv(self) -> list[dict[str, int]]:
-        """Blocks of each worker by state."""
-        status = await asyncio.to_thread(self.gateways[0].status)
-        return [worker["kv"] for worker in (status or {}).get("workers", ())]
+    async def unrest(self) -> Unrest | None:
+        """What is not as in a cell that nobody asks anything; None if all is."""
+        statuses = await asyncio.gather(
+            *(asyncio.to_thread(gateway.status) for gateway in self.gateways)
+        )
+        for gateway, status in zip(self.gateways, statuses, strict=True):
+            if status is None:
+                return Unrest(f"{gateway.child.spec.name} does not answer")
+            if num_live := status["requests"]["live"]:
+                return Unrest(f"{gateway.child.spec.name} has {num_live} live requests")
+            kv = [worker["kv"] for worker in status["workers"]]
+            if len(kv) != len(self.workers):
+                return Unrest(f"{gateway.child.spec.name} knows {len(kv)} workers")
+            leaked = sum(each["total"] - each["free"] - each["cached"] for each in kv)
+            if leaked:
+                return Unrest(f"{leaked} blocks are held, or of no state", leaked)
+        return None
 
 
 @asynccontextmanager
@@ -157,7 +181,7 @@ async def faulted_cell(plan: Plan, output: Output) -> AsyncIterator[Cell]:
 def _second_gateway(cell: LocalCell, output: Output, port: int, admin_port: int) -> Gateway:
     plan = replace(cell.plan, settings=changed(cell.plan.settings, admin_port=admin_port))
     assert cell.redis is not None
-    spec = plan.gateway(cell.redis.url, port, "gateway-2")
+    spec = plan.gateway(cell.redis.url, port, GATEWAYS[1])
     child = Child(spec, baton_command(), output, restart=True)
     return Gateway(child, *(local_url("127.0.0.1", each) for each in (port, admin_port)))
 

@@ -1,4 +1,4 @@
-"""Clients that hang up or stop reading, in whatever state their requests are."""
+"""Clients that hang up, in whatever state their requests are, and connections that are cut."""
 
 import asyncio
 import os
@@ -12,7 +12,6 @@ from services.cli.chaos.attempt import Connection
 from services.cli.chaos.fault import Kind, Scene, until
 
 MOST = 6
-READS_NOTHING_S = 0.5, 4.0
 TIMEOUT_S = 5.0
 
 
@@ -24,20 +23,6 @@ async def leave(scene: Scene) -> str | None:
         connection.leave()
     await until("attempts over", lambda: all(one.attempt.end_s for one in chosen))
     return f"{len(chosen)} clients hung up"
-
-
-async def read_nothing(scene: Scene) -> str | None:
-    chosen, seconds = _some(scene), scene.seconds(*READS_NOTHING_S)
-    if not chosen:
-        return None
-    counts = [len(one.attempt.times_s) for one in chosen]
-    for connection in chosen:
-        connection.pause()
-    await asyncio.sleep(seconds)
-    still = [len(one.attempt.times_s) for one in chosen]
-    for connection in chosen:
-        connection.resume()
-    return f"{len(chosen)} clients read nothing for {seconds:.1f} s" if counts == still else None
 
 
 async def cut_link(scene: Scene) -> str | None:
@@ -59,7 +44,6 @@ def _missing_ss() -> str:
 
 KINDS = (
     Kind("clients hang up", leave),
-    Kind("clients read nothing", read_nothing),
     Kind("a connection is cut", cut_link, missing=_missing_ss),
 )
 

@@ -67,18 +67,22 @@ class Ledger:
             with suppress(BatonError):
                 await self.read()
 
-    async def settle(self) -> None:
-        """Until all that ended is read."""
-        while self._waiting or self._num_read < len(self._load.ended):
-            with suppress(BatonError):
-                await self.read()
-            await asyncio.sleep(EVERY_S)
+    async def settle(self, limit_s: float) -> bool:
+        """Until all that ended is read; whether it was in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._waiting or self._num_read < len(self._load.ended):
+                    with suppress(BatonError):
+                        await self.read()
+                    await asyncio.sleep(EVERY_S)
+                return True
+        return False
 
     async def read(self) -> None:
         """What has ended since. BatonError without Redis."""
         ended = self._load.ended[self._num_read :]
         self._num_read += len(ended)
-        self._waiting += [one for one in ended if one.rid and one.status == OK]
+        self._waiting += [one for one in ended if one.rid]
         self._waiting = [one for one in self._waiting if not await self._is_read(one)]
 
     async def _is_read(self, attempt: Attempt) -> bool:
@@ -89,7 +93,8 @@ class Ledger:
         state, tokens, attempts = ((as_bytes(one) if one else b"").decode() for one in values)
         record = Record(state, int(tokens or 0), int(attempts or 0)) if state else None
         over = time.monotonic() - attempt.end_s > PATIENCE_S
-        if over or (record is not None and record.is_final):
+        if not over and (record is None or not record.is_final):
+            return False
+        if record is not None or attempt.status == OK:  # what was refused need have no record
             self.records[attempt.rid] = record
-            return True
-        return False
+        return True

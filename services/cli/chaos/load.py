@@ -17,8 +17,6 @@ from services.cli.chaos.attempt import Attempt, Connection
 
 LIMIT_S = 90.0
 """of one attempt; one that takes longer hangs"""
-REFUSED = (409, 429, 503)
-"""not accepted: 409 as long as the gateway that has the key may still answer"""
 LEAST_WAIT_S = 0.25
 PATIENCE_S = 120.0
 """for a request with all its attempts"""
@@ -52,16 +50,14 @@ class Load:
 
     async def send(self, ask: Ask) -> Asked:
         """To the end of its last attempt."""
-        asked = Asked(ask, str(uuid.UUID(int=self._numbers.getrandbits(128))))
+        asked = Asked(ask, str(uuid.uuid4()))
         self.asked.append(asked)
         end_s = time.monotonic() + PATIENCE_S
         gateway = self._numbers.randrange(len(self._urls))
         while True:
             attempt = await self._attempt(asked, gateway)
-            over = attempt.whole or attempt.left or attempt.ended_before
-            if over or attempt.status not in (0, 200, *REFUSED):
-                break
-            if (attempt.error and attempt.status == 200) or time.monotonic() > end_s:
+            over = attempt.whole or attempt.left or attempt.ended_before or attempt.failed
+            if over or time.monotonic() > end_s:
                 break
             if attempt.broken:
                 gateway = (gateway + 1) % len(self._urls)

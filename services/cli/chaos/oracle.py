@@ -5,17 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.cli.chaos.asks import Ask
-from services.cli.chaos.attempt import Attempt
+from services.cli.chaos.attempt import OK, REFUSED, Attempt
+from services.cli.chaos.cell import GATEWAYS
 from services.cli.chaos.fault import Injected
 from services.cli.chaos.ledger import Record
 from services.cli.chaos.load import Asked
 
 BEFORE_S, AFTER_S = 1.0, 6.0
 """around a fault of a gateway, in which its connections may end"""
-ANSWERED, REFUSED, LEFT, LOST = "answered", "refused", "left", "lost"
+ANSWERED, REFUSED_ALWAYS, LEFT, LOST = "answered", "refused", "left", "lost"
 UNREAD = "unread"
 """its gateway was ended between the last token and the client: by its key it was computed, and the
 answer is not kept"""
+LIVE, DONE_STATE = "live", "done"
 DONE = "is done"
 """of such a request, in the words of the refusal"""
 
@@ -54,25 +56,40 @@ def judge(
     faults: Sequence[Injected],
     records: Mapping[str, Record | None],
 ) -> Verdict:
-    """`known`: the texts of answers in calm, each of `max_tokens` tokens."""
-    text = known[asked.ask]
+    """`known`: the texts of answers in calm, each of `max_tokens` tokens. `records`: of those of
+    its attempts whose record could be read; None: there was none."""
+    text, last = known[asked.ask], asked.last
     problems = [*_tokens(asked.attempts, asked.ask, text), *_bills(asked, records)]
-    broken = [one for one in asked.attempts if one.broken and not one.left]
-    unexplained = [one for one in broken if not is_cut(one, faults)]
-    problems += [f"lost: its connection ended: {one.broken}" for one in unexplained]
-    last, hit = asked.last, _was_hit(asked, records)
-    if last.left:
-        return Verdict(LEFT, tuple(problems), hit)
+    problems += [problem for one in asked.attempts if (problem := _loss(one, faults))]
+    hit = _was_hit(asked, records)
     if last.whole:
         return Verdict(ANSWERED, tuple(problems), hit)
+    if last.left and not last.error:
+        return Verdict(LEFT, tuple(problems), hit)
     if last.ended_before and DONE in last.error:
         return Verdict(UNREAD, tuple(problems), hit)
-    waits = last.status in (409, 429, 503) and not last.ended_before
-    if waits or is_cut(last, faults):
-        return Verdict(REFUSED, tuple(problems), hit)
-    if last not in unexplained:
-        problems.append(f"lost: {last.status} {last.error or 'no [DONE], no error'}")
+    accepted = any(one.status == OK for one in asked.attempts)
+    if last.status in REFUSED and not accepted and not last.ended_before:
+        return Verdict(
+            REFUSED_ALWAYS, (*problems, f"refused: for as long as it asked: {last.error}")
+        )
+    if not any(problem.startswith("lost") for problem in problems):
+        problems.append(
+            f"lost: its last attempt ended with {last.status} {last.error or last.broken}"
+        )
     return Verdict(LOST, tuple(problems), hit)
+
+
+def _loss(attempt: Attempt, faults: Sequence[Injected]) -> str:
+    """Why this attempt was lost, whatever came after it; empty if it was not."""
+    if attempt.status == OK and attempt.error:
+        return f"lost: {attempt.error}"
+    if attempt.failed:
+        return f"lost: {attempt.status} {attempt.error or 'no [DONE], no error'}"
+    received = attempt.broken and attempt.connected and not attempt.left
+    if received and not is_cut(attempt, faults):
+        return f"lost: its connection ended: {attempt.broken}"
+    return ""
 
 
 def describe(attempt: Attempt) -> str:
@@ -85,9 +102,11 @@ def describe(attempt: Attempt) -> str:
 
 
 def is_cut(attempt: Attempt, faults: Iterable[Injected]) -> bool:
-    """Its gateway was ended."""
-    return attempt.broken != "" and any(
-        fault.cuts_gateway and fault.begin_s - BEFORE_S <= attempt.end_s <= fault.end_s + AFTER_S
+    """Its gateway was ended, and its connection with it."""
+    return not attempt.hangs and any(
+        fault.cuts_gateway
+        and fault.what.partition(":")[0] in ("", GATEWAYS[attempt.gateway])
+        and fault.begin_s - BEFORE_S <= attempt.end_s <= fault.end_s + AFTER_S
         for fault in faults
     )
 
@@ -113,16 +132,19 @@ def _differ(attempt: Attempt, text: str) -> str:
 
 def _bills(asked: Asked, records: Mapping[str, Record | None]) -> Iterable[str]:
     """All requests with one key are billed together what one answer costs, and never more."""
-    known = [one for one in asked.attempts if one.rid in records]
-    found = [records[one.rid] for one in known]
-    if None in found:
+    found = {one.rid: records[one.rid] for one in asked.attempts if one.rid in records}
+    if None in found.values():
         yield "unrecorded: a request has no record"
-    billed = sum(record.num_billed for record in found if record is not None)
+    known = [record for record in found.values() if record is not None]
+    if any(record.state == LIVE for record in known):
+        yield "unrecorded: a record says long after its end that the request lives"
+    billed = sum(record.num_billed for record in known)
     if billed > asked.ask.max_tokens:
         yield f"billed twice: {billed} tokens of {asked.ask.max_tokens}"
-    last = records.get(asked.last.rid)
-    if asked.last.whole and last is not None and last.num_tokens != asked.last.num_tokens:
-        yield f"billed wrong: {last.num_tokens} tokens, {asked.last.num_tokens} delivered"
+    last, num_delivered = found.get(asked.last.rid), asked.last.num_tokens
+    right = last is None or (last.state, last.num_tokens) == (DONE_STATE, num_delivered)
+    if asked.last.whole and not right:
+        yield f"billed wrong: {last}, {num_delivered} delivered"
 
 
 def _was_hit(asked: Asked, records: Mapping[str, Record | None]) -> bool:

@@ -89,6 +89,8 @@ async def stop_gateway(scene: Scene) -> str | None:
 
 async def freeze_gateway(scene: Scene) -> str | None:
     gateway = _gateway(scene)
+    if gateway.child.pid is None:
+        return None
     process = psutil.Process(gateway.child.pid)
     return await _freeze(scene, gateway.child.spec.name, [process], GATEWAY_FREEZE_S)
 
@@ -146,6 +148,8 @@ async def _end_engines(scene: Scene, number: signal.Signals, num: int) -> str | 
 
 async def _end_gateway(scene: Scene, number: signal.Signals) -> str | None:
     gateway = _gateway(scene)
+    if gateway.child.pid is None:
+        return None
     process = psutil.Process(gateway.child.pid)
     scene.cell.exits[gateway.child.spec.name] += 1
     _send([process], number)

@@ -103,6 +103,7 @@ async def running(
     network, cell = settings.network, settings.cell
     folder = runtime_folder()
     with (
+        _terminated_as_interrupted(),
         _transfer_folder(settings) as settings,
         reserve_port(network.host, network.port) as holder,
         reserve_port(network.host, network.admin_port) as admin_holder,
@@ -140,6 +141,20 @@ async def running(
             if redis is not None:
                 redis.stop()
             remove_record(folder, record)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does, so that what it started is stopped and removed;
+    not where somebody handles it already."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

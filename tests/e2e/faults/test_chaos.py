@@ -5,13 +5,17 @@ its oracle.
 """
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from services.cli.__main__ import main
 from services.cli.cluster.run_file import live_records
 from shared.runtime_folder import runtime_folder
+from tests.e2e.cluster import BATON, process_family
 
 KINDS = "kill engine,kill gateway,Redis killed,clients hang up,stop worker"
 
@@ -28,6 +32,25 @@ def test_a_few_faults_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert line["outcomes"]["answered"] >= 5
     assert line["outcomes"]["left"] >= 1
     assert live_records(runtime_folder()) == []
+
+
+def test_a_campaign_that_is_told_to_stop_leaves_nothing(tmp_path: Path) -> None:
+    command = [*BATON, "chaos", "--faults", "500", "--seed", "1"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(  # noqa: S603
+        command, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "is ready" in line:
+                break
+        family = process_family(process.pid)
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

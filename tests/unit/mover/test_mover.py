@@ -330,6 +330,11 @@ def test_a_table_shows_what_its_owner_writes_and_takes_no_writes() -> None:
     table.close()
 
 
+def test_runs_join_as_many_blocks_as_they_copy() -> None:
+    with pytest.raises(ValueError, match="2 source blocks for 1"):
+        joined([5, 6], [1])
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_joined_runs_copy_each_pair_once_in_order(pairs: list[tuple[int, int]]) -> None:
     runs = list(joined([source for source, _ in pairs], [block for _, block in pairs]).each())

@@ -26,7 +26,7 @@ def test_no_two_settings_share_a_name_anywhere() -> None:
         assert set(names.values()) == {1}
 
 
-@pytest.mark.parametrize("device", ["xyz", "cuda0", "cuda:", "cuda:-1", "CPU", ""])
+@pytest.mark.parametrize("device", ["xyz", "cuda0", "cuda:", "cuda:-1", "CPU", "", "cuda:\u0663"])
 def test_a_device_is_named_as_torch_names_it(device: str) -> None:
     with pytest.raises(SettingsError, match=f"--device: '{device}' is not auto, cpu"):
         settings_with(device=device)

@@ -62,6 +62,7 @@ def measure(
         yield {
             "piece_bytes": piece_bytes,
             "num_bytes": num * piece_bytes,
+            "mib": amount // MIB,
             "batches": times,
             "n": NUM_RUNS,
             "gb_per_s": rate(pools, [pieces] * times),

@@ -47,7 +47,7 @@ def finding(line: Mapping[str, Any], *, on_gpus: bool) -> Finding:
     if batches > 1:
         name += f" {batches} times, back to back"
     rate, whole = line["gb_per_s"], line["contiguous_gb_per_s"]
-    goal = GOALS.get((unit, round(num_bytes / MIB), batches)) if on_gpus else None
+    goal = GOALS.get((unit, line["mib"], batches)) if on_gpus else None
     note = f"{name}: {rate:.3g} GB/s, as one contiguous copy {whole:.3g} (both p50)"
     return Finding("copy", name, rate / whole, "x", goal, ">=", n=line["n"], note=note)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from services.cli.bench.serve.report.svg import COLOURS, Axis, Panel, picture
@@ -25,7 +26,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The way of one request whose KV was handed over."""
+    """The way of one request whose KV was handed over; what is not known comes last."""
 
     num_tokens: int
     moments: tuple[Moment, ...]
@@ -67,7 +68,8 @@ def read_timeline(receipt: Mapping[str, Any], token_2_ns: int) -> Timeline:
         moment("prefill's copy released", _event(spans, "released")),
         moment("token 2 at the client", token_2_ns),
     )
-    return Timeline(int(number(receipt.get("prompt_tokens")) or 0), moments, stages)
+    in_order = sorted(moments, key=lambda one: inf if one.at_ms is None else one.at_ms)
+    return Timeline(int(number(receipt.get("prompt_tokens")) or 0), tuple(in_order), stages)
 
 
 def render_text(timeline: Timeline) -> str:

@@ -337,9 +337,10 @@ class WorkerLinks:
         if self._closing:
             return
         self._suspects[worker.incarnation] = (now_s, worker)
-        logger.warning("worker link lost: %s", worker.worker_id)
         assert self._user is not None
         num_live = len(self._user.live_attempts(worker.incarnation))
         what = "left" if worker.drains else "lost"
-        self.events.note("worker", f"{worker.worker_id} {what} with {num_live} live requests")
+        told = f"{worker.worker_id} {what} with {num_live} live requests"
+        logger.log(logging.INFO if worker.drains else logging.WARNING, "%s", told)
+        self.events.note("worker", told)
         self._user.worker_lost(worker)

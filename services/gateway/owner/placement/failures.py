@@ -72,15 +72,16 @@ class Failures:
             if len(key) > 1 and self._breakers[key].num_failures > 1
         )
 
-    def trouble(self, linked: Set[str]) -> str:
+    def trouble(self, linked: Set[str], now_s: float) -> str:
         """Which pairs of these workers failed again when they were tried again; nothing if none
-        did."""
+        did, or it is long ago."""
         return "; ".join(
             f"no KV goes from {worker_id_of(key[0])} to {worker_id_of(key[1])}: "
             f"{breaker.num_failures} attempts in a row failed, and {worker_id_of(key[1])}'s log "
             "says why"
             for key, breaker in sorted(self._breakers.items(), key=lambda item: item[0])
             if len(key) > 1 and breaker.pause_s > FIRST_PAUSE_S and linked >= set(key)
+            if now_s < breaker.until_s + FORGET_S
         )
 
     def _forget(self, now_s: float) -> None:

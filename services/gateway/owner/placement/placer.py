@@ -73,7 +73,8 @@ class Placer:
 
     def trouble(self) -> str:
         """Which workers do not hand over; nothing when all is well."""
-        return self._failures.trouble({view.incarnation for view in self._links.views})
+        linked = {view.incarnation for view in self._links.views}
+        return self._failures.trouble(linked, self._clock.monotonic_s())
 
     def route(self, live: LiveRequest) -> Route | None:
         """The best worker with room; None if there is none."""

@@ -34,19 +34,20 @@ class HandOvers:
         pair.num_bytes += int(told.get(names.TRANSFER_BYTES, 0))
         pair.transport = str(told.get(names.TRANSFER_TRANSPORT, ""))
         pair.why = str(told.get(names.TRANSFER_WHY, ""))
-        pair.link_gb_s = float(told.get(names.TRANSFER_LINK_GBPS, 0.0))
+        pair.link_gb_s = float(told.get(names.TRANSFER_LINK_GBPS, 0.0)) or pair.link_gb_s
         if len(self._pairs) > MAX_PAIRS:
             del self._pairs[next(iter(self._pairs))]
 
     def status(self) -> list[dict[str, Any]]:
-        """An entry for each pair, by name; transport, reason and rate are those of its latest."""
+        """An entry for each pair, by name. Transport and reason are those of its latest, the rate
+        that of the latest that kept the link full; null as long as none has."""
         return [
             {
                 "prefill": prefill,
                 "decode": decode,
                 "transport": pair.transport,
                 "why": pair.why,
-                "gb_per_s": pair.link_gb_s,
+                "gb_per_s": pair.link_gb_s or None,
                 "num": pair.num,
                 "bytes": pair.num_bytes,
             }

@@ -89,7 +89,7 @@ class LiveView:
             "gateway": identity.gateway_incarnation.partition(".")[0],
             "uptime_s": round(now_s - self._start_s, 1),
             "redis": self._store_state(),
-            "trouble": self._links.trouble(),
+            "trouble": "; ".join(filter(None, (self._links.trouble(), self._requests.trouble()))),
             "requests": {
                 "live": len(lives),
                 **self._waiting(lives),

@@ -29,6 +29,7 @@ def test_shares_have_goals_between_gpus_only() -> None:
         "unit": "blocks",
         "piece_bytes": 2**21,
         "num_bytes": 2**24,
+        "mib": 16,
         "batches": 1,
         "n": 30,
         "gb_per_s": 240.0,
@@ -38,5 +39,5 @@ def test_shares_have_goals_between_gpus_only() -> None:
     assert (found.name, found.value, found.goal) == ("blocks of 2048 KiB, 16 MiB", 0.75, 0.75)
     assert found.met
     assert finding(line | {"gb_per_s": 239.0}, on_gpus=True).met is False
-    assert finding(line | {"num_bytes": 2**26}, on_gpus=True).goal is None
+    assert finding(line | {"mib": 64}, on_gpus=True).goal is None
     assert finding(line, on_gpus=False).goal is None

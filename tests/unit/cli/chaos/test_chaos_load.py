@@ -143,3 +143,16 @@ def test_asks_are_drawn_by_the_seed_alone() -> None:
     body = json.loads(asks[1].body("m"))
     assert body["seed"] == asks[1].seed
     assert body["stream"] is True
+
+
+async def test_no_two_runs_share_a_key() -> None:
+    """A gateway would tell the second that its answers are not kept."""
+    first, made = await ask([answer(200, WHOLE)])
+    second, _ = await ask([answer(200, WHOLE)])
+    assert first.key == made[0].keys[0] != second.key
+
+
+async def test_a_stream_that_just_stops_is_not_asked_for_again() -> None:
+    asked, _ = await ask([answer(200, event("a", 1))])
+    assert len(asked.attempts) == 1
+    assert asked.last.failed

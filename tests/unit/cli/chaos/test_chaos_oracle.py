@@ -1,5 +1,6 @@
 """What a campaign says of a request: each thing that must not be is found, and nothing else."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ BILLED = {"r1": Record("done", 8, 1)}
 def attempt(text: str = TEXT, num_tokens: int = 8, **others: Any) -> Attempt:
     """Whole, but for `others`."""
     whole = {"status": 200, "rid": "r1", "finish_reason": "length", "done": True, "end_s": 10.2}
-    fields = {**whole, **others}
+    fields = {**whole, "connected": True, **others}
     if not fields["done"]:
         fields["finish_reason"] = None
     return Attempt(0, 9.0, text=text, num_tokens=num_tokens, **fields)
@@ -76,9 +77,60 @@ def test_a_connection_may_end_with_its_gateway_only() -> None:
     assert kinds(verdict(cut(), attempt(), faults=(late, other), records=records)) == ["lost"]
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Injected("kill gateway", "gateway-2: SIGKILL", 10.0, 10.1, cuts_gateway=True),
+        Injected("no descriptors", "decode-0: none", 10.0, 10.1, cuts_gateway=True),
+    ],
+)
+def test_a_fault_of_another_process_explains_nothing(fault: Injected) -> None:
+    assert "lost" in kinds(verdict(cut(), attempt(), faults=(fault,), records={}))
+
+
+def test_an_attempt_that_hangs_is_lost_whatever_happened_to_its_gateway() -> None:
+    hung = attempt("abc", 3, done=False, broken="no end within 90 s", hangs=True)
+    assert "lost" in kinds(verdict(hung, attempt(), faults=(KILL,), records={}))
+
+
+def test_a_stream_that_just_stops_is_lost_also_if_it_was_repeated() -> None:
+    stops = attempt("abc", 3, rid="r0", done=False)
+    assert kinds(verdict(stops, attempt(), records={})) == ["lost"]
+
+
+@pytest.mark.parametrize("status", [409, 503])
+def test_what_was_accepted_once_and_never_answered_is_lost(status: int) -> None:
+    told = attempt("", 0, rid="", status=status, done=False, error="still running", end_s=130.0)
+    assert kinds(verdict(cut(), told, faults=(KILL,), records={})) == ["lost"]
+    away = attempt("", 0, rid="", status=0, done=False, broken="refused", connected=False)
+    outside = Injected("outside", "", 0.0, math.inf, cuts_gateway=True)
+    assert kinds(verdict(cut(), *[away] * 9, faults=(outside,), records={})) == ["lost"]
+
+
+def test_a_gateway_that_is_not_there_yet_has_accepted_nothing() -> None:
+    away = attempt("", 0, rid="", status=0, done=False, broken="refused", connected=False)
+    assert verdict(away, attempt()) == Verdict("answered")
+
+
+def test_an_error_is_lost_also_if_its_client_left() -> None:
+    left = attempt("abc", 3, done=False, left=True, error='{"code": "x"}')
+    assert kinds(verdict(left, records={})) == ["lost"]
+
+
+@pytest.mark.parametrize("state", ["live", "failed", "cancelled", "abandoned"])
+def test_a_whole_answer_is_recorded_as_done(state: str) -> None:
+    assert "billed wrong" in kinds(verdict(attempt(), records={"r1": Record(state, 8, 1)}))
+
+
+def test_nothing_lives_on_in_the_records() -> None:
+    left = attempt("abc", 3, done=False, left=True)
+    assert kinds(verdict(left, records={"r1": Record("live", 3, 1)})) == ["unrecorded"]
+
+
 def test_a_client_that_is_told_to_come_back_was_not_accepted() -> None:
     refused = attempt("", 0, status=503, rid="", done=False, error="busy")
-    assert verdict(refused) == Verdict("refused")
+    assert verdict(refused, attempt()) == Verdict("answered")
+    assert kinds(verdict(refused)) == ["refused"], "for as long as it asked"
     assert verdict(attempt("abc", 3, done=False, left=True), records={}) == Verdict("left")
 
 

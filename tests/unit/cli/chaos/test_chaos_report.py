@@ -1,6 +1,7 @@
 """What a campaign prints and keeps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ def test_a_run_as_a_line() -> None:
     "unclean",
     [
         outcome("lost: 500"),
-        Outcome(not_injected=["x"]),
-        Outcome(violations=["x"]),
-        Outcome(num_leaked=1),
+        replace(outcome(), not_injected=["x"]),
+        replace(outcome(), violations=["x"]),
+        Outcome(faults=[FAULT]),
     ],
 )
 def test_every_finding_makes_a_run_unclean(unclean: Outcome) -> None:

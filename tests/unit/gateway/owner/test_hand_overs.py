@@ -22,6 +22,18 @@ def test_a_pair_adds_up_and_shows_its_latest_transport() -> None:
     assert told == [("p0", 1, 7, "mapped"), ("p1", 2, 30, "tcp")]
 
 
+def test_a_rate_is_that_of_the_latest_that_kept_the_link_full() -> None:
+    account = HandOvers()
+    rates = []
+    for rate in (None, 2.5, None, 3.5):
+        pulled = span(10, "tcp")
+        if rate is not None:
+            pulled.attributes[names.TRANSFER_LINK_GBPS] = rate
+        account.note("p", "d", pulled)
+        rates.append(account.status()[0]["gb_per_s"])
+    assert rates == [None, 2.5, 2.5, 3.5]
+
+
 def test_the_pair_longest_unused_is_forgotten() -> None:
     account = HandOvers()
     for number in range(MAX_PAIRS):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.placement.failures import FIRST_PAUSE_S, MAX_PAUSE_S, Failures
+from services.gateway.owner.placement.failures import FIRST_PAUSE_S, FORGET_S, MAX_PAUSE_S, Failures
 from services.gateway.owner.retrying.retry_budget import (
     FLOOR_S,
     FLOOR_SHARE,
@@ -357,3 +357,12 @@ async def test_workers_that_never_hand_over_are_named() -> None:
         )
         d0.die()
         await until(lambda: "no KV" not in bench.door.trouble())
+
+
+def test_trouble_of_long_ago_is_none() -> None:
+    failures = Failures()
+    failures.note_failure(PAIR, 0.0)
+    failures.note_failure(PAIR, 1.5)
+    assert failures.trouble({"p0", "d0"}, 2.0)
+    assert not failures.trouble({"p0"}, 2.0)
+    assert not failures.trouble({"p0", "d0"}, 2.0 + 2 * FIRST_PAUSE_S + FORGET_S)
