@@ -165,7 +165,8 @@ class RequestRecords(Protocol):
         """Writes outcome and usage in one step, at most once, only by the owner.
 
         A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole. One whose
-        client key another request got meanwhile is billed nothing: CANCELLED, `superseded`.
+        client key another request got meanwhile is billed nothing: CANCELLED, `superseded`. One
+        that ends undone, with nothing delivered, leaves its client key to the next.
         """
 
     async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
