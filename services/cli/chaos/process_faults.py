@@ -165,8 +165,14 @@ async def _freeze(
 ) -> str:
     seconds = scene.seconds(*between_s)
     _send(processes, signal.SIGSTOP)
+
+    def frozen() -> bool:
+        """One of them may have ended by then, as an engine that is being replaced."""
+        left = [process for process in processes if not is_gone(process)]
+        return bool(left) and all(map(is_stopped, left))
+
     try:
-        await until(f"{name} frozen", lambda: all(map(is_stopped, processes)))
+        await until(f"{name} frozen", frozen)
         await asyncio.sleep(seconds)
     finally:
         _send(processes, signal.SIGCONT)
