@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import psutil
+
 from services.cli.chaos.asks import Ask, make_asks
 from services.cli.chaos.cell import Cell
 from services.cli.chaos.fault import Injected, Kind, NotInjectedError, Scene
@@ -185,6 +187,8 @@ class _Campaign:
         except NotInjectedError as error:
             self.outcome.not_injected.append(f"{kind.name}: {error}")
             return True
+        except (ProcessLookupError, psutil.NoSuchProcess):  # it was gone before anything happened
+            return False
         if what is None:
             return False
         fault = Injected(kind.name, what, begin_s, time.monotonic(), kind.cuts_gateway)
