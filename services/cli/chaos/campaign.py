@@ -217,9 +217,7 @@ class _Campaign:
         if not await self._cell.wait_whole(QUIET_S):
             self.outcome.violations.append(f"not whole after {QUIET_S:g} s: {await self._who()}")
         await self._look_for_unrest()
-        for text in self._cell.unexplained_exits():
-            self.outcome.violations.append(text)
-            self._cell.forgive(text.partition(" ")[0])
+        self.outcome.violations += self._cell.unexplained_exits()
 
     async def _look_for_unrest(self) -> None:
         """For what is not as at the start, and does not become so."""

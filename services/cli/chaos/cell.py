@@ -25,6 +25,8 @@ ROLES: tuple[WorkerRole, ...] = ("prefill", "decode")
 STATUS_S = 2.0
 POLL_S = 0.1
 GATEWAYS = "gateway", "gateway-2"
+GIVES_UP = "the engine process ended"
+"""the last words of a worker that does (shared.worker.lives)"""
 START_S = 60.0
 STOP_S = 3.0
 
@@ -100,19 +102,19 @@ class Cell:
         yield from (worker.child for worker in self.workers)
 
     def unexplained_exits(self) -> list[str]:
-        """Of processes that started more often than faults ended them."""
-        return [
-            f"{child.spec.name} ended {child.num_starts - 1} times, {self.exits[child.spec.name]} "
-            "of them by a fault"
-            for child in self.children
-            if child.num_starts - 1 != self.exits[child.spec.name]
-        ]
-
-    def forgive(self, name: str) -> None:
-        """What was said of this process's exits is not said again."""
+        """Of processes that ended more often than faults ended them, since this was last asked. A
+        worker may give up whose engines die again and again, of whatever kinds of faults."""
+        found = []
         for child in self.children:
-            if child.spec.name == name:
-                self.exits[name] = child.num_starts - 1
+            name = child.spec.name
+            ends = [end for end in child.ends if GIVES_UP not in end]
+            if len(ends) != self.exits[name]:
+                found.append(
+                    f"{name} ended {len(ends)} times, {self.exits[name]} of them by a fault"
+                )
+            child.ends.clear()
+            del self.exits[name]
+        return found
 
     async def ready(self) -> Mapping[str, list[Worker]]:
         """Role -> workers that every gateway would use now; nobody where a gateway is not ready."""

@@ -39,7 +39,8 @@ class Child:
         self.spec = spec
         self.was_ready = False
         self.started_s = time.monotonic()
-        self.num_starts = 0
+        self.ends: list[str] = []
+        """how it ended each time that it was started again"""
         self._command = command
         self._output = output
         self._restart = restart
@@ -72,6 +73,7 @@ class Child:
             if not self._restart:
                 self._output.say(f"{ended}; it is not started again (--restart never)")
                 return
+            self.ends.append(ended)
             await self._wait_before_restart(ended)
 
     async def stop(self, patience_s: float) -> None:
@@ -93,7 +95,6 @@ class Child:
     async def _run_once(self, lines: ProcessLines) -> int:
         """The exit status; negative is the signal that ended it."""
         self.started_s = time.monotonic()
-        self.num_starts += 1
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("BATON_")
         }

@@ -41,7 +41,7 @@ def scene(cell: object) -> Scene:
 
 
 def worker_of(pid: int, name: str = "decode-0") -> Worker:
-    child: Any = SimpleNamespace(pid=pid, spec=SimpleNamespace(name=name), num_starts=1)
+    child: Any = SimpleNamespace(pid=pid, spec=SimpleNamespace(name=name))
     return Worker(child, "decode")
 
 
@@ -148,3 +148,17 @@ async def test_a_dead_redis_is_seen(cell: RedisCell) -> None:
     await until("reaped", lambda: not cell.redis.running)
     assert len(cell.data_losses_s) == 1
     cell.redis.restart()
+
+
+def test_an_exit_that_no_fault_caused_is_found_once() -> None:
+    ended, killed, gave_up = (worker_of(1, name) for name in ("decode-0", "decode-1", "decode-2"))
+    for one, ends in (
+        (ended, ["decode-0 ended with status 1: no memory"]),
+        (killed, ["decode-1 was ended by SIGKILL"]),
+        (gave_up, ["decode-2 ended with status 1: the engine process ended with status -11"]),
+    ):
+        one.child.ends = ends
+    made = Cell([], [ended, killed, gave_up], cast(Any, None), cast(Any, None))
+    made.exits["decode-1"] += 1
+    assert made.unexplained_exits() == ["decode-0 ended 1 times, 0 of them by a fault"]
+    assert not made.unexplained_exits()
