@@ -24,7 +24,7 @@ from shared.kv.share import KVShare, holders_of
 from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions, with_blocks
 from shared.mover.head_rows import fetched_rows, staged_rows
 from shared.mover.messages import MAX_DIGESTS
-from shared.mover.runs import joined
+from shared.mover.runs import columns, joined
 
 
 class _Source:
@@ -300,10 +300,8 @@ class DeviceCopies:
             runs = joined(source_blocks, blocks)
             ends = base + runs.blocks * size, source + runs.source_blocks * size
             return _copies(*ends, runs.nums * size)
-        if len(source_blocks) != len(blocks):
-            raise ValueError(f"{len(source_blocks)} source blocks for {len(blocks)}")
         span = self.groups.span(groups)
-        theirs, ours = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
+        theirs, ours = columns(source_blocks, blocks)
         ends = base + span.start + ours * size, source + span.start + theirs * size
         return _copies(*ends, span.stop - span.start)
 

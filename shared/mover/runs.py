@@ -28,12 +28,17 @@ class Runs(NamedTuple):
         return map(Run, *(column.tolist() for column in self))
 
 
+def columns(source_blocks: Sequence[int], blocks: Sequence[int]) -> tuple[Column, Column]:
+    """ValueError unless there are as many of both."""
+    if len(source_blocks) != len(blocks):
+        raise ValueError(f"{len(source_blocks)} source blocks for {len(blocks)}")
+    return np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
+
+
 def joined(source_blocks: Sequence[int], blocks: Sequence[int]) -> Runs:
     """As few runs as copy each source block to the block at the same index. ValueError unless there
     are as many of both."""
-    if len(source_blocks) != len(blocks):
-        raise ValueError(f"{len(source_blocks)} source blocks for {len(blocks)}")
-    sources, targets = np.asarray(source_blocks, np.int64), np.asarray(blocks, np.int64)
+    sources, targets = columns(source_blocks, blocks)
     begins = (np.diff(sources) != 1) | (np.diff(targets) != 1)
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(targets)), bool), begins]))
     return Runs(sources[starts], targets[starts], np.diff(starts, append=len(targets)))

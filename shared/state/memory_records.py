@@ -8,6 +8,7 @@ from shared.clock import Clock
 from shared.state.keys import ABANDONED_TTL_S, CLIENT_KEY_TTL_S, ENDED_TTL_S
 from shared.state.records import (
     MAX_CONVICTED,
+    UNFINISHED,
     Admission,
     AdmittedRequest,
     Finish,
@@ -17,8 +18,6 @@ from shared.state.records import (
     RequestRecord,
     RequestState,
 )
-
-UNFINISHED = (RequestState.LIVE, RequestState.ABANDONED)
 
 
 class MemoryGatewayLiveness:

@@ -38,6 +38,7 @@ class RequestState(StrEnum):
 
 
 FinalState = Literal[RequestState.DONE, RequestState.FAILED, RequestState.CANCELLED]
+UNFINISHED = (RequestState.LIVE, RequestState.ABANDONED)
 
 
 @dataclass(frozen=True)

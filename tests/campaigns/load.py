@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from services.cli.chaos.load import keep_open
 from services.cli.gateway_client import GatewayClient
 from tests.e2e.sse_load import LoadedStream, stream_completion
 
@@ -133,17 +134,7 @@ class Load:
         self, asks: Iterable[Ask], num_streams: int, going: Callable[[], bool] = lambda: True
     ) -> None:
         """A closed loop: `num_streams` at every moment, until the asks or `going` end."""
-        left = iter(asks)
-
-        async def slot() -> None:
-            for ask in left:
-                if not going():
-                    return
-                await self.send(ask)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(num_streams):
-                tasks.create_task(slot())
+        await keep_open(self.send, asks, num_streams, going)
 
 
 async def _stream(url: str, body: bytes) -> LoadedStream:

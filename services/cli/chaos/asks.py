@@ -46,8 +46,16 @@ def make_asks(num: int, numbers: random.Random) -> list[Ask]:
     return [_ask(index, numbers) for index in range(num)]
 
 
+def drawn_prompt(length: int, numbers: random.Random) -> tuple[int, ...]:
+    return tuple(numbers.randrange(*TOKEN_IDS) for _ in range(length))
+
+
+def drawn_between(least: float, most: float, numbers: random.Random) -> float:
+    """Each doubling is as likely as the next."""
+    return least * math.pow(most / least, numbers.random())
+
+
 def _ask(index: int, numbers: random.Random) -> Ask:
-    prompt = tuple(numbers.randrange(*TOKEN_IDS) for _ in range(numbers.randint(*PROMPT_TOKENS)))
-    shortest, longest = ANSWER_TOKENS
-    max_tokens = round(shortest * math.pow(longest / shortest, numbers.random()))
+    prompt = drawn_prompt(numbers.randint(*PROMPT_TOKENS), numbers)
+    max_tokens = round(drawn_between(*ANSWER_TOKENS, numbers))
     return Ask(prompt, max_tokens, numbers.randrange(2**31) if index % 2 else None)

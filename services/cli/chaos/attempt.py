@@ -68,7 +68,7 @@ class Attempt:
 
 
 class Connection:
-    """An attempt under way, which the client may leave or read slowly."""
+    """An attempt under way, which the client may leave."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -19,7 +19,7 @@ from services.cli.chaos.asks import Ask, make_asks
 from services.cli.chaos.cell import Cell
 from services.cli.chaos.fault import Injected, Kind, NotInjectedError, Scene
 from services.cli.chaos.ledger import Ledger
-from services.cli.chaos.load import Asked, Load
+from services.cli.chaos.load import Asked, Load, keep_open
 from services.cli.chaos.oracle import Tally, Verdict, judge
 from shared.errors import BatonError
 
@@ -101,7 +101,7 @@ async def watch(
     load = Load(urls, model, numbers)
     begin_s = time.monotonic()
     endless = (numbers.choice(asks) for _ in itertools.count())
-    await load.keep_open(endless, NUM_STREAMS, lambda: time.monotonic() - begin_s < seconds)
+    await keep_open(load.send, endless, NUM_STREAMS, lambda: time.monotonic() - begin_s < seconds)
     anything = Injected("outside", "", 0.0, math.inf, cuts_gateway=True)
     outcome = Outcome(seconds=time.monotonic() - begin_s)
     outcome.verdicts = [(asked, judge(asked, known, [anything], {})) for asked in load.asked]
@@ -111,7 +111,7 @@ async def watch(
 async def known_answers(urls: Sequence[str], model: str, asks: Sequence[Ask]) -> dict[Ask, str]:
     """BatonError if one fails: then nothing can be said of faults."""
     load = Load(urls, model, random.Random(0))  # noqa: S311
-    await load.keep_open(iter(asks), NUM_STREAMS, lambda: True)
+    await keep_open(load.send, asks, NUM_STREAMS)
     failed = [asked.last for asked in load.asked if not asked.last.whole]
     if failed:
         raise BatonError(f"in calm a request failed: {failed[0].status} {failed[0].error}")
@@ -156,15 +156,17 @@ class _Campaign:
         self._going = True
         endless = (self._numbers.choice(self._asks) for _ in itertools.count())
         loading = asyncio.create_task(
-            self._load.keep_open(endless, NUM_STREAMS, lambda: self._going)
+            keep_open(self._load.send, endless, NUM_STREAMS, lambda: self._going)
         )
         try:
             for _ in range(num_faults):
                 await asyncio.sleep(self._numbers.expovariate(1 / self._plan.pause_s))
                 await self._one_fault()
-        finally:
-            self._going = False
-            await loading
+        except BaseException:
+            loading.cancel()
+            raise
+        self._going = False
+        await loading
 
     async def _one_fault(self) -> None:
         """Of the next kind that finds somebody to hit."""
@@ -229,11 +231,3 @@ class _Campaign:
         if unrest:
             self.outcome.violations.append(unrest.text)
             self.outcome.num_leaked += unrest.num_leaked
-
-
-def kinds_of(outcome: Outcome) -> Mapping[str, int]:
-    """Kind -> how many were injected."""
-    counts: dict[str, int] = {}
-    for fault in outcome.faults:
-        counts[fault.kind] = counts.get(fault.kind, 0) + 1
-    return counts

@@ -118,8 +118,7 @@ class Cell:
 
     async def ready(self) -> Mapping[str, list[Worker]]:
         """Role -> workers that every gateway would use now; nobody where a gateway is not ready."""
-        answers = [asyncio.to_thread(gateway.status) for gateway in self.gateways]
-        names = [_ready_names(status) for status in await asyncio.gather(*answers)]
+        names = [_ready_names(status) for status in await self._statuses()]
         common = set.intersection(*names)
         return {
             role: [one for one in self.workers if one.role == role and one.name in common]
@@ -141,10 +140,7 @@ class Cell:
 
     async def unrest(self) -> Unrest | None:
         """What is not as in a cell that nobody asks anything; None if all is."""
-        statuses = await asyncio.gather(
-            *(asyncio.to_thread(gateway.status) for gateway in self.gateways)
-        )
-        for gateway, status in zip(self.gateways, statuses, strict=True):
+        for gateway, status in zip(self.gateways, await self._statuses(), strict=True):
             if status is None:
                 return Unrest(f"{gateway.child.spec.name} does not answer")
             if num_live := status["requests"]["live"]:
@@ -156,6 +152,11 @@ class Cell:
             if leaked:
                 return Unrest(f"{leaked} blocks are held, or of no state", leaked)
         return None
+
+    async def _statuses(self) -> list[dict[str, Any] | None]:
+        """Of each gateway."""
+        asking = (asyncio.to_thread(gateway.status) for gateway in self.gateways)
+        return await asyncio.gather(*asking)
 
 
 @asynccontextmanager

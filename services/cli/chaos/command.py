@@ -16,7 +16,7 @@ from services.cli.chaos.cell import faulted_cell
 from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
 from services.cli.chaos.poison import PLANTED
 from services.cli.chaos.report import explain, is_clean, read_runs, record, render
-from services.cli.cluster.local_cell import check_model, this_machine
+from services.cli.cluster.local_cell import check_model, this_machine, until_stopped
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Plan as CellPlan
 from services.cli.cluster.plan import make_plan
@@ -61,9 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     before = read_runs(arguments.resume) if arguments.resume else []
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     if arguments.url:
-        outcome = asyncio.run(_watch(arguments.url.split(","), seed, arguments.seconds))
+        outcome: Outcome | None = asyncio.run(
+            _watch(arguments.url.split(","), seed, arguments.seconds)
+        )
     else:
         outcome = _break(arguments, seed)
+    if outcome is None:
+        return 0
     line = record(outcome, seed)
     if arguments.resume:
         with arguments.resume.open("a", encoding="utf-8") as file:
@@ -77,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     raise BatonError(f"not clean{again}")
 
 
-def _break(arguments: argparse.Namespace, seed: int) -> Outcome:
-    """A cell of our own."""
+def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
+    """A cell of our own; None if it was stopped."""
     kinds, missing = possible(chosen_kinds(arguments.kinds))
     for name, why in missing.items():
         _say(f"left out: {name}: {why}")
@@ -87,7 +91,7 @@ def _break(arguments: argparse.Namespace, seed: int) -> Outcome:
     cell_plan = make_cell_plan(arguments)
     check_model(cell_plan.settings.model, cell_plan.settings.compute.max_model_len)
     plan = Plan(arguments.faults, seed, kinds, arguments.pause_s)
-    return asyncio.run(_run(cell_plan, plan, arguments.log_dir))
+    return asyncio.run(until_stopped(_run(cell_plan, plan, arguments.log_dir)))
 
 
 def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
@@ -97,6 +101,7 @@ def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
         "threads": 1,
         **given_settings(arguments),
         "port": 0,
+        "redis": "embedded",
         "planted_faults": PLANTED,
     }
     plan = make_plan(

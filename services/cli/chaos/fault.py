@@ -1,7 +1,6 @@
 """A fault that is injected, and what every kind of it must do."""
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
+from services.cli.chaos.asks import drawn_between
 from services.cli.chaos.cell import Cell
 from services.cli.chaos.load import Load
 from shared.errors import BatonError
@@ -32,7 +32,7 @@ class Scene(NamedTuple):
 
     def seconds(self, least: float, most: float) -> float:
         """Short ones are as common as long ones."""
-        return least * math.pow(most / least, self.numbers.random())
+        return drawn_between(least, most, self.numbers)
 
 
 Inject = Callable[[Scene], Awaitable[str | None]]

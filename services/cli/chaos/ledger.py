@@ -10,14 +10,13 @@ from services.cli.chaos.cell import Cell
 from services.cli.chaos.load import Asked, Load
 from shared.errors import BatonError
 from shared.state.keys import Keys
-from shared.state.records import RequestState
+from shared.state.records import UNFINISHED
 from shared.state.reply import as_bytes, as_list
 
 EVERY_S = 1.0
 PATIENCE_S = 20.0
 """from an attempt's end on: its gateway may wait for Redis, or may be gone and be reaped"""
 FIELDS = ("state", "num_output_tokens", "num_attempts")
-FINAL = (RequestState.DONE, RequestState.FAILED, RequestState.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Record:
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL
+        return self.state not in UNFINISHED
 
     @property
     def num_billed(self) -> int:

@@ -9,8 +9,9 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from services.cli.chaos.asks import Ask
 from services.cli.chaos.attempt import Attempt, Connection
@@ -20,6 +21,29 @@ LIMIT_S = 90.0
 LEAST_WAIT_S = 0.25
 PATIENCE_S = 120.0
 """for a request with all its attempts"""
+
+
+AnyAsk = TypeVar("AnyAsk")
+
+
+async def keep_open(
+    send: Callable[[AnyAsk], Awaitable[object]],
+    asks: Iterable[AnyAsk],
+    num_streams: int,
+    going: Callable[[], bool] = lambda: True,
+) -> None:
+    """A closed loop: `num_streams` at every moment, until the asks or `going` end."""
+    left = iter(asks)
+
+    async def slot() -> None:
+        for ask in left:
+            if not going():
+                return
+            await send(ask)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(num_streams):
+            tasks.create_task(slot())
 
 
 @dataclass
@@ -63,21 +87,6 @@ class Load:
                 gateway = (gateway + 1) % len(self._urls)
             await asyncio.sleep(max(LEAST_WAIT_S, min(attempt.retry_after_s, 1.0)))
         return asked
-
-    async def keep_open(
-        self, asks: Iterator[Ask], num_streams: int, going: Callable[[], bool]
-    ) -> None:
-        """A closed loop, until the asks or `going` end."""
-
-        async def slot() -> None:
-            for ask in asks:
-                if not going():
-                    return
-                await self.send(ask)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(num_streams):
-                tasks.create_task(slot())
 
     async def _attempt(self, asked: Asked, gateway: int) -> Attempt:
         attempt = Attempt(gateway, time.monotonic())

@@ -10,6 +10,7 @@ from services.cli.chaos.cell import GATEWAYS
 from services.cli.chaos.fault import Injected
 from services.cli.chaos.ledger import Record
 from services.cli.chaos.load import Asked
+from shared.state.records import RequestState
 
 BEFORE_S, AFTER_S = 1.0, 6.0
 """around a fault of a gateway, in which its connections may end"""
@@ -17,7 +18,6 @@ ANSWERED, REFUSED_ALWAYS, LEFT, LOST = "answered", "refused", "left", "lost"
 UNREAD = "unread"
 """its gateway was ended between the last token and the client: by its key it was computed, and the
 answer is not kept"""
-LIVE, DONE_STATE = "live", "done"
 DONE = "is done"
 """of such a request, in the words of the refusal"""
 
@@ -105,7 +105,7 @@ def is_cut(attempt: Attempt, faults: Iterable[Injected]) -> bool:
     """Its gateway was ended, and its connection with it."""
     return not attempt.hangs and any(
         fault.cuts_gateway
-        and fault.what.partition(":")[0] in ("", GATEWAYS[attempt.gateway])
+        and fault.what.partition(":")[0] in ("", *GATEWAYS[attempt.gateway : attempt.gateway + 1])
         and fault.begin_s - BEFORE_S <= attempt.end_s <= fault.end_s + AFTER_S
         for fault in faults
     )
@@ -136,13 +136,13 @@ def _bills(asked: Asked, records: Mapping[str, Record | None]) -> Iterable[str]:
     if None in found.values():
         yield "unrecorded: a request has no record"
     known = [record for record in found.values() if record is not None]
-    if any(record.state == LIVE for record in known):
+    if any(record.state == RequestState.LIVE for record in known):
         yield "unrecorded: a record says long after its end that the request lives"
     billed = sum(record.num_billed for record in known)
     if billed > asked.ask.max_tokens:
         yield f"billed twice: {billed} tokens of {asked.ask.max_tokens}"
     last, num_delivered = found.get(asked.last.rid), asked.last.num_tokens
-    right = last is None or (last.state, last.num_tokens) == (DONE_STATE, num_delivered)
+    right = last is None or (last.state, last.num_tokens) == (RequestState.DONE, num_delivered)
     if asked.last.whole and not right:
         yield f"billed wrong: {last}, {num_delivered} delivered"
 

@@ -3,21 +3,20 @@
 import json
 import time
 
-from services.cli.chaos.asks import POISON, Ask
-from services.cli.chaos.attempt import Attempt, Connection
+from services.cli.chaos.asks import POISON, Ask, drawn_prompt
+from services.cli.chaos.attempt import REFUSED, Attempt, Connection
 from services.cli.chaos.fault import Kind, NotInjectedError, Scene
 
 PLANTED = f"crash={POISON}"
 PROMPT_TOKENS, ANSWER_TOKENS = 40, 16
 CODE = "request_crashed_worker"
 LIMIT_S = 60.0
-REFUSED = (429, 503)
 
 
 async def poison(scene: Scene) -> str | None:
     """Its error is the proof that engines died of it: a gateway convicts by their deaths alone."""
     numbers, gateway = scene.numbers, scene.numbers.randrange(len(scene.cell.gateways))
-    prompt = tuple(numbers.randrange(100, 4000) for _ in range(PROMPT_TOKENS - 1))
+    prompt = drawn_prompt(PROMPT_TOKENS - 1, numbers)
     body = Ask((*prompt, POISON), ANSWER_TOKENS, None).body(scene.load.model)
     attempt = Attempt(gateway, time.monotonic())
     key = f"poison-{numbers.getrandbits(64):x}"

@@ -56,7 +56,7 @@ async def kill_fork_server(scene: Scene) -> str | None:
 
 async def freeze_worker(scene: Scene) -> str | None:
     worker = _spare(scene, await scene.cell.ready())
-    return None if worker is None else await _freeze(scene, worker.name, worker.processes)
+    return None if worker is None else await freeze(scene, worker.name, worker.processes)
 
 
 async def freeze_engine(scene: Scene) -> str | None:
@@ -64,7 +64,7 @@ async def freeze_engine(scene: Scene) -> str | None:
     worker = _spare(scene, await scene.cell.ready())
     if worker is None or worker.engine is None:
         return None
-    return await _freeze(scene, f"{worker.name}'s engine", [worker.engine])
+    return await freeze(scene, f"{worker.name}'s engine", [worker.engine])
 
 
 async def stop_worker(scene: Scene) -> str | None:
@@ -92,7 +92,7 @@ async def freeze_gateway(scene: Scene) -> str | None:
     if gateway.child.pid is None:
         return None
     process = psutil.Process(gateway.child.pid)
-    return await _freeze(scene, gateway.child.spec.name, [process], GATEWAY_FREEZE_S)
+    return await freeze(scene, gateway.child.spec.name, [process], GATEWAY_FREEZE_S)
 
 
 async def no_descriptors(scene: Scene) -> str | None:
@@ -157,12 +157,13 @@ async def _end_gateway(scene: Scene, number: signal.Signals) -> str | None:
     return f"{gateway.child.spec.name}: {number.name}"
 
 
-async def _freeze(
+async def freeze(
     scene: Scene,
     name: str,
     processes: Sequence[psutil.Process],
     between_s: tuple[float, float] = FREEZE_S,
 ) -> str:
+    """For a while; then they go on."""
     seconds = scene.seconds(*between_s)
     _send(processes, signal.SIGSTOP)
 

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import psutil
 
-from services.cli.chaos.fault import Kind, NotInjectedError, Scene, is_gone, is_stopped, until
+from services.cli.chaos.fault import Kind, NotInjectedError, Scene, is_gone, until
+from services.cli.chaos.process_faults import freeze
 from shared.errors import BatonError
 from shared.state.reply import as_int
 
@@ -26,15 +27,8 @@ async def kill(scene: Scene) -> str:
     return "kill -9"
 
 
-async def freeze(scene: Scene) -> str:
-    process, seconds = psutil.Process(scene.cell.redis.pid), scene.seconds(*AWAY_S)
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        await until("Redis frozen", lambda: is_stopped(process))
-        await asyncio.sleep(seconds)
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-    return f"frozen for {seconds:.1f} s"
+async def freeze_server(scene: Scene) -> str:
+    return await freeze(scene, "Redis", [psutil.Process(scene.cell.redis.pid)], AWAY_S)
 
 
 async def empty(scene: Scene) -> str:
@@ -82,7 +76,7 @@ async def hang_up(scene: Scene) -> str:
 
 KINDS = (
     Kind("Redis killed", kill),
-    Kind("Redis frozen", freeze),
+    Kind("Redis frozen", freeze_server),
     Kind("Redis emptied", empty),
     Kind("Redis full", fill),
     Kind("Redis takes no writes", take_no_writes),

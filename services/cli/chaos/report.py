@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.bench.measure.quantiles import Distribution
-from services.cli.chaos.campaign import Outcome, kinds_of
+from services.cli.chaos.campaign import Outcome
 from services.cli.chaos.load import Asked
 from services.cli.chaos.oracle import ANSWERED
 from shared.errors import SettingsError
@@ -26,7 +26,7 @@ def record(outcome: Outcome, seed: int) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 1),
         "faults": len(outcome.faults),
         "not_injected": len(outcome.not_injected),
-        "kinds": dict(sorted(kinds_of(outcome).items())),
+        "kinds": dict(sorted(Counter(fault.kind for fault in outcome.faults).items())),
         "requests": len(outcome.verdicts),
         "outcomes": dict(tally.outcomes),
         "problems": {name: tally.problems[name] for name in PROBLEMS},

@@ -5,10 +5,11 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from services.cli.cluster.machine import gpus_reach, num_cores, num_gpus
 from services.cli.cluster.output import Output
@@ -28,6 +29,7 @@ from shared.settings.load import changed
 from shared.state.embedded import EmbeddedRedis
 from shared.telemetry.logs import configure_logs
 
+Result = TypeVar("Result")
 FOLDER_PREFIX = "baton-cell-"
 """of folders whose process locks them; a Baton that does not must use another one"""
 
@@ -103,7 +105,6 @@ async def running(
     network, cell = settings.network, settings.cell
     folder = runtime_folder()
     with (
-        _terminated_as_interrupted(),
         _transfer_folder(settings) as settings,
         reserve_port(network.host, network.port) as holder,
         reserve_port(network.host, network.admin_port) as admin_holder,
@@ -144,20 +145,6 @@ async def running(
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends this process as Ctrl-C does, so that what it started is stopped and removed;
-    not where somebody handles it already."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
 def _transfer_folder(settings: Settings) -> Iterator[Settings]:
     """The settings with a transfer folder where mapped workers need one and none is named. It is
     this cell's alone and goes with it; one that a killed cell left is removed."""
@@ -190,7 +177,7 @@ async def stop_signals() -> AsyncIterator[asyncio.Event]:
                 loop.remove_signal_handler(number)
 
 
-async def finished(work: Awaitable[None], stop: asyncio.Event) -> bool:
+async def finished(work: Awaitable[object], stop: asyncio.Event) -> bool:
     """Whether `work` ended before the stop signal, which cancels it; its error is raised."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.create_task(stop.wait())
@@ -204,3 +191,11 @@ async def finished(work: Awaitable[None], stop: asyncio.Event) -> bool:
         working.cancel()
         stopping.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def until_stopped(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What `work` returns; None if a stop signal came first: then it was cancelled, and has stopped
+    and removed what it had started."""
+    async with stop_signals() as stop:
+        task = asyncio.create_task(work)
+        return task.result() if await finished(task, stop) else None

@@ -3,7 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 
@@ -33,11 +33,9 @@ class PoolAccess:
 
 def pool_kind(text: str) -> PoolKind:
     """Of its name. ValueError if it is none."""
-    for kind in get_args(PoolKind):
-        if kind == text:
-            found: PoolKind = kind
-            return found
-    raise ValueError(f"a pool is one of {get_args(PoolKind)}, not {text!r}")
+    if text not in get_args(PoolKind):
+        raise ValueError(f"a pool is one of {get_args(PoolKind)}, not {text!r}")
+    return cast(PoolKind, text)
 
 
 def start_mover(

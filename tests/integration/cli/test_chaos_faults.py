@@ -124,7 +124,7 @@ async def cell(redis: EmbeddedRedis) -> AsyncIterator[RedisCell]:
         (redis_faults.take_no_writes, "min-replicas-to-write 1 for"),
         (redis_faults.slow_down, "commands took up to"),
         (redis_faults.hang_up, "connections closed"),
-        (redis_faults.freeze, "frozen for"),
+        (redis_faults.freeze_server, "frozen for"),
         (redis_faults.empty, "FLUSHALL"),
     ],
 )

@@ -33,7 +33,7 @@ from services.cli.bench.measure.environment import machine_record
 from services.cli.bench.measure.findings import Finding, faults, render
 from services.cli.bench.measure.result_files import check_files
 from services.cli.bench.serve.prompts import PromptSource, TokenPrompts, safe_ids
-from services.cli.cluster.local_cell import this_machine
+from services.cli.cluster.local_cell import this_machine, until_stopped
 from services.cli.cluster.plan import Plan, make_plan
 from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.errors import BatonError, SettingsError
@@ -97,7 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     prompts = prompts_for(pd, amounts)
     copies = measure_copies(pd, quick=arguments.quick)
     measure = _measure_apart if arguments.apart else _measure_in_turn
-    measured = asyncio.run(measure(plans, amounts, prompts))
+    measured = asyncio.run(until_stopped(measure(plans, amounts, prompts)))
+    if measured is None:
+        return 0
     measured = replace(measured, findings=[*measured.findings, *copies])
     _report(arguments, pd, agg, measured)
     failed = faults(measured.findings, strict=arguments.strict)

@@ -107,6 +107,14 @@ def test_what_was_accepted_once_and_never_answered_is_lost(status: int) -> None:
     assert kinds(verdict(cut(), *[away] * 9, faults=(outside,), records={})) == ["lost"]
 
 
+def test_a_cell_of_others_may_have_any_number_of_gateways() -> None:
+    outside = Injected("outside", "", 0.0, math.inf, cuts_gateway=True)
+    third = cut()
+    third.gateway = 2
+    assert verdict(third, attempt(), faults=(outside,)) == Verdict("answered")
+    assert kinds(verdict(third, attempt(), faults=(KILL,))) == ["lost"]
+
+
 def test_a_gateway_that_is_not_there_yet_has_accepted_nothing() -> None:
     away = attempt("", 0, rid="", status=0, done=False, broken="refused", connected=False)
     assert verdict(away, attempt()) == Verdict("answered")
