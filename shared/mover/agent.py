@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shared.codec import Codec
 from shared.errors import ProtocolError
 from shared.mover.copies import CopyError, Regions
+from shared.mover.reads import Reads
+from shared.mover.runs import Column
 
 PACKAGE = "nixl_cu13"
 MISSING = "nixl is not installed: pip install nixl-cu13"
@@ -33,15 +38,30 @@ class Card:
     """of the owner's agent, as nixl has it"""
 
 
-CARDS = Codec((Card,))
+@dataclass(frozen=True)
+class Cards:
+    """Of all ranks of a worker, in order, each as its agent says it."""
+
+    ranks: tuple[bytes, ...]
 
 
-class Read(NamedTuple):
-    """Bytes of a source's pool, from its start on, that go to an address of ours."""
+CARDS = Codec((Card, Cards))
 
-    offset: int
-    address: int
-    num_bytes: int
+
+def pack_cards(cards: Sequence[bytes]) -> bytes:
+    """Of a worker's ranks, in order."""
+    return CARDS.encode(Cards(tuple(cards)))
+
+
+def unpack_cards(packed: bytes) -> tuple[bytes, ...]:
+    """CopyError for what is none of ours."""
+    try:
+        cards = CARDS.decode(packed)
+    except ProtocolError as error:
+        raise CopyError(f"the source's cards cannot be read: {error}") from None
+    if not isinstance(cards, Cards) or not cards.ranks:
+        raise CopyError("the source shows no cards of its ranks")
+    return cards.ranks
 
 
 class Agent(Protocol):
@@ -56,7 +76,7 @@ class Agent(Protocol):
     def leave(self, source: str) -> None:
         """Forget it; no read of it is under way."""
 
-    def begin(self, source: str, reads: Sequence[Read]) -> Any:
+    def begin(self, source: str, reads: Reads) -> Any:
         """Start to read; the handle of all these reads."""
 
     def is_done(self, handle: Any) -> bool:
@@ -100,10 +120,14 @@ class NixlAgent:
 
     def join(self, source: str, card: bytes, num_bytes: int) -> None:
         try:
-            theirs: Card = CARDS.decode(card)
+            theirs = CARDS.decode(card)
         except ProtocolError as error:
             raise CopyError(f"the source's card cannot be read: {error}") from None
-        if theirs.num_bytes < num_bytes or theirs.kind not in ("DRAM", "VRAM"):
+        if (
+            not isinstance(theirs, Card)
+            or theirs.num_bytes < num_bytes
+            or theirs.kind not in ("DRAM", "VRAM")
+        ):
             raise CopyError("the source's card is not one of a pool like ours")
         with _told():
             name: object = self._nixl.add_remote_agent(theirs.metadata)
@@ -117,14 +141,14 @@ class NixlAgent:
             with _told():
                 self._nixl.remove_remote_agent(source)
 
-    def begin(self, source: str, reads: Sequence[Read]) -> Any:
-        theirs, device = self._joined[source], self._regions.device
-        ours = [(address, num_bytes, device) for _, address, num_bytes in reads]
-        far = [(theirs.address + start, size, theirs.device) for start, _, size in reads]
+    def begin(self, source: str, reads: Reads) -> Any:
+        theirs, regions = self._joined[source], self._regions
+        near = _places(reads.addresses, reads.nums, regions.device)
+        far = _places(theirs.address + reads.offsets, reads.nums, theirs.device)
         with _told():
             handle = self._nixl.initialize_xfer(
                 "READ",
-                self._nixl.get_xfer_descs(ours, self._regions.kind),
+                self._nixl.get_xfer_descs(near, regions.kind),
                 self._nixl.get_xfer_descs(far, theirs.kind),
                 source,
             )
@@ -146,6 +170,12 @@ class NixlAgent:
         """UCX stops at once what is under way when its worker goes with the agent."""
         self._joined.clear()
         del self._nixl
+
+
+def _places(addresses: Column, nums: Column, device: int) -> NDArray[np.uint64]:
+    """As nixl wants them: a row for each."""
+    devices = np.full(len(nums), device)
+    return np.stack([addresses, nums, devices], axis=1).astype(np.uint64)
 
 
 def is_installed() -> bool:

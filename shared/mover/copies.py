@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from shared.errors import BatonError
 from shared.kv.columns import Words
-from shared.kv.layer_groups import GroupRange, LayerGroups
+from shared.kv.layer_groups import GroupRange
 from shared.kv.probe import Probed
+from shared.kv.share import KVShare
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +16,7 @@ Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
 
 
-NOT_READ = "the pools of a model's ranks are not read over nixl or nccl"
+NOT_LINKED = "the ranks of a model are not linked by nccl"
 
 
 class CopyError(BatonError):
@@ -57,16 +58,14 @@ class Regions(NamedTuple):
     pool: Region
     """its blocks and, behind them, its probe"""
     probe_room: Region
-    """into which the probe of another pool is read"""
-    groups: LayerGroups
-    """of a block"""
+    """into which the probes of the pools of a source's ranks are read"""
 
 
 class Copies(Protocol):
     """Called by one thread of the mover only. Each call returns once what it does is done."""
 
-    groups: LayerGroups
-    """of a block of our pool"""
+    share: KVShare
+    """of each block, that our pool holds"""
 
     def regions(self) -> Regions:
         """From now until `close`. The thread may then name our device's memory to others. CopyError
@@ -75,8 +74,8 @@ class Copies(Protocol):
     def wait(self, after: Mark) -> None:
         """Until the work of `after` is done."""
 
-    def read_digest(self, num_bytes: int) -> int:
-        """Of what lies in the room for probes."""
+    def read_digest(self, part: slice) -> int:
+        """Of these bytes in the room for probes."""
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         """Map the pool of each of a source's ranks, read-only. Takes the descriptors over and

@@ -20,8 +20,8 @@ from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, in_all, probe_bytes
-from shared.kv.share import KVShare, holders_of
-from shared.mover.copies import NOT_READ, CopyError, Mark, Region, Regions, with_blocks
+from shared.kv.share import MAX_RANKS, KVShare, holders_of
+from shared.mover.copies import NOT_LINKED, CopyError, Mark, Region, Regions, with_blocks
 from shared.mover.head_rows import fetched_rows, staged_rows
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import columns, joined
@@ -98,8 +98,8 @@ class DeviceCopies:
         with an arena for whole blocks. `has_probe`: its probe follows the last block there too.
         ValueError if the share's heads are no whole words."""
         self._device = kv_pool.device
-        self._share = share
-        self.groups = share.groups
+        self.share = share
+        self._groups = share.groups
         self._row = Row.of_bytes(*share.row)
         self._arena = _Arena(memory)
         self._probe = memory.probe
@@ -109,43 +109,40 @@ class DeviceCopies:
         with torch.cuda.device(self._device):
             self._stream = torch.cuda.Stream()
             self._done = torch.cuda.Event(blocking=True)
-        self._bounds = torch.tensor(self.groups.bounds(WORD_BYTES), device=self._device)
+        self._bounds = torch.tensor(self._groups.bounds(WORD_BYTES), device=self._device)
         self._ids = torch.empty(MAX_DIGESTS, dtype=torch.int64, pin_memory=True)
         self._found = torch.empty(MAX_DIGESTS * NUM_PIECES, dtype=torch.int64, pin_memory=True)
         self._has_probe = has_probe
         self._probe_copy = torch.empty(0, dtype=torch.uint8, device=self._device)
         # No hand-over is to wait until the kernel is compiled or loaded.
-        self.digests([0], self.groups.all, None)
+        self.digests([0], self._groups.all, None)
 
     def regions(self) -> Regions:
-        if not self._share.is_whole:
-            raise CopyError(NOT_READ)
         num_bytes = self._rows.numel()
         if self._has_probe:
             num_bytes += probe_bytes(num_bytes)
         torch.cuda.set_device(self._device)  # UCX asks the thread for its context
-        self._probe_copy = self._probe_copy.new_empty(MAX_PROBE_BYTES)
+        self._probe_copy = self._probe_copy.new_empty(MAX_RANKS * MAX_PROBE_BYTES)
         return Regions(
             "VRAM",
             self._device.index,
             Region(self._rows.data_ptr(), num_bytes),
-            Region(self._probe_copy.data_ptr(), MAX_PROBE_BYTES),
-            self.groups,
+            Region(self._probe_copy.data_ptr(), len(self._probe_copy)),
         )
 
     def wait(self, after: Mark) -> None:
         if after is not None:
             after.synchronize()
 
-    def read_digest(self, num_bytes: int) -> int:
+    def read_digest(self, part: slice) -> int:
         with torch.cuda.stream(self._stream):
-            return digest_of(self._probe_copy[:num_bytes].cpu().numpy())
+            return digest_of(self._probe_copy[part].cpu().numpy())
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self.unmap(source)
         try:
             with torch.cuda.device(self._device):
-                found = _Source(self._share.whole, num_blocks, descriptors)
+                found = _Source(self.share.whole, num_blocks, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -185,7 +182,7 @@ class DeviceCopies:
         with torch.cuda.stream(self._stream):
             if after is not None:
                 self._stream.wait_event(after)
-            if self._share.is_whole and len(found.memories) == 1:
+            if self.share.is_whole and len(found.memories) == 1:
                 address = found.memories[0].address
                 copies = self._pieces(address, source_blocks, blocks, groups)
                 copy_batch(copies, self._stream.cuda_stream)
@@ -209,8 +206,8 @@ class DeviceCopies:
             return self._digest(blocks, groups)
 
     def new_room(self, num_bytes: int) -> torch.Tensor:
-        if not self._share.is_whole:
-            raise CopyError(NOT_READ)
+        if not self.share.is_whole:
+            raise CopyError(NOT_LINKED)
         try:
             return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
         except torch.OutOfMemoryError as error:
@@ -257,18 +254,18 @@ class DeviceCopies:
     ) -> None:
         """Our heads out of the pools of the source's ranks."""
         base, size = self._rows.data_ptr(), self._block_bytes
-        for owner, heads in holders_of(self._share, source.shares):
+        for owner, heads in holders_of(self.share, source.shares):
             theirs, far_size = source.memories[owner.rank].address, owner.layout.block_bytes
             copies = [
                 (base + block * size, theirs + source_block * far_size)
                 for source_block, block in zip(source_blocks, blocks, strict=True)
             ]
-            rows = fetched_rows(self._share, owner, heads, copies, groups)
+            rows = fetched_rows(self.share, owner, heads, copies, groups)
             copy_rows(rows, self._stream.cuda_stream)
 
     def _arena_address(self, blocks: Sequence[int], groups: GroupRange, offset: int) -> int:
         """Of whole layer groups of that many blocks."""
-        num_bytes = layer_groups(self._share.whole).num_bytes(groups)
+        num_bytes = layer_groups(self.share.whole).num_bytes(groups)
         with torch.cuda.device(self._device):
             return self._arena.address(offset, len(blocks) * num_bytes)
 
@@ -277,12 +274,12 @@ class DeviceCopies:
     ) -> None:
         """What our pool holds of the blocks to an address in the arena, or back."""
         pool, stream = self._rows.data_ptr(), self._stream.cuda_stream
-        if not self._share.is_whole:
-            rows = staged_rows(self._share, blocks, groups, pool, arena)
+        if not self.share.is_whole:
+            rows = staged_rows(self.share, blocks, groups, pool, arena)
             copy_rows([copy.back for copy in rows] if back else rows, stream)
             return
-        num_bytes = self.groups.num_bytes(groups)
-        pool += self.groups.span(groups).start
+        num_bytes = self._groups.num_bytes(groups)
+        pool += self._groups.span(groups).start
         near = pool + np.asarray(blocks, np.int64) * self._block_bytes
         far = arena + np.arange(len(blocks)) * num_bytes
         copy_batch(_copies(near, far, num_bytes) if back else _copies(far, near, num_bytes), stream)
@@ -296,11 +293,11 @@ class DeviceCopies:
     ) -> Copies:
         """What lies together at both ends goes as one piece."""
         size, base = self._block_bytes, self._rows.data_ptr()
-        if groups == self.groups.all:
+        if groups == self._groups.all:
             runs = joined(source_blocks, blocks)
             ends = base + runs.blocks * size, source + runs.source_blocks * size
             return _copies(*ends, runs.nums * size)
-        span = self.groups.span(groups)
+        span = self._groups.span(groups)
         theirs, ours = columns(source_blocks, blocks)
         ends = base + span.start + ours * size, source + span.start + theirs * size
         return _copies(*ends, span.stop - span.start)

@@ -11,7 +11,7 @@ from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
-from shared.kv.share import KVShare
+from shared.kv.share import MAX_RANKS, KVShare
 from shared.mover.copies import CopyError, Mark, Region, Regions
 from shared.mover.host_sources import HostSource, HostSources
 from shared.mover.runs import joined
@@ -25,8 +25,8 @@ class HostCopies:
     """Keeps the promise of `shared.mover.copies.Copies` for a pool that is host memory."""
 
     def __init__(self, memory: KVMemory) -> None:
-        self._share = KVShare(memory.layout)
-        self.groups = self._share.groups
+        self.share = KVShare(memory.layout)
+        self._groups = self.share.groups
         self._pool = memory.rows()
         self._probe = np.frombuffer(memory.probe, np.uint8)
         self._digests = BlockDigests.of_pool(memory)
@@ -38,15 +38,15 @@ class HostCopies:
     def regions(self) -> Regions:
         num_bytes = self._pool.nbytes + probe_bytes(self._pool.nbytes)
         pool = Region(self._pool.ctypes.data, num_bytes)
-        self._probe_copy = np.empty(MAX_PROBE_BYTES, np.uint8)
+        self._probe_copy = np.empty(MAX_RANKS * MAX_PROBE_BYTES, np.uint8)
         room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
-        return Regions("DRAM", 0, pool, room, self.groups)
+        return Regions("DRAM", 0, pool, room)
 
     def wait(self, after: Mark) -> None:
         """A step on a CPU has ended before anything else is asked of the engine."""
 
-    def read_digest(self, num_bytes: int) -> int:
-        return digest_of(self._probe_copy[:num_bytes])
+    def read_digest(self, part: slice) -> int:
+        return digest_of(self._probe_copy[part])
 
     def map(self, source: str, num_blocks: int, descriptors: Sequence[int]) -> None:
         self._sources.map(source, num_blocks, descriptors)
@@ -85,7 +85,7 @@ class HostCopies:
 
     def gather(self, blocks: Sequence[int], groups: GroupRange, room: torch.Tensor) -> None:
         rows = room.numpy().reshape(len(blocks), -1)
-        rows[:] = self._pool[np.asarray(blocks), self.groups.span(groups)]
+        rows[:] = self._pool[np.asarray(blocks), self._groups.span(groups)]
 
     def gather_probe(self, room: torch.Tensor) -> int:
         room.numpy()[: len(self._probe)] = self._probe
@@ -96,7 +96,7 @@ class HostCopies:
     ) -> Words:
         del after  # see `wait`
         rows = room.numpy().reshape(len(blocks), -1)
-        self._pool[np.asarray(blocks), self.groups.span(groups)] = rows
+        self._pool[np.asarray(blocks), self._groups.span(groups)] = rows
         return self.digests(blocks, groups, None)
 
     def digests(self, blocks: Sequence[int], groups: GroupRange, after: Mark) -> Words:
@@ -115,15 +115,15 @@ class HostCopies:
         self, source: HostSource, theirs: Sequence[int], ours: Sequence[int], groups: GroupRange
     ) -> None:
         if source.rows is None:
-            source.copy(theirs, ours, groups, self._pool, self._share)
+            source.copy(theirs, ours, groups, self._pool, self.share)
             return
-        span = self.groups.span(groups)
+        span = self._groups.span(groups)
         for run in joined(theirs, ours).each():
             rows = source.rows[run.source_block : run.source_block + run.num_blocks, span]
             np.copyto(self._pool[run.block : run.block + run.num_blocks, span], rows)
 
     def _turns(self, num_blocks: int, groups: GroupRange) -> Iterator[slice]:
-        step = max(1, DIGEST_BYTES // self.groups.num_bytes(groups))
+        step = max(1, DIGEST_BYTES // self._groups.num_bytes(groups))
         for start in range(0, num_blocks, step):
             yield slice(start, start + step)
 

@@ -21,8 +21,9 @@ from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.probe import Probed, odd_one
 from shared.kv.share import KVShare
+from shared.mover.agent import pack_cards, unpack_cards
 from shared.mover.client import MoverClient
-from shared.mover.copies import NOT_READ
+from shared.mover.copies import NOT_LINKED
 from shared.mover.messages import LastFetch
 from shared.protocol import Attempt
 from shared.tasks import settled
@@ -33,7 +34,7 @@ NO_DIGEST = 0
 
 
 class RankMovers:
-    """Does what `MoverClient` does, but for pools of other hosts, and may be cancelled as it."""
+    """Does what `MoverClient` does, but for links, and may be cancelled as it."""
 
     def __init__(self, movers: Sequence[MoverClient], shares: Sequence[KVShare]) -> None:
         """One for each rank, in order."""
@@ -72,9 +73,9 @@ class RankMovers:
         groups: GroupRange,
         last: LastFetch | None = None,
     ) -> Words:
-        """Every rank copies its heads of layer groups of a mapped pool into `blocks`; the digests
-        [blocks, groups] of what lies there now. CorruptPieceError if it could not be done. `last`:
-        as with one rank, once every rank has its heads."""
+        """Every rank brings its heads of layer groups of a mapped or joined pool into `blocks`; the
+        digests [blocks, groups] of what lies there now. CorruptPieceError if it could not be done.
+        `last`: as with one rank, once every rank has its heads."""
         digests = await self._filled(
             lambda mover: mover.fetch(attempt, source, source_blocks, blocks, groups)
         )
@@ -83,22 +84,26 @@ class RankMovers:
         return digests
 
     async def show(self, name: str) -> bytes:
-        raise PeerLostError(NOT_READ)
+        """The cards of all ranks. PeerLostError if the pool of one cannot be read."""
+        packed = await _all(mover.show(name) for mover in self._movers)
+        return pack_cards([card for cards in packed for card in unpack_cards(cards)])
 
     async def join(self, name: str, source: str, num_blocks: int, card: bytes) -> None:
-        raise PeerLostError(NOT_READ)
+        """Every rank the source's ranks that have heads for it. PeerLostError if one cannot; others
+        may have done it then, until `unmap`."""
+        await _all(mover.join(name, source, num_blocks, card) for mover in self._movers)
 
     async def invite(self, peer: str, host: str) -> bytes:
-        raise PeerLostError(NOT_READ)
+        raise PeerLostError(NOT_LINKED)
 
     async def accept(self, source: str, num_blocks: int, card: bytes, host: str) -> bytes:
-        raise PeerLostError(NOT_READ)
+        raise PeerLostError(NOT_LINKED)
 
     async def meet(self, peer: str, card: bytes) -> None:
-        raise PeerLostError(NOT_READ)
+        raise PeerLostError(NOT_LINKED)
 
     async def give(self, peer: str, blocks: Sequence[int], groups: GroupRange) -> None:
-        raise PeerLostError(NOT_READ)
+        raise PeerLostError(NOT_LINKED)
 
     async def stage(self, blocks: Sequence[int], groups: GroupRange, room: slice) -> None:
         """Pool to arena. CorruptPieceError if it could not be done."""

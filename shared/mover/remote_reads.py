@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared.kv.columns import pack_words, unpack_ids
-from shared.kv.layer_groups import GroupRange
-from shared.kv.probe import probe_bytes
-from shared.mover.agent import Agent, MakeAgent, Read
+from shared.kv.probe import MAX_PROBE_BYTES, probe_bytes
+from shared.mover.agent import Agent, MakeAgent, pack_cards, unpack_cards
 from shared.mover.copies import Copies, CopyError, Mark, Regions
 from shared.mover.messages import (
     Done,
@@ -26,7 +25,7 @@ from shared.mover.messages import (
     block_ids,
     group_range,
 )
-from shared.mover.runs import joined
+from shared.mover.reads import Holding, Reads, holdings, read_at, reads_of
 
 POLL_S = 1e-4
 """between looks at reads that are under way"""
@@ -45,17 +44,22 @@ class _Ours(NamedTuple):
     regions: Regions
     agent: Agent
 
-    @property
-    def block_bytes(self) -> int:
-        return self.regions.groups.num_bytes(self.regions.groups.all)
+
+class _Part(NamedTuple):
+    """One of a source's ranks that has heads for us."""
+
+    name: str
+    """as our agent knows it"""
+    holding: Holding
 
 
-@dataclass(frozen=True)
+@dataclass
 class _UnderWay:
     question: Fetch | Probe
-    handle: Any
-    num_bytes: int
+    handles: list[Any]
+    """what has not ended, of each part"""
     start_s: float
+    problem: str = ""
 
     @property
     def is_overdue(self) -> bool:
@@ -66,10 +70,21 @@ class _UnderWay:
 @dataclass
 class _Source:
     num_blocks: int
+    parts: list[_Part]
     is_broken: bool = False
     """nothing is read from it any more"""
     unmap: Unmap | None = None
     """to be answered when its last read has ended"""
+
+    def num_bytes(self, part: _Part) -> int:
+        """Of all blocks in that rank's pool."""
+        return self.num_blocks * part.holding.owner.layout.block_bytes
+
+    def probes(self) -> list[slice]:
+        """Where in the room for probes that of each part comes."""
+        starts = range(0, len(self.parts) * MAX_PROBE_BYTES, MAX_PROBE_BYTES)
+        nums = [probe_bytes(self.num_bytes(part)) for part in self.parts]
+        return [slice(start, start + num) for start, num in zip(starts, nums, strict=True)]
 
 
 class RemoteReads:
@@ -95,16 +110,28 @@ class RemoteReads:
 
     def show(self, question: Show) -> Done:
         """CopyError if our pool cannot be read by others."""
-        return Done(question.number, card=self._made(question.name).agent.card())
+        card = self._made(question.name).agent.card()
+        return Done(question.number, card=pack_cards([card]))
 
     def join(self, question: Join) -> Done:
-        """CopyError if the source cannot be joined."""
-        ours, source = self._made(question.name), question.source
-        if self.has(source):
+        """Those of its ranks that have heads of ours. CopyError if they cannot be joined."""
+        agent = self._made(question.name).agent
+        if self.has(question.source):
             raise CopyError("the source is joined already")
-        num_bytes = question.num_blocks * ours.block_bytes
-        ours.agent.join(source, question.card, num_bytes + probe_bytes(num_bytes))
-        self._sources[source] = _Source(question.num_blocks)
+        cards = unpack_cards(question.card)
+        source = _Source(question.num_blocks, self._parts(question.source, len(cards)))
+        for at, part in enumerate(source.parts):
+            num_bytes = source.num_bytes(part)
+            try:
+                agent.join(
+                    part.name,
+                    cards[part.holding.owner.rank],
+                    num_bytes + probe_bytes(num_bytes),
+                )
+            except CopyError:
+                self._forget(source.parts[:at])
+                raise
+        self._sources[question.source] = source
         return Done(question.number)
 
     def leave(self, question: Unmap) -> Done | None:
@@ -116,9 +143,12 @@ class RemoteReads:
     def probe(self, question: Probe) -> None:
         """Answered later. CopyError if it cannot be begun."""
         ours, source = self._standing(question.source)
-        num_bytes = source.num_blocks * ours.block_bytes
         room = ours.regions.probe_room.address
-        self._begin(question, [Read(num_bytes, room, probe_bytes(num_bytes))])
+        reads = [
+            read_at(source.num_bytes(part), room + place.start, place.stop - place.start)
+            for part, place in zip(source.parts, source.probes(), strict=True)
+        ]
+        self._begin(question, ours.agent, source, reads)
 
     def fetch(self, question: Fetch, after: Mark) -> None:
         """Behind the work of `after`; answered later. CopyError if it cannot be begun."""
@@ -127,8 +157,12 @@ class RemoteReads:
         if theirs and max(theirs) >= source.num_blocks:
             raise CopyError("the source names a block that its pool does not have")
         self._copies.wait(after)
-        blocks = block_ids(question)
-        self._begin(question, _reads(ours, theirs, blocks, group_range(question)))
+        pool, blocks, groups = ours.regions.pool.address, block_ids(question), group_range(question)
+        reads = [
+            reads_of(self._copies.share, part.holding, pool, theirs, blocks, groups)
+            for part in source.parts
+        ]
+        self._begin(question, ours.agent, source, reads)
 
     def ended(self) -> Iterator[Done]:
         """The answers to what has ended since the last call."""
@@ -151,8 +185,16 @@ class RemoteReads:
     def _made(self, name: str) -> _Ours:
         if self._ours is None:
             regions = self._copies.regions()
-            self._ours = _Ours(regions, self._make_agent(name, regions))
+            own = _agent_name(name, self._copies.share.rank)
+            self._ours = _Ours(regions, self._make_agent(own, regions))
         return self._ours
+
+    def _parts(self, source: str, num_ranks: int) -> list[_Part]:
+        try:
+            found = holdings(self._copies.share, num_ranks)
+        except ValueError as error:
+            raise CopyError(f"the source's pool cannot be read: {error}") from None
+        return [_Part(_agent_name(source, one.owner.rank), one) for one in found]
 
     def _standing(self, source: str) -> tuple[_Ours, _Source]:
         found = self._sources[source]
@@ -160,16 +202,21 @@ class RemoteReads:
             raise CopyError("the source cannot be read any more")
         return self._ours, found
 
-    def _begin(self, question: Fetch | Probe, reads: Sequence[Read]) -> None:
-        ours, source = self._standing(question.source)
-        start_s = time.monotonic()
+    def _begin(
+        self, question: Fetch | Probe, agent: Agent, source: _Source, reads: Sequence[Reads]
+    ) -> None:
+        """`reads`: of each part. What fails once others have begun is told when those have
+        ended."""
+        under_way = _UnderWay(question, [], time.monotonic())
         try:
-            handle = ours.agent.begin(question.source, reads)
-        except CopyError:
+            for part, some in zip(source.parts, reads, strict=True):
+                under_way.handles.append(agent.begin(part.name, some))
+        except CopyError as error:
             source.is_broken = True
-            raise
-        num_bytes = sum(read.num_bytes for read in reads)
-        self._under_way.append(_UnderWay(question, handle, num_bytes, start_s))
+            if not under_way.handles:
+                raise
+            under_way.problem = str(error)
+        self._under_way.append(under_way)
 
     def _answers(self, ours: _Ours) -> Iterator[Done]:
         for read in list(self._under_way):
@@ -181,20 +228,26 @@ class RemoteReads:
 
     def _answer(self, ours: _Ours, read: _UnderWay) -> Done | None:
         """None: it has not ended."""
-        question = read.question
-        try:
-            if not ours.agent.is_done(read.handle):
-                return None
-        except CopyError as error:
-            self._sources[question.source].is_broken = True
-            return Done(question.number, problem=str(error))
+        question, source = read.question, self._sources[read.question.source]
+        read.handles = [handle for handle in read.handles if not _has_ended(ours, read, handle)]
+        source.is_broken = source.is_broken or bool(read.problem)
+        if read.handles:
+            return None
+        if read.problem:
+            return Done(question.number, problem=read.problem)
         if isinstance(question, Probe):
-            seconds = time.monotonic() - read.start_s
-            digest = pack_words([self._copies.read_digest(read.num_bytes)])
-            return Done(question.number, digest, read.num_bytes, seconds)
+            return self._probed(question, source, time.monotonic() - read.start_s)
         blocks = block_ids(question)
         digests = self._copies.digests(blocks, group_range(question), None)
         return Done(question.number, pack_words(digests))
+
+    def _probed(self, question: Probe, source: _Source, seconds: float) -> Done:
+        """The digest of all parts, or of one that differs."""
+        places = source.probes()
+        found = [self._copies.read_digest(place) for place in places]
+        odd = next((digest for digest in found if digest != found[0]), found[0])
+        num_bytes = sum(place.stop - place.start for place in places)
+        return Done(question.number, pack_words([odd]), num_bytes, seconds)
 
     def _left(self, name: str) -> Iterator[Done]:
         """The source is forgotten, if that was asked for and nothing is read from it any more."""
@@ -202,10 +255,15 @@ class RemoteReads:
         if source.unmap is None or any(read.question.source == name for read in self._under_way):
             return
         del self._sources[name]
-        if self._ours is not None:
-            with suppress(CopyError):  # then it has forgotten the source by itself
-                self._ours.agent.leave(name)
+        self._forget(source.parts)
         yield Done(source.unmap.number)
+
+    def _forget(self, parts: Sequence[_Part]) -> None:
+        if self._ours is None:
+            return
+        for part in parts:
+            with suppress(CopyError):  # then it has forgotten the source by itself
+                self._ours.agent.leave(part.name)
 
     def _stop(self) -> Iterator[Done]:
         """Our agent goes, and with it all that is under way: nobody may hold a handle any more."""
@@ -218,17 +276,14 @@ class RemoteReads:
             yield Done(number)
 
 
-def _reads(
-    ours: _Ours, source_blocks: Sequence[int], blocks: Sequence[int], groups: GroupRange
-) -> list[Read]:
-    """Neighbours joined where whole blocks are read."""
-    base, size, span = ours.regions.pool.address, ours.block_bytes, ours.regions.groups.span(groups)
-    if span == slice(0, size):
-        return [
-            Read(run.source_block * size, base + run.block * size, run.num_blocks * size)
-            for run in joined(source_blocks, blocks).each()
-        ]
-    return [
-        Read(theirs * size + span.start, base + block * size + span.start, span.stop - span.start)
-        for theirs, block in zip(source_blocks, blocks, strict=True)
-    ]
+def _agent_name(worker: str, rank: int) -> str:
+    return f"{worker}/{rank}"
+
+
+def _has_ended(ours: _Ours, read: _UnderWay, handle: Any) -> bool:
+    """Also if it failed, which is noted."""
+    try:
+        return ours.agent.is_done(handle)
+    except CopyError as error:
+        read.problem = read.problem or str(error)
+        return True

@@ -7,7 +7,7 @@ from shared.clock import Clock
 from shared.errors import SettingsError
 from shared.kv.memory import KVMemory
 from shared.mover.agent import MISSING, is_installed
-from shared.mover.copies import NOT_READ
+from shared.mover.copies import NOT_LINKED
 from shared.settings.groups import Settings
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.blocks.payloads import payloads_of
@@ -28,10 +28,10 @@ DEVICE_COPY_BYTES = 256 * 2**20
 def check_transport(settings: Settings) -> None:
     """SettingsError for settings that the transport they name cannot follow."""
     transport, tp = settings.handover.transport, settings.compute.tp
-    if tp > 1 and transport in ("nixl", "nccl"):
+    if tp > 1 and transport == "nccl":
         raise SettingsError(
-            f"--transport {transport} with --tp {tp}: {NOT_READ}; "
-            "take --transport auto, mapped or tcp"
+            f"--transport nccl with --tp {tp}: {NOT_LINKED}; "
+            "take --transport auto, mapped, nixl or tcp"
         )
     if transport in ("auto", "mapped"):
         transfer_folder(settings.handover.transfer_dir)
@@ -77,7 +77,14 @@ def build_transport(
             terms=terms,
         )
     if handover.transport == "nixl":
-        return nixl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
+        return nixl_transport(
+            memory,
+            incarnation,
+            mover,
+            num_ranks=settings.compute.tp,
+            listen_at=listen_at,
+            terms=terms,
+        )
     if handover.transport == "nccl":
         return nccl_transport(memory, incarnation, mover, listen_at=listen_at, terms=terms)
     folder, shown = transfer_folder(handover.transfer_dir), ShownPool(memory, pools)

@@ -181,8 +181,7 @@ class Pairs:
             raise CopyError("there is such a link already")
         if len(self._pairs) == MAX_PAIRS:
             raise CopyError(f"{MAX_PAIRS} workers are linked to this one, and no more can be")
-        groups = self._copies.groups
-        room_bytes = max(LINK_BYTES, groups.num_bytes(groups.all))
+        room_bytes = max(LINK_BYTES, self._copies.share.layout.block_bytes)
         rooms = [self._copies.new_room(room_bytes) for _ in range(NUM_ROOMS)]
         pair = _Pair(name, self._made(end, host, rooms[0].device), rooms, num_blocks)
         pair.thread = threading.Thread(
@@ -230,12 +229,12 @@ class Pairs:
             case Fetch():
                 return room[: self._num_bytes(what)]
             case Probe():
-                groups = self._copies.groups
-                return room[: probe_bytes(pair.num_blocks * groups.num_bytes(groups.all))]
+                block_bytes = self._copies.share.layout.block_bytes
+                return room[: probe_bytes(pair.num_blocks * block_bytes)]
         return room[:0]
 
     def _num_bytes(self, question: Give | Fetch) -> int:
-        return len(block_ids(question)) * self._copies.groups.num_bytes(group_range(question))
+        return len(block_ids(question)) * self._copies.share.groups.num_bytes(group_range(question))
 
     def _answers(self, pair: _Pair, ended: _Ended) -> Iterator[Done]:
         (what, after), rows = pair.under_way.popleft()

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from shared.errors import ProtocolError, StaleBlocksError
-from shared.kv.columns import Words, pack_words
-from shared.kv.digest import digest_of
+from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.kv.probe import probe_bytes
-from shared.kv.share import KVShare
 from shared.protocol import Attempt
 from shared.transfer.blocks.fetches import Fetches
 from shared.transfer.blocks.ledger import PullLedger
@@ -23,6 +20,7 @@ from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import Mapping
 from shared.transfer.blocks.progress import Progress
 from shared.transfer.blocks.standing import Standing
+from shared.transfer.blocks.views import shown_probe
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Frame, Pool
 from shared.transfer.limits import TransferLimits
@@ -100,9 +98,8 @@ class ShownPool:
         `memory`'s file; they stay the caller's."""
         self.memory = memory
         self._pools = pools
-        share = KVShare(memory.layout, size=max(1, len(pools)))
-        shown = memory.probe[: probe_bytes(memory.num_blocks * share.layout.block_bytes)]
-        self._probe = pack_words([digest_of(np.frombuffer(shown, np.uint8))])
+        self.num_ranks = max(1, len(pools))
+        self._probe = shown_probe(memory, self.num_ranks)
 
     @property
     def can_be_mapped(self) -> bool:

@@ -9,11 +9,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from shared.errors import CannotMapError, CorruptPieceError, PeerLostError, ProtocolError
 from shared.kv.columns import Words, pack_words
-from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
@@ -21,6 +18,7 @@ from shared.protocol import Attempt
 from shared.transfer.blocks.linked import Gives
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import BlockMover
+from shared.transfer.blocks.views import shown_probe
 from shared.transfer.frame_stream import FrameStream
 from shared.transfer.frames import Pool, Refused, check_card
 from shared.transfer.offers import LiveOffer
@@ -86,15 +84,14 @@ async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameSt
     check_card(pool.card)
     try:
         await mover.join(name, source, pool.num_blocks, pool.card)
-    except PeerLostError as error:
-        raise CannotMapError(str(error)) from None
-    try:
         probed = await mover.probe(source)
         if pack_words([probed.digest]) != pool.probe:
             raise CannotMapError("a probe of the source's pool read other bytes")
     except BaseException as error:
-        with contextlib.suppress(PeerLostError):
+        with contextlib.suppress(PeerLostError):  # some ranks may have joined it, or this one may
             await mover.unmap(source)
+        if isinstance(error, PeerLostError):
+            raise CannotMapError(str(error)) from None
         if isinstance(error, CorruptPieceError):
             raise CannotMapError(f"a probe of the source's pool failed: {error}") from None
         raise
@@ -105,14 +102,20 @@ class RegisteredPool:
     """Keeps the promise of `shared.transfer.blocks.progress.Served`."""
 
     def __init__(
-        self, memory: KVMemory, mover: AgentMover, name: str, gives: Gives | None = None
+        self,
+        memory: KVMemory,
+        mover: AgentMover,
+        name: str,
+        gives: Gives | None = None,
+        num_ranks: int = 1,
     ) -> None:
-        """`name`: our incarnation. `gives`: for readers that link to it; default: none can."""
+        """`name`: our incarnation. `gives`: for readers that link to it; default: none can.
+        `num_ranks`: that hold the blocks."""
         self._gives = gives
         self._memory = memory
         self._mover = mover
         self._name = name
-        self._probe = pack_words([digest_of(np.frombuffer(memory.probe, np.uint8))])
+        self._probe = shown_probe(memory, num_ranks)
 
     async def send(self, stream: FrameStream, offer: LiveOffer, part: Part) -> None:
         raise ProtocolError("this source sends no blocks; its pool is to be read")

@@ -237,7 +237,9 @@ def auto_transport(
     memory = pool.memory
     payloads = payloads_of(memory, mover)
     sent = SentBlocks(memory.layout, payloads, terms.traffic)
-    served = SentOrRead(sent, RegisteredPool(memory, mover, incarnation, Gives(memory, mover)))
+    gives = Gives(memory, mover)
+    registered = RegisteredPool(memory, mover, incarnation, gives, pool.num_ranks)
+    served = SentOrRead(sent, registered)
     mapped = [SocketListener(pool, folder)] if pool.can_be_mapped else []
     nixl = nixl_way(memory.layout, incarnation, mover, terms) if is_installed() else None
     nccl = None if memory.holds_blocks else nccl_way(memory, mover, terms)

@@ -52,13 +52,14 @@ def nixl_transport(
     incarnation: str,
     mover: AgentMover,
     *,
+    num_ranks: int = 1,
     listen_at: tuple[str, int] = ("127.0.0.1", 0),
     terms: Terms | None = None,
 ) -> SocketTransport:
     """Between workers that RDMA connects. Pool and mover stay the caller's and outlive the
-    transport."""
+    transport. `num_ranks`: that hold our blocks."""
     terms = terms or Terms()
-    served = RegisteredPool(memory, mover, incarnation)
+    served = RegisteredPool(memory, mover, incarnation, num_ranks=num_ranks)
     return SocketTransport(
         incarnation,
         OfferTable(memory, terms.limits.lease_s, terms.clock, mover),

@@ -87,11 +87,18 @@ def test_blocks_that_nixl_reads_give_the_same_answers(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize(("prefill_tp", "decode_tp"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("transport", ["auto", "nixl"])
 def test_answers_do_not_depend_on_how_workers_split_the_model(
-    prefill_tp: int, decode_tp: int, tmp_path: Path
+    transport: str, prefill_tp: int, decode_tp: int, tmp_path: Path
 ) -> None:
+    if transport == "nixl" and not is_installed():
+        pytest.skip("needs nixl")
     write_checkpoint(tmp_path, {**TINY, "num_attention_heads": 8, "intermediate_size": 256})
     common = settings_with(
-        model=str(tmp_path), device="cuda:0", transfer_dir=str(tmp_path / "kv"), **SHAPE
+        model=str(tmp_path),
+        device="cuda:0",
+        transport=transport,
+        transfer_dir=str(tmp_path / "kv"),
+        **SHAPE,
     )
     served(changed(common, tp=prefill_tp), changed(common, tp=decode_tp), limit_s=200)

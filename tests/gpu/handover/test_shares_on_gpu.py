@@ -12,7 +12,7 @@ from kernels.sharing.shared_memory import SharedMemory
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.share import KVShare
-from shared.mover.copies import NOT_READ, CopyError
+from shared.mover.copies import NOT_LINKED, CopyError
 from tests.support.kv_shares import (
     check_fetching,
     check_staging,
@@ -56,11 +56,11 @@ def test_ranks_copy_their_heads_out_of_pools_of_any_ranks(
         memory.close()
 
 
-def test_they_are_not_read_over_nixl() -> None:
+def test_they_are_not_linked() -> None:
     share = KVShare(LAYOUT, 1, 2)
     pool = torch.from_numpy(heads_of(filled(LAYOUT), share)).to("cuda")
     with (
         copies_of(pool, new_arena(LAYOUT), share) as copies,
-        pytest.raises(CopyError, match=NOT_READ),
+        pytest.raises(CopyError, match=NOT_LINKED),
     ):
-        copies.regions()
+        copies.new_room(1)

@@ -161,7 +161,7 @@ async def test_another_layout_is_refused(pair: Pair) -> None:
             stranger = mapped_transport(
                 ShownPool(memory), "d.2", pair.d.mover, folder=Path("unused")
             )
-        case "nixl":
+        case "nixl" | "ranked_nixl":
             assert pair.d.mover is not None
             stranger = nixl_transport(memory, "d.2", pair.d.mover)
         case "nccl":

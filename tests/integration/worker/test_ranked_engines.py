@@ -49,7 +49,7 @@ def _settings(path: Path, tp: int, **more: Any) -> Settings:
         ("1 KV head", 1, 2),
     ],
 )
-@pytest.mark.parametrize("transport", ["mapped", "tcp"])
+@pytest.mark.parametrize("transport", ["mapped", "tcp", "nixl"])
 def test_answers_equal_those_of_one_engine(
     transport: str,
     model: str,

@@ -1,11 +1,11 @@
 """Reads of another worker's pool that stand still, are damaged or lose their owner on purpose."""
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
-from shared.mover.agent import NixlAgent, Read
+from shared.mover.agent import Agent, MakeAgent, NixlAgent
 from shared.mover.copies import Regions
+from shared.mover.reads import Reads, read_at
 from tests.support.fakes.faulty_transport import Fault
 from tests.support.fakes.strikes import Strikes
 
@@ -13,14 +13,22 @@ ENDED = object()
 """handle of a read that has ended already"""
 
 
-class FaultyAgent(NixlAgent):
-    """The first run of blocks of each read goes in two halves, with `half_read` between them."""
+class FaultyAgent:
+    """Keeps the promise of `Agent` by another one. The first run of blocks of each read goes in two
+    halves, with `half_read` between them."""
 
     def __init__(
-        self, strikes: Strikes, made: "list[FaultyAgent]", name: str, regions: Regions
+        self,
+        strikes: Strikes,
+        made: "list[FaultyAgent]",
+        name: str,
+        regions: Regions,
+        make: MakeAgent = NixlAgent,
     ) -> None:
-        super().__init__(name, regions)
+        self._agent: Agent = make(name, regions)
+        self._regions = regions
         self._strikes = strikes
+        self._joined: set[str] = set()
         made.append(self)
 
     @property
@@ -28,25 +36,48 @@ class FaultyAgent(NixlAgent):
         """Sources that it has not forgotten."""
         return len(self._joined)
 
-    def begin(self, source: str, reads: Sequence[Read]) -> Any:
-        first, *rest = reads
-        if first.address == self._regions.probe_room.address:
-            return super().begin(source, reads)
+    def card(self) -> bytes:
+        return self._agent.card()
+
+    def join(self, source: str, card: bytes, num_bytes: int) -> None:
+        self._agent.join(source, card, num_bytes)
+        self._joined.add(source)
+
+    def leave(self, source: str) -> None:
+        self._joined.discard(source)
+        self._agent.leave(source)
+
+    def begin(self, source: str, reads: Reads) -> Any:
+        room = self._regions.probe_room
+        first = int(reads.addresses[0])
+        if room.address <= first < room.address + room.num_bytes:
+            return self._agent.begin(source, reads)
         fault = self._strikes.read()
-        half = first.num_bytes // 2
-        self._finish(source, [Read(first.offset, first.address, half)])
+        num_bytes = int(reads.nums[0])
+        half = num_bytes // 2
+        self._finish(source, read_at(int(reads.offsets[0]), first, half))
         self._strikes.half_read()
-        left = Read(first.offset + half, first.address + half, first.num_bytes - half)
+        left = Reads(*(column.copy() for column in reads))
+        left.offsets[0] += half
+        left.addresses[0] += half
+        left.nums[0] -= half
         if fault is not Fault.CORRUPT:
-            return super().begin(source, [left, *rest])
-        self._finish(source, [left, *rest])
-        ctypes.c_ubyte.from_address(first.address + first.num_bytes - 1).value ^= 1
+            return self._agent.begin(source, left)
+        self._finish(source, left)
+        ctypes.c_ubyte.from_address(first + num_bytes - 1).value ^= 1
         return ENDED
 
     def is_done(self, handle: Any) -> bool:
-        return handle is ENDED or super().is_done(handle)
+        return handle is ENDED or self._agent.is_done(handle)
 
-    def _finish(self, source: str, reads: Sequence[Read]) -> None:
-        handle = super().begin(source, reads)
-        while not super().is_done(handle):
+    def progress(self) -> None:
+        self._agent.progress()
+
+    def close(self) -> None:
+        self._joined.clear()
+        self._agent.close()
+
+    def _finish(self, source: str, reads: Reads) -> None:
+        handle = self._agent.begin(source, reads)
+        while not self._agent.is_done(handle):
             pass

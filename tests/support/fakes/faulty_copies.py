@@ -36,7 +36,7 @@ class FaultyCopies(HostCopies):
         after: Any,
     ) -> Words:
         fault = self._strikes.read()
-        span = self.groups.span(groups)
+        span = self.share.groups.span(groups)
         half = (span.start + span.stop) // 2
         if (found := self._sources.get(source)) is not None:
             assert found.rows is not None, "of one rank"

@@ -31,7 +31,8 @@ class StagedCopies(HostCopies):
     def _pairs(
         self, blocks: Sequence[int], groups: GroupRange, offset: int
     ) -> Iterator[tuple[Any, Any]]:
-        span, num_bytes = self.groups.span(groups), self.groups.num_bytes(groups)
+        all_groups = self.share.groups
+        span, num_bytes = all_groups.span(groups), all_groups.num_bytes(groups)
         if offset + len(blocks) * num_bytes > len(self._arena):
             raise CopyError("the arena ends before")
         for index, block in enumerate(blocks):

@@ -10,13 +10,15 @@ from shared.kv.layer_groups import GroupRange
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.share import KVShare
+from shared.mover.agent import MakeAgent
 from shared.mover.client import MoverClient, data_socket_pair
 from shared.mover.copies import Mark
 from shared.mover.first_tokens import FirstTokens
 from shared.mover.host_share_copies import HostShareCopies
-from shared.mover.mover import Mover
+from shared.mover.mover import Mover, Outside
 from shared.mover.rank_movers import RankMovers
 from tests.support.fakes.faulty_transport import Fault
+from tests.support.fakes.local_agent import LocalAgent
 from tests.support.fakes.strikes import Strikes
 
 
@@ -53,7 +55,9 @@ class RankPools:
             whole[:, :, share.heads] = own
         return block.tobytes()
 
-    def start_movers(self, strikes: Strikes, first_tokens: FirstTokens) -> RankMovers:
+    def start_movers(
+        self, strikes: Strikes | None, first_tokens: FirstTokens, make_agent: MakeAgent
+    ) -> RankMovers:
         """One for each rank; the first one meets the faults, and tells the step loop."""
         movers = []
         for share, pool in zip(self.shares, self.pools, strict=True):
@@ -63,7 +67,8 @@ class RankPools:
             self.copies.append(copies)
             digests = HostShareCopies(pool.rows(), self.host, share)
             told = None if share.rank else first_tokens
-            Mover(theirs, copies, digests, None, told).start()
+            outside = Outside(LocalAgent if share.rank else make_agent)
+            Mover(theirs, copies, digests, None, told, outside=outside).start()
             movers.append(MoverClient(ours))
         return RankMovers(movers, self.shares)
 
@@ -95,7 +100,7 @@ class FaultyShareCopies(HostShareCopies):
             return super().fetch(source, source_blocks, blocks, groups, after)
         fault = self._strikes.read()
         super().fetch(source, source_blocks[:1], blocks[:1], groups, after)
-        span = self._share.groups.span(groups)
+        span = self.share.groups.span(groups)
         first = self._rows[blocks[0], span.start : (span.start + span.stop) // 2].copy()
         self._strikes.half_read()
         super().fetch(source, source_blocks, blocks, groups, after)

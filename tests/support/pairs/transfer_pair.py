@@ -38,12 +38,24 @@ from tests.support.fakes.faulty_transport import (
     faulty_auto_transport,
     faulty_mapped_transport,
 )
+from tests.support.fakes.local_agent import LocalAgent
 from tests.support.fakes.memory_transport import MemoryNetwork, MemoryTransport
 from tests.support.fakes.staged_copies import StagedCopies
 from tests.support.fakes.strikes import Strikes
 from tests.support.pairs.rank_pools import RankPools
 
-Kind = Literal["memory", "tcp", "staged", "ranked_tcp", "mapped", "ranked", "nixl", "nccl", "auto"]
+Kind = Literal[
+    "memory",
+    "tcp",
+    "staged",
+    "ranked_tcp",
+    "mapped",
+    "ranked",
+    "nixl",
+    "ranked_nixl",
+    "nccl",
+    "auto",
+]
 KINDS: tuple[Kind, ...] = (
     "memory",
     "tcp",
@@ -52,14 +64,16 @@ KINDS: tuple[Kind, ...] = (
     "mapped",
     "ranked",
     "nixl",
+    "ranked_nixl",
     "nccl",
     "auto",
 )
 """staged: tcp where no block lies in the memory that a socket reads; ranked: of a model on two GPUs
-at prefill and on four, which hold two copies of each head, at decode; nccl: over gloo"""
+at prefill and on four, which hold two copies of each head, at decode; ranked_nixl: read by what
+copies within the process; nccl: over gloo"""
 THAT_MAP = ("mapped", "ranked", "auto")
 """auto: of two workers that can map each other"""
-THAT_FETCH = (*THAT_MAP, "nixl", "nccl")
+THAT_FETCH = (*THAT_MAP, "nixl", "ranked_nixl", "nccl")
 """the mover of decode brings the blocks; no frame carries them"""
 LAYOUT = KVLayout("m", "float32", 3, 2, 2, 4, 4)
 """of two layer groups"""
@@ -107,7 +121,7 @@ class Side:
             self.memory.generations = host.generations
             self.mover = self._start_mover(StagedCopies(self.memory, host))
             self.transport = self._over_arena(host, self.mover)
-        elif kind in ("ranked", "ranked_tcp"):
+        elif kind in ("ranked", "ranked_tcp", "ranked_nixl"):
             self.transport = self._of_ranks(kind, folder, source)
         elif kind in ("mapped", "auto"):
             terms_of_source = (source or self).terms
@@ -137,7 +151,12 @@ class Side:
         self.ranks = RankPools(LAYOUT, NUM_BLOCKS, ARENA_BYTES, size)
         self.memory = host = self.ranks.host
         strikes = Strikes(self.terms, (source or self).terms)
-        self.mover = self.ranks.start_movers(strikes, self.first_tokens)
+        make_agent = partial(FaultyAgent, strikes, self.agents, make=LocalAgent)
+        self.mover = self.ranks.start_movers(strikes, self.first_tokens, make_agent)
+        if kind == "ranked_nixl":
+            return nixl_transport(
+                host, self.incarnation, self.mover, num_ranks=size, terms=self.terms
+            )
         if kind == "ranked":
             shown = ShownPool(host, self.ranks.descriptors)
             return faulty_mapped_transport(shown, self.incarnation, self.mover, folder, self.terms)

@@ -18,7 +18,7 @@ from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.share import KVShare
 from shared.mover import device_copies
-from shared.mover.copies import NOT_READ, CopyError
+from shared.mover.copies import NOT_LINKED, CopyError
 from tests.support.absent_cuda import absent_torch
 from tests.support.kv_shares import (
     check_fetching,
@@ -121,8 +121,8 @@ def test_pools_that_cannot_be_mapped_are_let_go(monkeypatch: pytest.MonkeyPatch)
             copies.fetch("p.1", (0,), (0,), share.groups.all, None)
         with pytest.raises(CopyError, match="is not mapped"):
             copies.probe("p.1")
-        with pytest.raises(CopyError, match=NOT_READ):
-            copies.regions()
+        with pytest.raises(CopyError, match=NOT_LINKED):
+            copies.new_room(1)
 
 
 def test_a_number_of_pools_that_no_model_is_split_over_is_refused() -> None:

@@ -20,7 +20,7 @@ from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.kv.share import KVShare
 from shared.mover.client import MoverClient, data_socket_pair
-from shared.mover.copies import NOT_READ, Mark
+from shared.mover.copies import NOT_LINKED, Mark
 from shared.mover.host_share_copies import HostShareCopies
 from shared.mover.mover import Marks, Mover
 from shared.mover.rank_movers import NO_DIGEST, RankMovers
@@ -179,12 +179,12 @@ async def test_pools_that_cannot_be_mapped_are_let_go(owning: int, says: str) ->
         os.close(descriptor)
 
 
-async def test_pools_of_ranks_are_not_read_over_nixl() -> None:
+async def test_ranks_are_not_linked() -> None:
     async with moving(Model(2, 2)) as movers:
-        with pytest.raises(PeerLostError, match=NOT_READ):
-            await movers.show("d.1")
-        with pytest.raises(PeerLostError, match=NOT_READ):
-            await movers.join("d.1", "p.1", NUM_BLOCKS, b"")
+        with pytest.raises(PeerLostError, match=NOT_LINKED):
+            await movers.invite("d.1", "127.0.0.1")
+        with pytest.raises(PeerLostError, match=NOT_LINKED):
+            await movers.accept("p.1", NUM_BLOCKS, b"", "127.0.0.1")
 
 
 class Wrong(HostShareCopies):

@@ -14,14 +14,15 @@ from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
 from shared.mover import remote_reads
-from shared.mover.agent import Read
+from shared.mover.agent import pack_cards
 from shared.mover.copies import CopyError, Regions
 from shared.mover.host_copies import HostCopies
 from shared.mover.messages import Done, Fetch, Join, Probe, Show, Unmap
+from shared.mover.reads import Reads
 from shared.mover.remote_reads import RemoteReads
 from shared.protocol import Attempt
 
-LAYOUT = KVLayout("m", "float32", 3, 2, 1, 8, 4)
+LAYOUT = KVLayout("m", "float32", 3, 2, 2, 8, 4)
 GROUPS = layer_groups(LAYOUT)
 ATTEMPT = Attempt("r", 0)
 
@@ -29,8 +30,8 @@ ATTEMPT = Attempt("r", 0)
 class Handle:
     """Of reads that end when a test says so."""
 
-    def __init__(self, reads: Sequence[Read]) -> None:
-        self.reads = reads
+    def __init__(self, reads: Reads) -> None:
+        self.reads = list(zip(*(column.tolist() for column in reads), strict=True))
         self.has_ended = False
         self.problem = ""
 
@@ -45,17 +46,23 @@ class FakeAgent:
         self.handles: list[weakref.ref[Handle]] = []
         self.num_progressed = 0
         self.held_at_close: int | None = None
+        self.fails = ""
+        """source of which no read begins"""
 
     def card(self) -> bytes:
         return b"card"
 
     def join(self, source: str, card: bytes, num_bytes: int) -> None:
+        if card == b"bad":
+            raise CopyError("the source's card is bad")
         self.joined.append(source)
 
     def leave(self, source: str) -> None:
         self.joined.remove(source)
 
-    def begin(self, source: str, reads: Sequence[Read]) -> Handle:
+    def begin(self, source: str, reads: Reads) -> Handle:
+        if source == self.fails:
+            raise CopyError("cut off")
         handle = Handle(reads)
         self.handles.append(weakref.ref(handle))
         return handle
@@ -94,8 +101,10 @@ class Remote:
     def agent(self) -> FakeAgent:
         return self.made[-1]
 
-    def join(self, source: str) -> None:
-        assert self.reads.join(Join(0, "d.1", source, 4, b"card")) == Done(0)
+    def join(self, source: str, *cards: bytes) -> None:
+        """`cards`: of its ranks; default: it has one."""
+        packed = pack_cards(cards or [b"card"])
+        assert self.reads.join(Join(0, "d.1", source, 4, packed)) == Done(0)
 
     def fetch(
         self, number: int, source: str, theirs: Sequence[int], groups: GroupRange = GROUPS.all
@@ -119,9 +128,9 @@ def test_no_agent_is_made_before_one_is_needed() -> None:
     assert remote.reads.patience_s is None
     assert not remote.ended()
     assert not remote.made
-    assert remote.reads.show(Show(1, "d.1")) == Done(1, card=b"card")
+    assert remote.reads.show(Show(1, "d.1")) == Done(1, card=pack_cards([b"card"]))
     remote.join("p.1")
-    assert [agent.name for agent in remote.made] == ["d.1"]
+    assert [agent.name for agent in remote.made] == ["d.1/0"]
     remote.ended()
     assert remote.agent.num_progressed == 1
 
@@ -130,13 +139,13 @@ def test_neighbours_are_one_read_and_groups_are_one_each(remote: Remote) -> None
     base, size, span = remote.agent.regions.pool.address, LAYOUT.block_bytes, GROUPS.span
     remote.fetch(1, "p.1", (0, 1, 3))
     assert remote.agent.handle(0).reads == [
-        Read(0, base, 2 * size),
-        Read(3 * size, base + 3 * size, size),
+        (0, base, 2 * size),
+        (3 * size, base + 3 * size, size),
     ]
     last = span(GroupRange(1, 1))
     remote.fetch(2, "p.1", (0, 1), GroupRange(1, 1))
     assert remote.agent.handle(1).reads == [
-        Read(at * size + last.start, base + at * size + last.start, last.stop - last.start)
+        (at * size + last.start, base + at * size + last.start, last.stop - last.start)
         for at in (0, 1)
     ]
 
@@ -160,7 +169,7 @@ def test_a_source_is_left_once_its_last_read_has_ended(remote: Remote) -> None:
     remote.fetch(1, "p.1", (0,))
     assert remote.reads.leave(Unmap(2, "p.1")) is None
     assert remote.ended() == []
-    assert remote.agent.joined == ["p.1"]
+    assert remote.agent.joined == ["p.1/0"]
     with pytest.raises(CopyError, match="cannot be read any more"):
         remote.fetch(3, "p.1", (0,))
     remote.agent.handle(0).has_ended = True
@@ -211,3 +220,61 @@ def test_what_does_not_end_goes_with_the_agent(
     assert not remote.reads.has("p.1")
     remote.join("p.1")
     assert remote.agent is not stopped
+
+
+def test_reads_of_several_ranks_are_answered_as_one(remote: Remote) -> None:
+    remote.join("p.2", b"card", b"card")
+    assert remote.agent.joined == ["p.1/0", "p.2/0", "p.2/1"]
+    remote.fetch(1, "p.2", (0, 2))
+    near, far = remote.agent.handle(0).reads, remote.agent.handle(1).reads
+    assert len(near) == len(far) == 2 * 2 * LAYOUT.num_layers, "a row of each plane of each block"
+    remote.agent.handle(1).has_ended = True
+    assert remote.ended() == []
+    remote.agent.handle(0).has_ended = True
+    assert remote.ended() == [1]
+    assert remote.reads.leave(Unmap(2, "p.2")) == Done(2)
+    assert remote.agent.joined == ["p.1/0"]
+
+
+def test_what_fails_of_one_rank_is_told_when_the_others_have_ended(remote: Remote) -> None:
+    """They still fill blocks of ours."""
+    remote.join("p.2", b"card", b"card")
+    remote.fetch(1, "p.2", (0,))
+    remote.agent.handle(0).problem = "gone"
+    assert remote.ended() == []
+    remote.agent.handle(1).has_ended = True
+    assert list(remote.reads.ended()) == [Done(1, problem="gone")]
+    with pytest.raises(CopyError, match="cannot be read any more"):
+        remote.fetch(2, "p.2", (0,))
+
+
+def test_what_does_not_begin_of_one_rank_is_told_when_the_others_have_ended(
+    remote: Remote,
+) -> None:
+    remote.join("p.2", b"card", b"card")
+    remote.agent.fails = "p.2/1"
+    remote.fetch(1, "p.2", (0,))
+    assert remote.ended() == []
+    remote.agent.handle(0).has_ended = True
+    assert list(remote.reads.ended()) == [Done(1, problem="cut off")]
+    remote.agent.fails = "p.1/0"
+    with pytest.raises(CopyError, match="cut off"):
+        remote.fetch(2, "p.1", (0,))
+
+
+@pytest.mark.parametrize(
+    ("cards", "says"),
+    [
+        (pack_cards([b"card", b"bad"]), "card is bad"),
+        (pack_cards([b"card"] * 3), "2 KV heads for rank 0 of 3"),
+        (pack_cards([]), "no cards"),
+        (b"card", "cards cannot be read"),
+    ],
+)
+def test_a_source_that_cannot_be_joined_is_not_joined_in_part(
+    remote: Remote, cards: bytes, says: str
+) -> None:
+    with pytest.raises(CopyError, match=says):
+        remote.reads.join(Join(1, "d.1", "p.2", 4, cards))
+    assert remote.agent.joined == ["p.1/0"]
+    assert not remote.reads.has("p.2")

@@ -55,9 +55,9 @@ async def test_pools_of_several_ranks_are_mapped_too(tmp_path: Path) -> None:
         theirs.close()
 
 
-def test_pools_of_several_ranks_are_not_read_over_nixl() -> None:
-    with pytest.raises(SettingsError, match=r"--transport nixl with --tp 2: .*auto, mapped or tcp"):
-        check_transport(settings_with(tp=2, transport="nixl"))
+def test_ranks_are_not_linked_by_nccl() -> None:
+    with pytest.raises(SettingsError, match=r"--transport nccl with --tp 2: .*nixl or tcp"):
+        check_transport(settings_with(tp=2, transport="nccl"))
 
 
 def test_nixl_by_name_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
