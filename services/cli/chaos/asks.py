@@ -22,11 +22,15 @@ class Ask:
     max_tokens: int
     seed: int | None
     """None: greedy"""
+    tells_margins: bool = False
+    """the answer says how likely the second likeliest token was at each step"""
 
     def body(self, model: str) -> bytes:
         sampling: dict[str, float | int] = {"temperature": 0}
         if self.seed is not None:
             sampling = {"temperature": TEMPERATURE, "seed": self.seed}
+        if self.tells_margins:
+            sampling["logprobs"] = 2
         return json.dumps(
             {
                 "model": model,
@@ -41,9 +45,10 @@ class Ask:
         ).encode()
 
 
-def make_asks(num: int, numbers: random.Random) -> list[Ask]:
-    """No two prompts share a block; short answers are as common as long ones."""
-    return [_ask(index, numbers) for index in range(num)]
+def make_asks(num: int, numbers: random.Random, *, exact: bool = True) -> list[Ask]:
+    """No two prompts share a block; short answers are as common as long ones. `exact`: what is
+    computed together changes no answer; else all are greedy, and tell their margins."""
+    return [_ask(index, numbers, exact=exact) for index in range(num)]
 
 
 def drawn_prompt(length: int, numbers: random.Random) -> tuple[int, ...]:
@@ -55,7 +60,9 @@ def drawn_between(least: float, most: float, numbers: random.Random) -> float:
     return least * math.pow(most / least, numbers.random())
 
 
-def _ask(index: int, numbers: random.Random) -> Ask:
+def _ask(index: int, numbers: random.Random, *, exact: bool) -> Ask:
     prompt = drawn_prompt(numbers.randint(*PROMPT_TOKENS), numbers)
     max_tokens = round(drawn_between(*ANSWER_TOKENS, numbers))
+    if not exact:
+        return Ask(prompt, max_tokens, None, tells_margins=True)
     return Ask(prompt, max_tokens, numbers.randrange(2**31) if index % 2 else None)

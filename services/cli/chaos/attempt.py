@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +35,9 @@ class Attempt:
     """by the last usage that came"""
     times_s: list[float] = field(default_factory=list)
     """when events with output came"""
+    margin: float = math.inf
+    """least difference in log-probability between the two likeliest tokens of a step, if it was
+    asked for"""
     finish_reason: str | None = None
     error: str = ""
     """the code and message of an error, as a body or as an event"""
@@ -141,5 +146,13 @@ class Connection:
             attempt.text += choice["text"]
             attempt.finish_reason = choice["finish_reason"] or attempt.finish_reason
             attempt.times_s.append(time.monotonic())
+            attempt.margin = min([attempt.margin, *_margins(choice)])
         if event.get("usage"):
             attempt.num_tokens = event["usage"]["completion_tokens"]
+
+
+def _margins(choice: dict[str, Any]) -> Iterator[float]:
+    """Of each of its tokens; 0 where the two likeliest have the same text."""
+    for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ():
+        first, *others = sorted(likeliest.values(), reverse=True)
+        yield first - others[0] if others else 0.0

@@ -90,7 +90,8 @@ def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
         raise SettingsError("--kinds: none of them can be had here")
     cell_plan = make_cell_plan(arguments)
     check_model(cell_plan.settings.model, cell_plan.settings.compute.max_model_len)
-    plan = Plan(arguments.faults, seed, kinds, arguments.pause_s)
+    on_cpu = cell_plan.settings.compute.device == "cpu"
+    plan = Plan(arguments.faults, seed, kinds, arguments.pause_s, on_cpu)
     return asyncio.run(until_stopped(_run(cell_plan, plan, arguments.log_dir)))
 
 

@@ -1,8 +1,9 @@
 """What every request of a campaign must have become. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from services.cli.chaos.asks import Ask
 from services.cli.chaos.attempt import OK, REFUSED, Attempt
@@ -47,7 +48,7 @@ class Tally:
         self.outcomes["hit"] += verdict.hit
         for problem in verdict.problems:
             self.problems[problem.partition(":")[0]] += 1
-            self.texts.append(f"{problem}; {'; '.join(map(describe, asked.attempts))}")
+            self.texts.append(f"{problem}; {'; '.join(story(asked.attempts))}")
 
 
 def judge(
@@ -92,8 +93,18 @@ def _loss(attempt: Attempt, faults: Sequence[Injected]) -> str:
     return ""
 
 
-def describe(attempt: Attempt) -> str:
-    """One line of a problem's story."""
+def story(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Those that were refused alike, one after the other, are told once."""
+    for _, alike in groupby(attempts, lambda one: (one.gateway, one.status)):
+        first, *others = alike
+        yield _describe(first)
+        if first.status == OK:
+            yield from map(_describe, others)
+        elif others:
+            yield f"{len(others)} more like it"
+
+
+def _describe(attempt: Attempt) -> str:
     end = attempt.broken or attempt.error or ("whole" if attempt.whole else "no end")
     return (
         f"request {attempt.rid or 'unknown'} at gateway {attempt.gateway + 1}: {attempt.status}, "

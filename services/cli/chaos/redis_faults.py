@@ -65,12 +65,12 @@ async def slow_down(scene: Scene) -> str:
     return f"commands took up to {worst_s * 1e3:.0f} ms for {seconds:.1f} s"
 
 
-async def hang_up(scene: Scene) -> str:
-    """On every process that is connected to it, but not on us."""
+async def hang_up(scene: Scene) -> str | None:
+    """On every process that is connected to it, but not on us; None: nobody is."""
     answer = await scene.cell.state.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     number = as_int(answer)
     if number < 1:
-        raise NotInjectedError("nobody was connected")
+        return None
     return f"{number} connections closed"
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CTAS = 4
 """thread blocks that wait for the wire and move bytes; an H100 runs 132 of that size at once"""
+LET_GO_S = 2.0
 POLL_S = 5e-5
 SETTINGS = {"NCCL_NVLS_ENABLE": "0"}
 """where the environment says nothing: two ranks have no use for multicast"""
@@ -45,6 +47,7 @@ class NcclLink:
         self._device = device
         self._rank = 0 if end == "gives" else 1
         self._is_aborted = False
+        self._has_met = False
         self._comm = ctypes.c_void_p()
         self._id = UniqueId()
         for name, value in SETTINGS.items():
@@ -67,10 +70,8 @@ class NcclLink:
             raise CopyError("the two ends have met already")
         torch.cuda.set_device(self._device)
         free_bytes, _ = torch.cuda.mem_get_info()
-        config = Config.non_blocking(MAX_CTAS)
-        comm, how = ctypes.byref(self._comm), ctypes.byref(config)
-        check(library().ncclCommInitRankConfig(comm, 2, self._id, self._rank, how))
-        self._until(lambda: True, MEET_S)
+        self._begin(2, MEET_S)
+        self._has_met = True
         taken = (free_bytes - torch.cuda.mem_get_info()[0]) / 2**20
         logger.info("NCCL %s links two workers; it takes %.0f MiB of GPU memory", version(), taken)
 
@@ -84,10 +85,32 @@ class NcclLink:
         self._is_aborted = True
 
     def close(self) -> None:
-        """Not destroyed: that would wait for the other end."""
+        """What was begun is aborted, not destroyed: that would wait for the other end. An end that
+        gives and was never met takes a second."""
+        self._end()
+        if self._rank == 0 and not self._has_met:
+            self._let_go()
+
+    def _begin(self, num_ranks: int, limit_s: float) -> None:
+        """A communicator of `num_ranks`."""
+        config = Config.non_blocking(MAX_CTAS)
+        comm, how = ctypes.byref(self._comm), ctypes.byref(config)
+        check(library().ncclCommInitRankConfig(comm, num_ranks, self._id, self._rank, how))
+        self._until(lambda: True, limit_s)
+
+    def _end(self) -> None:
         comm, self._comm = self._comm, ctypes.c_void_p()
         if comm:
             library().ncclCommAbort(comm)
+
+    def _let_go(self) -> None:
+        """For each id that it makes NCCL has a thread and a socket that wait until all ends have
+        come. They go when a communicator of one end comes, whether two were awaited or none."""
+        self._is_aborted = False
+        with suppress(CopyError):
+            torch.cuda.set_device(self._device)
+            self._begin(1, LET_GO_S)
+        self._end()
 
     def _move(self, function: Callable[..., int], rows: torch.Tensor) -> None:
         stream = ctypes.c_void_p(self._stream.cuda_stream)

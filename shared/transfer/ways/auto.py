@@ -196,7 +196,7 @@ class AutoWays:
 
     async def _link(self, request: PullRequest, source: _Source, nccl: NcclWay) -> None:
         """Then the way is chosen again. After each failure in a row it is left for twice as long:
-        NCCL keeps a thread and a socket for each end that was never met."""
+        what cannot meet once seldom can later, and NCCL loses descriptors each time."""
         try:
             await nccl.pools.of(request)
         except CannotMapError as error:

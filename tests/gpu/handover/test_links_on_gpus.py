@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,3 +138,31 @@ def test_what_nobody_answers_ends(other: OtherEnd, monkeypatch: pytest.MonkeyPat
     with pytest.raises(CopyError, match="does not answer"):
         link.receive(torch.empty(2**20, dtype=torch.uint8, device=OURS))
     link.close()
+
+
+def num_held() -> tuple[int, int]:
+    """Threads and descriptors of this process."""
+    own = Path("/proc/self")
+    return len(list((own / "task").iterdir())), len(list((own / "fd").iterdir()))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_an_end_that_nobody_meets_leaves_nothing(half: bool) -> None:
+    """`half`: it waits for the other end when it is given up, of which NCCL loses four
+    descriptors."""
+    first = NcclLink("gives", "127.0.0.1", OURS)
+    first.close()  # what NCCL keeps of the first one it makes stays
+    before = num_held()
+    links = [NcclLink("gives", "127.0.0.1", OURS) for _ in range(5)]
+    assert num_held()[0] >= before[0] + len(links), "what is to end has not begun"
+    for link in links:
+        if half:
+            threading.Timer(0.2, link.abort).start()
+            with pytest.raises(CopyError, match="does not answer"):
+                link.meet(link.card())
+        link.close()
+    until_s = time.monotonic() + SOON_S
+    allowed = before[0], before[1] + (4 * len(links) if half else 0)
+    while any(now > most for now, most in zip(num_held(), allowed, strict=True)):
+        assert time.monotonic() < until_s, f"{num_held()}, not {allowed}"
+        time.sleep(0.05)

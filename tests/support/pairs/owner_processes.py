@@ -34,6 +34,7 @@ from tests.support.pairs.transfer_pair import LAYOUT
 ROOT = Path(__file__).parents[3]
 TICKET = "ticket"
 INCARNATION = "p.1"
+NUM_EPOCHS = 400
 
 
 class OwnerProcess(NamedTuple):
@@ -120,7 +121,7 @@ async def _own(kind: str, folder: str, block_bytes: int, num_blocks: int) -> Non
         transport = tcp_transport(memory, INCARNATION)
     await transport.start()
     block_ids = tuple(range(num_blocks))
-    for epoch in range(20):
+    for epoch in range(NUM_EPOCHS):
         offer = transport.offer(Attempt("rid", epoch), TICKET)
         offer.publish(Piece(0, block_ids, (0,) * num_blocks))
         offer.seal(TokenRun("rid", epoch, 0, (1,)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -143,6 +144,32 @@ def test_asks_are_drawn_by_the_seed_alone() -> None:
     body = json.loads(asks[1].body("m"))
     assert body["seed"] == asks[1].seed
     assert body["stream"] is True
+
+
+def test_where_company_may_change_a_token_the_margin_is_asked_for() -> None:
+    for ask in make_asks(4, random.Random(3), exact=False):  # noqa: S311
+        body = json.loads(ask.body("m"))
+        assert (body["temperature"], body["logprobs"]) == (0, 2)
+        assert "seed" not in body
+
+
+@pytest.mark.parametrize(
+    ("likeliest", "margin"),
+    [
+        ([{"a": -0.1, "b": -3.0}, {"c": -0.5, "d": -0.75}], 0.25),
+        ([{"a": -0.1, "b": -3.0}, {"a": -0.7}], 0.0),
+        (None, math.inf),
+    ],
+)
+async def test_the_least_margin_of_an_answer(
+    likeliest: list[dict[str, float]] | None, margin: float
+) -> None:
+    logprobs = {"top_logprobs": likeliest} if likeliest else None
+    choice = {"text": "ab", "finish_reason": "length", "logprobs": logprobs}
+    body = {"choices": [choice], "usage": {"completion_tokens": 2}}
+    asked, _ = await ask([answer(200, f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n")])
+    assert asked.last.whole
+    assert asked.last.margin == margin
 
 
 async def test_no_two_runs_share_a_key() -> None:

@@ -11,7 +11,7 @@ from services.cli.chaos.attempt import Attempt
 from services.cli.chaos.fault import Injected
 from services.cli.chaos.ledger import Record
 from services.cli.chaos.load import Asked
-from services.cli.chaos.oracle import Tally, Verdict, judge
+from services.cli.chaos.oracle import Tally, Verdict, judge, story
 
 ASK = Ask((101, 102), 8, None)
 TEXT = "abcdefgh"
@@ -183,3 +183,16 @@ def test_a_tally_counts_and_keeps_the_words() -> None:
     assert tally.outcomes == {"answered": 1, "lost": 1, "hit": 1}
     assert tally.problems == {"lost": 1}
     assert tally.texts == ["lost: 500; request r9 at gateway 1: 200, 8 tokens, whole after 1.2 s"]
+
+
+def test_refusals_that_are_alike_are_told_once() -> None:
+    refused = attempt("", 0, status=409, done=False, error="still running")
+    told = list(story([attempt(), attempt(), refused, refused, refused, attempt()]))
+    assert [text.startswith("request r1 at gateway 1: 200") for text in told] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert told[3] == "2 more like it"
