@@ -37,7 +37,7 @@ from shared.worker.engine_sender import EngineSender
 from shared.worker.outbox import Outbox
 from shared.worker.state import WorkerState
 
-TRANSFER_COUNTERS = ("kv_transfers", "kv_transfer_bytes", "kv_transfer_blocks")
+TRANSFER_COUNTERS = "kv_transfers", "kv_transfer_bytes", "kv_transfer_blocks", "kv_transfer_busy_us"
 """each by the way that the blocks came by"""
 
 
@@ -217,13 +217,11 @@ class DecodeService:
 
     def _count_transfer(self, num_tokens: int, reserved: Reserved, pulled: Pulled) -> None:
         """Tokens: those of the prompt whose KV was not here before."""
-        count = self._state.count
-        for name, number in zip(
-            TRANSFER_COUNTERS, (1, pulled.num_bytes, pulled.num_blocks), strict=True
-        ):
-            count(f"{name}:{pulled.transport}", number)
+        numbers = 1, pulled.num_bytes, pulled.num_blocks, round(pulled.busy_s * 1e6)
+        for name, number in zip(TRANSFER_COUNTERS, numbers, strict=True):
+            self._state.count(f"{name}:{pulled.transport}", number)
         share = pulled.num_blocks / max(len(reserved.block_ids), 1)
-        count("prompt_tokens:transferred", round(num_tokens * share))
+        self._state.count("prompt_tokens:transferred", round(num_tokens * share))
 
     def _lose(self, attempt: Attempt, code: str, text: str) -> None:
         """The pull failed."""

@@ -26,6 +26,7 @@ COUNTERS = {
     "kv_transfers": ("transport", "verified hand-overs"),
     "kv_transfer_bytes": ("transport", "KV bytes received"),
     "kv_transfer_blocks": ("transport", "KV blocks received"),
+    "kv_transfer_busy_us": ("transport", "microseconds in which hand-overs waited for their bytes"),
     "backlog_pops": ("", "times a worker asked Redis for waiting requests"),
     "refusals": ("reason", "attempts refused, nothing kept"),
     "handed_back": ("", "attempts given back cleanly, under pressure or while draining"),

@@ -139,6 +139,7 @@ class Pull:
             sealed_ns=self._sealed_ns,
             end_ns=end_ns,
             transport=reads.name,
+            busy_s=self._traffic.busy_s(self._request.attempt),
             num_reread=self._ledger.num_reread,
             published_ns=self._progress.published_ns,
             copied_ns=self._progress.copied_ns,

@@ -30,6 +30,10 @@ class _Account:
     source: str
     left_bytes: int
     waits: bool = False
+    busy_s: float = 0.0
+    """in which a read was unanswered, up to the last one's begin"""
+    since_s: float | None = None
+    """that one's; None: all are answered"""
 
 
 class Traffic:
@@ -61,12 +65,19 @@ class Traffic:
     def activate(self, attempt: Attempt, num_bytes: int = 0) -> None:
         """A read of it, of so many bytes where that is known, is unanswered: from now on its bytes
         could move."""
-        if attempt in self._accounts:
+        account = self._accounts.get(attempt)
+        if account is not None:
+            if account.since_s is None:
+                account.since_s = self._clock.monotonic_s()
             self._meter(attempt).activate(attempt, num_bytes)
 
     def rest(self, attempt: Attempt) -> None:
         """No read of it is unanswered."""
-        if attempt in self._accounts:
+        account = self._accounts.get(attempt)
+        if account is not None:
+            if account.since_s is not None:
+                account.busy_s += self._clock.monotonic_s() - account.since_s
+                account.since_s = None
             self._meter(attempt).rest(attempt)
 
     def move(self, attempt: Attempt, num_bytes: int) -> None:
@@ -86,6 +97,11 @@ class Traffic:
         """Bytes of it that have not moved; 0 if none are expected."""
         account = self._accounts.get(attempt)
         return account.left_bytes if account is not None else 0
+
+    def busy_s(self, attempt: Attempt) -> float:
+        """In which a read of it was unanswered; all are answered now."""
+        account = self._accounts.get(attempt)
+        return account.busy_s if account is not None else 0.0
 
     def waits(self, attempt: Attempt) -> bool:
         """It waits for its turn."""

@@ -65,6 +65,8 @@ class Pulled:
     """it was this way"""
     bytes_s: float = 0.0
     """at which blocks of this source come while the link is full; 0 until it was"""
+    busy_s: float = 0.0
+    """in which blocks that were asked for had not all come; waiting for prefill is not in it"""
     num_reread: int = 0
     """blocks read again because their generation had changed or their bytes were damaged"""
     published_ns: int = 0

@@ -57,6 +57,7 @@ def transfer_span(pulled: Pulled) -> Span:
             names.TRANSFER_BLOCKS: pulled.num_blocks,
             names.TRANSFER_REREAD: pulled.num_reread,
             names.TRANSFER_GBPS: round(pulled.num_bytes / seconds_s / 1e9, 4),
+            names.TRANSFER_BUSY_MS: round(pulled.busy_s * 1e3, 3),
             names.TRANSFER_LINK_GBPS: round(pulled.bytes_s / 1e9, 4),
             names.TRANSFER_TRANSPORT: pulled.transport,
             names.TRANSFER_WHY: pulled.why,

@@ -39,6 +39,22 @@ def test_an_attempt_waits_until_its_turn_has_come() -> None:
     assert not traffic.waits(TWO)
 
 
+def test_an_attempt_is_busy_while_a_read_of_it_is_unanswered() -> None:
+    clock = ManualClock()
+    traffic = Traffic(clock)
+    traffic.expect(ONE, 10)
+    clock.advance(1.0)
+    for _ in range(2):
+        traffic.activate(ONE)
+        traffic.activate(ONE)
+        clock.advance(0.25)
+        traffic.rest(ONE)
+        clock.advance(1.0)
+        traffic.rest(ONE)
+    assert traffic.busy_s(ONE) == 0.5
+    assert traffic.busy_s(TWO) == 0.0
+
+
 def test_each_source_has_its_backlog_and_its_rate() -> None:
     clock = ManualClock()
     traffic = Traffic(clock)

@@ -38,7 +38,9 @@ from tests.unit.worker.fake_parts import (
 pytestmark = pytest.mark.anyio
 A0, A1 = Attempt("r", 0), Attempt("r", 1)
 TOKEN_1 = make_run(0, 42)
-PULLED = Pulled(TOKEN_1, 640, 2, start_ns=100, sealed_ns=150, end_ns=200, transport="fake")
+PULLED = Pulled(
+    TOKEN_1, 640, 2, start_ns=100, sealed_ns=150, end_ns=200, transport="fake", busy_s=0.0025
+)
 
 
 class Decode(Stage):
@@ -96,6 +98,7 @@ async def test_verified_kv_is_adopted_and_counted(decode: Decode) -> None:
     await decode.adopted()
     counters = decode.state.counters
     assert (counters["kv_transfer_bytes:fake"], counters["kv_transfer_blocks:fake"]) == (640, 2)
+    assert counters["kv_transfer_busy_us:fake"] == 2_500
     start_ns, end_ns, attributes = decode.spans()["kv_transfer"]
     assert (start_ns, end_ns) == (100, 200)
     assert {640, 2, "fake"} <= set(attributes.values())

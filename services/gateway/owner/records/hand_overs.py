@@ -16,7 +16,13 @@ class _Pair:
     num_bytes: int = 0
     transport: str = ""
     why: str = ""
+    busy_s: float = 0.0
     link_gb_s: float = 0.0
+
+    @property
+    def gb_s(self) -> float | None:
+        seen_gb_s = self.num_bytes / self.busy_s / 1e9 if self.busy_s else None
+        return self.link_gb_s or seen_gb_s
 
 
 class HandOvers:
@@ -32,6 +38,7 @@ class HandOvers:
         told = span.attributes
         pair.num += 1
         pair.num_bytes += int(told.get(names.TRANSFER_BYTES, 0))
+        pair.busy_s += float(told.get(names.TRANSFER_BUSY_MS, 0.0)) / 1e3
         pair.transport = str(told.get(names.TRANSFER_TRANSPORT, ""))
         pair.why = str(told.get(names.TRANSFER_WHY, ""))
         pair.link_gb_s = float(told.get(names.TRANSFER_LINK_GBPS, 0.0)) or pair.link_gb_s
@@ -39,15 +46,16 @@ class HandOvers:
             del self._pairs[next(iter(self._pairs))]
 
     def status(self) -> list[dict[str, Any]]:
-        """An entry for each pair, by name. Transport and reason are those of its latest, the rate
-        that of the latest that kept the link full; null as long as none has."""
+        """An entry for each pair, by name. Transport and reason are those of its latest. The rate
+        is that of the latest that kept the link full; as long as none has, that of all, which
+        small ones make low; null if nothing moved."""
         return [
             {
                 "prefill": prefill,
                 "decode": decode,
                 "transport": pair.transport,
                 "why": pair.why,
-                "gb_per_s": pair.link_gb_s or None,
+                "gb_per_s": pair.gb_s,
                 "num": pair.num,
                 "bytes": pair.num_bytes,
             }

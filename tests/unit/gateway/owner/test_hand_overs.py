@@ -34,6 +34,15 @@ def test_a_rate_is_that_of_the_latest_that_kept_the_link_full() -> None:
     assert rates == [None, 2.5, 2.5, 3.5]
 
 
+def test_until_then_it_is_that_of_all_bytes_while_they_were_awaited() -> None:
+    account = HandOvers()
+    for num_bytes, busy_ms in ((3_000_000, 2.0), (1_000_000, 2.0)):
+        pulled = span(num_bytes, "tcp")
+        pulled.attributes[names.TRANSFER_BUSY_MS] = busy_ms
+        account.note("p", "d", pulled)
+    assert account.status()[0]["gb_per_s"] == 1.0
+
+
 def test_the_pair_longest_unused_is_forgotten() -> None:
     account = HandOvers()
     for number in range(MAX_PAIRS):
