@@ -203,7 +203,8 @@ class _Campaign:
             what = await kind.inject(scene)
         except NotInjectedError as error:
             self.outcome.not_injected.append(f"{kind.name}: {error}")
-            return True
+            self._say(f"       not seen: {kind.name}: {error}")
+            return False
         except (ProcessLookupError, psutil.NoSuchProcess):  # it was gone before anything happened
             return False
         if what is None:

@@ -35,7 +35,7 @@ DRAIN_S = 20.0
 NUM_WORKERS = 2
 """of each role"""
 EPILOG = (
-    "exit code: 0 nothing was lost, wrong, leaked or billed twice, and every fault was seen to "
+    "exit code: 0 nothing was lost, wrong, leaked or billed twice, and the faults were seen to "
     "happen; 1 otherwise; 2 a flag is wrong. Kinds: " + ", ".join(kind.name for kind in KINDS)
 )
 

@@ -46,6 +46,12 @@ def test_every_finding_makes_a_run_unclean(unclean: Outcome) -> None:
     assert not is_clean(record(unclean, 1))
 
 
+def test_a_fault_in_fifty_may_not_be_seen() -> None:
+    line = record(outcome(), 1) | {"faults": 100}
+    assert is_clean(line | {"not_injected": 2})
+    assert not is_clean(line | {"not_injected": 3})
+
+
 def test_runs_are_added_up() -> None:
     text = render([record(outcome(), 1), record(outcome("lost: 500"), 2)])
     assert "2 faults of 1 kinds in 2 runs, 0 not injected; 2 requests, 2 hit: 1 lost" in text
