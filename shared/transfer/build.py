@@ -30,7 +30,7 @@ def check_transport(settings: Settings) -> None:
     transport, tp = settings.handover.transport, settings.compute.tp
     if tp > 1 and transport == "nccl":
         raise SettingsError(
-            f"--transport nccl with --tp {tp}: {NOT_LINKED}; "
+            f"--transport nccl with {tp} ranks (--tp, --prefill-tp, --decode-tp): {NOT_LINKED}; "
             "take --transport auto, mapped, nixl or tcp"
         )
     if transport in ("auto", "mapped"):

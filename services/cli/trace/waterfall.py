@@ -149,10 +149,16 @@ def _transfer(stage: Stage, receipt: Mapping[str, Any], ink: Ink) -> str:
     size = f"{size_bytes / 1000:.0f} kB of KV cache" if size_bytes is not None else "KV cache"
     moved = f"decode pulled {size} in {_count(stage.fact('blocks'), 'block')}"
     way = WAYS.get(transport, f" over {transport}") if transport else ""
+    way += _rate(size_bytes, number(stage.fact("busy_ms")))
     overlapped_ms = number(receipt.get("handover_overlapped_ms"))
     if not overlapped_ms:
         return f"{moved}{way}"
     return f"{moved}{way}; {overlapped_ms:.1f} ms of it ({ink.overlapped}) while prefill still ran"
+
+
+def _rate(num_bytes: float | None, busy_ms: float | None) -> str:
+    """While its bytes were awaited."""
+    return f" at {num_bytes / busy_ms / 1e6:.3g} GB/s" if num_bytes and busy_ms else ""
 
 
 def _decode(stage: Stage) -> str:

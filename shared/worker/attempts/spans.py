@@ -87,5 +87,6 @@ def decode_span(held: HeldAttempt) -> Span:
 
 
 def _events(*named: tuple[str, int]) -> tuple[SpanEvent, ...]:
-    """Those whose time is known."""
-    return tuple(SpanEvent(name, time_ns) for name, time_ns in named if time_ns)
+    """Those whose time is known, in their order."""
+    known = [SpanEvent(name, time_ns) for name, time_ns in named if time_ns]
+    return tuple(sorted(known, key=lambda event: event.time_ns))

@@ -89,9 +89,10 @@ def test_bars_lie_on_one_axis_and_what_overlapped_is_light() -> None:
 )
 def test_the_way_of_the_blocks_is_told(transport: str, way: str) -> None:
     stages = copy.deepcopy(RECEIPT["stages"])
-    stages[-1]["attributes"]["baton.kv_transfer.transport"] = transport  # type: ignore[index]
+    told = {"baton.kv_transfer.transport": transport, "baton.kv_transfer.busy_ms": 0.002}
+    stages[-1]["attributes"].update(told)  # type: ignore[index]
     text = render_waterfall({**RECEIPT, "stages": stages})
-    assert f"in 7 blocks {way}; 25.0 ms" in text
+    assert f"in 7 blocks {way} at 2.05 GB/s; 25.0 ms" in text
 
 
 def test_each_stage_is_explained_in_a_few_words() -> None:

@@ -56,7 +56,7 @@ async def test_pools_of_several_ranks_are_mapped_too(tmp_path: Path) -> None:
 
 
 def test_ranks_are_not_linked_by_nccl() -> None:
-    with pytest.raises(SettingsError, match=r"--transport nccl with --tp 2: .*nixl or tcp"):
+    with pytest.raises(SettingsError, match=r"--transport nccl with 2 ranks .*nixl or tcp"):
         check_transport(settings_with(tp=2, transport="nccl"))
 
 

@@ -108,6 +108,7 @@ async def test_the_spans_say_when_kv_was_published_copied_and_adopted(decode: De
     pulled = replace(PULLED, published_ns=120, copied_ns=190)
     events = (("published", 120), ("sealed", 150), ("copied", 190))
     assert transfer_span(pulled).events == events
+    assert transfer_span(replace(pulled, published_ns=160)).events[0] == ("sealed", 150)
     assert transfer_span(PULLED).events == (("sealed", 150),)
     decode.clock.advance(1.0)
     await decode.adopted()
