@@ -1,9 +1,9 @@
 """What frames of strangers cost a worker: `python -m tests.support.frame_fuzz [NUM_FRAMES]`.
 
-Three kinds: damaged ASSIGN frames, random bytes, and frames made to be large in memory (empty
-arrays, arrays in arrays, announced items that never come). Nothing but ProtocolError may come of
-one, the large ones are never taken, and memory may grow by MAX_GROWTH_MIB over all of them. Exit
-status 1 otherwise.
+Four kinds: damaged ASSIGN frames, damaged frames of another worker and its agents' cards, random
+bytes, and frames made to be large in memory (empty arrays, arrays in arrays, announced items that
+never come). Nothing but ProtocolError may come of one, or CopyError of a card, the large ones are
+never taken, and memory may grow by MAX_GROWTH_MIB over all of them. Exit status 1 otherwise.
 """
 
 import random
@@ -13,10 +13,44 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shared.errors import ProtocolError
-from shared.protocol import WORKER_CODEC, Assign, Attempt, Message, Receive, Sampling, Work
+from shared.kv.columns import pack_ids, pack_words
+from shared.mover.agent import CARDS, pack_cards, unpack_cards
+from shared.mover.agent import Card as CardOfRank
+from shared.mover.copies import CopyError
+from shared.protocol import (
+    WORKER_CODEC,
+    Assign,
+    Attempt,
+    Message,
+    Receive,
+    Sampling,
+    TokenRun,
+    Work,
+)
+from shared.transfer.frames import CODEC as PEER_CODEC
+from shared.transfer.frames import (
+    Blocks,
+    Card,
+    Frame,
+    Give,
+    Open,
+    Opened,
+    Pool,
+    Read,
+    Refused,
+    Seal,
+    ShortSeal,
+    Verified,
+    Verify,
+    Watermark,
+    unpack_give,
+    unpack_manifest,
+    unpack_publication,
+    unpack_tags,
+)
 from shared.worker.acceptance import Acceptance
 
-NUM_FRAMES = 200_000
+NUM_FRAMES = 1_000_000
 MAX_GROWTH_MIB = 16
 ACCEPTANCE = Acceptance(vocab_size=32_000, max_model_len=8192)
 WORK = Work(
@@ -27,6 +61,17 @@ WORK = Work(
     Sampling(8, stop_token_ids=(1, 2), logit_bias=((1, 1.0), (2, -1.0))),
 )
 ASSIGN = Assign(WORK, "prefill-0.1", "prefill", ticket="t" * 32)
+
+
+IDS, WORDS = pack_ids([1, 2, 3]), pack_words([7, 8, 9])
+RUN = TokenRun("r" * 32, 0, 0, (5,))
+OF_A_PEER = (
+    *(Open(WORK.attempt, "t" * 32, "p.1", "f" * 32), Opened(100), Read(0, 3, 0, 1)),
+    *(Watermark(0, 0, IDS, WORDS, WORDS), Blocks(0, IDS, WORDS), Seal(IDS, WORDS, WORDS, RUN)),
+    *(ShortSeal(2, RUN), Verify(0, IDS, WORDS), Verified(True), Refused("expired")),
+    *(Pool(24, WORDS, b"card", link="nccl"), Card(b"card"), Give(IDS, 0, 1)),
+)
+CARD = CARDS.encode(CardOfRank(2**40, 2**30, "VRAM", 0, b"m" * 200))
 
 
 def heavy_frames(size: int) -> list[bytes]:
@@ -52,10 +97,50 @@ def frames(num_frames: int, rng: random.Random) -> Iterator[bytes]:
         elif number % 4 == 0:
             yield rng.randbytes(rng.randrange(200))
         else:
-            damaged = bytearray(good)
-            for _ in range(rng.randrange(1, 4)):
-                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-            yield bytes(damaged[: rng.randrange(len(damaged))] if number % 4 == 1 else damaged)
+            yield damaged(good, rng, cut=number % 4 == 1)
+
+
+def damaged(frame: bytes, rng: random.Random, *, cut: bool) -> bytes:
+    """In a few bytes; `cut`: its end is gone too."""
+    found = bytearray(frame)
+    for _ in range(rng.randrange(1, 4)):
+        found[rng.randrange(len(found))] = rng.randrange(256)
+    return bytes(found[: rng.randrange(len(found))] if cut else found)
+
+
+def frames_of_peers(num_frames: int, rng: random.Random) -> Iterator[bytes]:
+    """As they come after the CRC: a peer that means harm computes a right one."""
+    good = [PEER_CODEC.encode(frame) for frame in OF_A_PEER]
+    for number in range(num_frames):
+        yield damaged(rng.choice(good), rng, cut=number % 4 == 1)
+
+
+def read_of_peer(frame: bytes) -> str:
+    """What a worker does with it: `closed` or `taken`."""
+    try:
+        found: Frame = PEER_CODEC.decode(frame)
+        match found:
+            case Watermark():
+                unpack_publication(found)
+            case Seal():
+                unpack_manifest(found)
+            case Blocks() | Verify():
+                unpack_tags(found.block_ids, found.generations)
+            case Give():
+                unpack_give(found)
+    except ProtocolError:
+        return "closed"
+    return "taken"
+
+
+def read_cards(packed: bytes) -> str:
+    """What a mover does with them: `closed` or `taken`."""
+    try:
+        for card in unpack_cards(packed):
+            CARDS.decode(card)
+    except (CopyError, ProtocolError):
+        return "closed"
+    return "taken"
 
 
 def read(frame: bytes) -> str:
@@ -83,8 +168,13 @@ def run(num_frames: int) -> tuple[dict[str, int], float]:
     )
     assert all(read(frame) == "closed" for frame in heavy_frames(1024))
     before_mib = peak_mib()
-    for frame in frames(num_frames, rng):
+    for frame in frames(num_frames // 2, rng):
         fates[read(frame)] += 1
+    for frame in frames_of_peers(num_frames // 4, rng):
+        fates[read_of_peer(frame)] += 1
+    for number in range(num_frames // 4):
+        packed = pack_cards([damaged(CARD, rng, cut=False), CARD])
+        fates[read_cards(damaged(packed, rng, cut=False) if number % 2 else packed)] += 1
     return fates, peak_mib() - before_mib
 
 
