@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shared.codec import Codec
 from shared.errors import ProtocolError
+from shared.kv.share import MAX_RANKS
 from shared.mover.copies import CopyError, Regions
 from shared.mover.reads import Reads
 from shared.mover.runs import Column
@@ -24,6 +25,9 @@ from shared.mover.runs import Column
 PACKAGE = "nixl_cu13"
 MISSING = "nixl is not installed: pip install nixl-cu13"
 NO_EMULATION = "PROTO_EMULATION_ENABLE=n"
+END = 2**63
+"""of addresses"""
+MAX_DEVICES = 2**16
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Card:
     device: int
     metadata: bytes
     """of the owner's agent, as nixl has it"""
+
+    def has(self, num_bytes: int) -> bool:
+        """They are there to be read, at addresses that are some."""
+        in_memory = self.address >= 0 and self.address + self.num_bytes < END
+        known = self.kind in ("DRAM", "VRAM") and 0 <= self.device < MAX_DEVICES
+        return in_memory and known and num_bytes <= self.num_bytes
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ def unpack_cards(packed: bytes) -> tuple[bytes, ...]:
         cards = CARDS.decode(packed)
     except ProtocolError as error:
         raise CopyError(f"the source's cards cannot be read: {error}") from None
-    if not isinstance(cards, Cards) or not cards.ranks:
+    if not isinstance(cards, Cards) or not 0 < len(cards.ranks) <= MAX_RANKS:
         raise CopyError("the source shows no cards of its ranks")
     return cards.ranks
 
@@ -123,18 +133,17 @@ class NixlAgent:
             theirs = CARDS.decode(card)
         except ProtocolError as error:
             raise CopyError(f"the source's card cannot be read: {error}") from None
-        if (
-            not isinstance(theirs, Card)
-            or theirs.num_bytes < num_bytes
-            or theirs.kind not in ("DRAM", "VRAM")
-        ):
+        if not isinstance(theirs, Card) or not theirs.has(num_bytes):
             raise CopyError("the source's card is not one of a pool like ours")
         with _told():
-            name: object = self._nixl.add_remote_agent(theirs.metadata)
-        self._joined[source] = theirs
-        if name != source.encode():  # bytes, whatever its signature says
-            self.leave(source)
+            said: Any = self._nixl.add_remote_agent(theirs.metadata)
+        name = bytes(said).decode(errors="replace")  # bytes, whatever its signature says
+        if name != source:
+            if name not in self._joined:
+                with _told():
+                    self._nixl.remove_remote_agent(name)
             raise CopyError("the source's card is one of another worker")
+        self._joined[source] = theirs
 
     def leave(self, source: str) -> None:
         if self._joined.pop(source, None) is not None:

@@ -22,8 +22,9 @@ from shared.protocol import Attempt
 MAX_DIGESTS = 4096
 """that one message asks for, so that a packet always fits into a socket's buffer"""
 MAX_PACKET_BYTES = 128 * 2**10
-MAX_CARD_BYTES = 32 * 2**10
-"""of what another worker says of itself: an agent's takes some, a link's 200 bytes"""
+MAX_CARD_BYTES = 96 * 2**10
+"""of what another worker says of itself: the cards of its ranks' agents take some each, that of a
+link 200 bytes"""
 LINK_BYTES = 32 * 2**20
 """that go over a link at a time, or one block; both ends know it"""
 MAX_DESCRIPTORS = MAX_RANKS

@@ -1,6 +1,6 @@
 """Which bytes of another worker's pool go where in ours, when it takes no part in that."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +21,10 @@ class Reads(NamedTuple):
     nums: Column
     """of bytes"""
 
-    @property
-    def num_bytes(self) -> int:
-        return int(self.nums.sum())
+    def cut(self, most: int) -> "Iterator[Reads]":
+        """Parts of at most `most` reads."""
+        for start in range(0, len(self.nums), most):
+            yield Reads(*(column[start : start + most] for column in self))
 
 
 class Holding(NamedTuple):

@@ -6,9 +6,10 @@ forget a source, too, waits for them.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shared.kv.columns import pack_words, unpack_ids
@@ -31,6 +32,9 @@ POLL_S = 1e-4
 """between looks at reads that are under way"""
 PROGRESS_S = 5e-3
 """between looks at readers that connect; a source is read without its help from then on"""
+MAX_READS = 2048
+"""begun at a time: each takes the mover's thread some microseconds"""
+MAX_POOL_BYTES = 2**50
 LIMIT_S = 20.0
 """for one read. One that takes longer is stopped, and with it all others and the agent: a source
 that neither answers nor ends must not hold blocks for good"""
@@ -56,15 +60,46 @@ class _Part(NamedTuple):
 @dataclass
 class _UnderWay:
     question: Fetch | Probe
-    handles: list[Any]
-    """what has not ended, of each part"""
     start_s: float
+    left: deque[tuple[str, Reads]]
+    """what has not begun: whose pool, as our agent knows it, and which bytes"""
+    handles: list[Any] = field(default_factory=list)
+    """of what has not ended"""
     problem: str = ""
 
     @property
     def is_overdue(self) -> bool:
         limit_s = PROBE_LIMIT_S if isinstance(self.question, Probe) else LIMIT_S
         return time.monotonic() - self.start_s > limit_s
+
+    def begin_some(self, agent: Agent) -> None:
+        """CopyError if that fails; then nothing more is begun."""
+        num = 0
+        while self.left and (not num or num + len(self.left[0][1].nums) <= MAX_READS):
+            name, reads = self.left.popleft()
+            num += len(reads.nums)
+            try:
+                self.handles.append(agent.begin(name, reads))
+            except CopyError:
+                self.left.clear()
+                raise
+
+    def look(self, agent: Agent) -> None:
+        """For what has ended, and begin what comes next."""
+        try:
+            self.begin_some(agent)
+        except CopyError as error:
+            self.problem = self.problem or str(error)
+        self.handles = [handle for handle in self.handles if not self._has_ended(agent, handle)]
+
+    def _has_ended(self, agent: Agent, handle: Any) -> bool:
+        """Also if it failed, which is noted; then nothing more is begun."""
+        try:
+            return agent.is_done(handle)
+        except CopyError as error:
+            self.problem = self.problem or str(error)
+            self.left.clear()
+            return True
 
 
 @dataclass
@@ -73,7 +108,7 @@ class _Source:
     parts: list[_Part]
     is_broken: bool = False
     """nothing is read from it any more"""
-    unmap: Unmap | None = None
+    unmaps: list[Unmap] = field(default_factory=list)
     """to be answered when its last read has ended"""
 
     def num_bytes(self, part: _Part) -> int:
@@ -123,11 +158,10 @@ class RemoteReads:
         for at, part in enumerate(source.parts):
             num_bytes = source.num_bytes(part)
             try:
-                agent.join(
-                    part.name,
-                    cards[part.holding.owner.rank],
-                    num_bytes + probe_bytes(num_bytes),
-                )
+                if num_bytes >= MAX_POOL_BYTES:
+                    raise CopyError("the source says that it has more blocks than a GPU can hold")
+                card = cards[part.holding.owner.rank]
+                agent.join(part.name, card, num_bytes + probe_bytes(num_bytes))
             except CopyError:
                 self._forget(source.parts[:at])
                 raise
@@ -137,7 +171,8 @@ class RemoteReads:
     def leave(self, question: Unmap) -> Done | None:
         """None: answered later."""
         source = self._sources[question.source]
-        source.unmap, source.is_broken = question, True
+        source.unmaps.append(question)
+        source.is_broken = True
         return next(self._left(question.source), None)
 
     def probe(self, question: Probe) -> None:
@@ -205,18 +240,18 @@ class RemoteReads:
     def _begin(
         self, question: Fetch | Probe, agent: Agent, source: _Source, reads: Sequence[Reads]
     ) -> None:
-        """`reads`: of each part. What fails once others have begun is told when those have
-        ended."""
-        under_way = _UnderWay(question, [], time.monotonic())
+        """`reads`: of each part."""
+        both = zip(source.parts, reads, strict=True)
+        left = deque((part.name, some) for part, all_ in both for some in all_.cut(MAX_READS))
+        read = _UnderWay(question, time.monotonic(), left)
         try:
-            for part, some in zip(source.parts, reads, strict=True):
-                under_way.handles.append(agent.begin(part.name, some))
+            read.begin_some(agent)
         except CopyError as error:
             source.is_broken = True
-            if not under_way.handles:
+            if not read.handles:
                 raise
-            under_way.problem = str(error)
-        self._under_way.append(under_way)
+            read.problem = str(error)
+        self._under_way.append(read)
 
     def _answers(self, ours: _Ours) -> Iterator[Done]:
         for read in list(self._under_way):
@@ -229,9 +264,9 @@ class RemoteReads:
     def _answer(self, ours: _Ours, read: _UnderWay) -> Done | None:
         """None: it has not ended."""
         question, source = read.question, self._sources[read.question.source]
-        read.handles = [handle for handle in read.handles if not _has_ended(ours, read, handle)]
+        read.look(ours.agent)
         source.is_broken = source.is_broken or bool(read.problem)
-        if read.handles:
+        if read.handles or read.left:
             return None
         if read.problem:
             return Done(question.number, problem=read.problem)
@@ -252,11 +287,11 @@ class RemoteReads:
     def _left(self, name: str) -> Iterator[Done]:
         """The source is forgotten, if that was asked for and nothing is read from it any more."""
         source = self._sources[name]
-        if source.unmap is None or any(read.question.source == name for read in self._under_way):
+        if not source.unmaps or any(read.question.source == name for read in self._under_way):
             return
         del self._sources[name]
         self._forget(source.parts)
-        yield Done(source.unmap.number)
+        yield from (Done(unmap.number) for unmap in source.unmaps)
 
     def _forget(self, parts: Sequence[_Part]) -> None:
         if self._ours is None:
@@ -268,7 +303,7 @@ class RemoteReads:
     def _stop(self) -> Iterator[Done]:
         """Our agent goes, and with it all that is under way: nobody may hold a handle any more."""
         reads = [read.question.number for read in self._under_way]
-        unmaps = [source.unmap.number for source in self._sources.values() if source.unmap]
+        unmaps = [unmap.number for source in self._sources.values() for unmap in source.unmaps]
         self.close()
         for number in reads:
             yield Done(number, problem="reads were stopped: one did not end")
@@ -278,12 +313,3 @@ class RemoteReads:
 
 def _agent_name(worker: str, rank: int) -> str:
     return f"{worker}/{rank}"
-
-
-def _has_ended(ours: _Ours, read: _UnderWay, handle: Any) -> bool:
-    """Also if it failed, which is noted."""
-    try:
-        return ours.agent.is_done(handle)
-    except CopyError as error:
-        read.problem = read.problem or str(error)
-        return True

@@ -14,6 +14,7 @@ from shared.errors import BatonError
 from shared.state.reply import as_int
 
 AWAY_S = 0.3, 6.0
+RECONNECT_S, POLL_S = 5.0, 0.05
 SLOW_MS = 300
 PROBE = "baton-chaos-probe"
 UNLIMITED = "0"
@@ -65,12 +66,16 @@ async def slow_down(scene: Scene) -> str:
     return f"commands took up to {worst_s * 1e3:.0f} ms for {seconds:.1f} s"
 
 
-async def hang_up(scene: Scene) -> str | None:
-    """On every process that is connected to it, but not on us; None: nobody is."""
-    answer = await scene.cell.state.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    number = as_int(answer)
-    if number < 1:
-        return None
+async def hang_up(scene: Scene) -> str:
+    """On every process that is connected to it, but not on us. They may be coming back from what
+    happened before."""
+    end_s, number = time.monotonic() + RECONNECT_S, 0
+    while number < 1:
+        answer = await scene.cell.state.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        number = as_int(answer)
+        if number < 1 and time.monotonic() > end_s:
+            raise NotInjectedError(f"nobody was connected for {RECONNECT_S:g} s")
+        await asyncio.sleep(POLL_S)
     return f"{number} connections closed"
 
 

@@ -107,10 +107,12 @@ class NcclLink:
         """For each id that it makes NCCL has a thread and a socket that wait until all ends have
         come. They go when a communicator of one end comes, whether two were awaited or none."""
         self._is_aborted = False
-        with suppress(CopyError):
-            torch.cuda.set_device(self._device)
-            self._begin(1, LET_GO_S)
-        self._end()
+        try:
+            with suppress(CopyError):
+                torch.cuda.set_device(self._device)
+                self._begin(1, LET_GO_S)
+        finally:
+            self._end()
 
     def _move(self, function: Callable[..., int], rows: torch.Tensor) -> None:
         stream = ctypes.c_void_p(self._stream.cuda_stream)

@@ -14,14 +14,17 @@ from shared.kv.columns import Words, pack_words
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
 from shared.kv.probe import Probed
+from shared.mover.messages import MAX_CARD_BYTES
 from shared.protocol import Attempt
 from shared.transfer.blocks.linked import Gives
 from shared.transfer.blocks.manifest import Part, Tags
 from shared.transfer.blocks.mapping import BlockMover
 from shared.transfer.blocks.views import shown_probe
 from shared.transfer.frame_stream import FrameStream
-from shared.transfer.frames import Pool, Refused, check_card
+from shared.transfer.frames import Pool, Refused
 from shared.transfer.offers import LiveOffer
+
+TOO_LONG = "the cards of a worker's ranks are longer than a frame holds"
 
 
 class AgentMover(BlockMover, Protocol):
@@ -81,7 +84,8 @@ async def joined_pool(mover: AgentMover, name: str, source: str, stream: FrameSt
         raise CannotMapError(f"at the source, {pool.problem}")
     if not isinstance(pool, Pool) or pool.num_blocks < 1:
         raise ProtocolError("the source shows no pool")
-    check_card(pool.card)
+    if len(pool.card) > MAX_CARD_BYTES:
+        raise CannotMapError(TOO_LONG)
     try:
         await mover.join(name, source, pool.num_blocks, pool.card)
         probed = await mover.probe(source)
@@ -126,6 +130,8 @@ class RegisteredPool:
             card = await self._mover.show(self._name)
         except PeerLostError as error:
             problem = str(error)
+        if len(card) > MAX_CARD_BYTES:
+            card, problem = b"", TOO_LONG
         link = self._gives.link if self._gives else ""
         await stream.send(Pool(self._memory.num_blocks, self._probe, card, problem, link=link))
         await (self._gives.serve(stream) if self._gives else stream.until_closed())

@@ -21,6 +21,7 @@ from shared.mover.copies import CopyError, Regions
 from shared.mover.host_copies import HostCopies
 from shared.mover.mover import Mover, Outside
 from shared.protocol import Attempt
+from shared.transfer.blocks import joined
 from shared.transfer.blocks.copied import ShownPool
 from shared.transfer.socket_transport import SocketTransport
 from shared.transfer.transport import Pulled, PullRequest
@@ -220,12 +221,19 @@ async def test_auto_says_why_it_reads(owners: OwnerProcesses, tmp_path: Path) ->
     await reader.close()
 
 
-async def test_auto_sends_what_cannot_be_read() -> None:
-    """Here because the source has no nixl; its words reach decode."""
+@pytest.mark.parametrize("too_long", [False, True])
+async def test_auto_sends_what_cannot_be_read(
+    too_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here because the source has no nixl, or more to show than a frame holds; its words reach
+    decode."""
+    outside = Outside(no_agent)
+    if too_long:
+        monkeypatch.setattr(joined, "MAX_CARD_BYTES", 10)
+        outside = Outside()
     memory = KVMemory.create(layout_of(BIG_BLOCK), NUM_BIG)
     memory.block(3)[:] = stamp(0, BIG_BLOCK)
     ours, theirs = data_socket_pair()
-    outside = Outside(no_agent)
     Mover(theirs, HostCopies(memory), HostCopies(memory), outside=outside).start()
     mover = MoverClient(ours)
     source = auto(memory, "p.1", mover)
@@ -236,7 +244,7 @@ async def test_auto_sends_what_cannot_be_read() -> None:
     reader = Reader()
     pulled = await reader.pull(TransferAddress(port=source.address.port), 0, num_blocks=1)
     assert pulled.transport == "tcp"
-    assert pulled.why.endswith(f"at the source, {MISSING}")
+    assert pulled.why.endswith(f"at the source, {joined.TOO_LONG if too_long else MISSING}")
     assert reader.memory.block(0) == memory.block(3)
     await reader.close()
     await source.close()

@@ -248,6 +248,51 @@ def test_what_fails_of_one_rank_is_told_when_the_others_have_ended(remote: Remot
         remote.fetch(2, "p.2", (0,))
 
 
+def test_many_reads_are_begun_a_part_at_a_time(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the mover has time for others."""
+    monkeypatch.setattr(remote_reads, "MAX_READS", 2)
+    remote.fetch(1, "p.1", (0, 2, 0, 2, 0))
+    assert [len(handle.reads) for handle in map(remote.agent.handle, range(1))] == [2]
+    assert len(remote.agent.handles) == 1
+    remote.agent.handle(0).has_ended = True
+    assert remote.ended() == []
+    assert len(remote.agent.handles) == 2
+    assert remote.ended() == []
+    assert [len(remote.agent.handle(at).reads) for at in (1, 2)] == [2, 1]
+    for at in (1, 2):
+        remote.agent.handle(at).has_ended = True
+    assert remote.ended() == [1]
+
+
+def test_nothing_more_is_begun_once_a_part_has_failed(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_reads, "MAX_READS", 2)
+    remote.fetch(1, "p.1", (0, 2, 0, 2, 0, 2, 0))
+    remote.agent.handle(0).problem = "gone"
+    assert remote.ended() == []
+    assert len(remote.agent.handles) == 2, "it was begun before the other was looked at"
+    remote.agent.handle(1).has_ended = True
+    assert list(remote.reads.ended()) == [Done(1, problem="gone")]
+    assert len(remote.agent.handles) == 2
+
+
+def test_each_unmap_is_answered(remote: Remote) -> None:
+    remote.fetch(1, "p.1", (0,))
+    assert remote.reads.leave(Unmap(2, "p.1")) is None
+    assert remote.reads.leave(Unmap(3, "p.1")) is None
+    remote.agent.handle(0).has_ended = True
+    assert remote.ended() == [1, 2, 3]
+
+
+def test_a_source_with_more_blocks_than_there_are_addresses_is_not_joined(remote: Remote) -> None:
+    with pytest.raises(CopyError, match="more blocks than a GPU can hold"):
+        remote.reads.join(Join(1, "d.1", "p.2", 2**60, pack_cards([b"card"])))
+    assert remote.agent.joined == ["p.1/0"]
+
+
 def test_what_does_not_begin_of_one_rank_is_told_when_the_others_have_ended(
     remote: Remote,
 ) -> None:
@@ -268,6 +313,7 @@ def test_what_does_not_begin_of_one_rank_is_told_when_the_others_have_ended(
         (pack_cards([b"card", b"bad"]), "card is bad"),
         (pack_cards([b"card"] * 3), "2 KV heads for rank 0 of 3"),
         (pack_cards([]), "no cards"),
+        (pack_cards([b"card"] * 9), "no cards"),
         (b"card", "cards cannot be read"),
     ],
 )

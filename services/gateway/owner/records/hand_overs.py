@@ -16,12 +16,14 @@ class _Pair:
     num_bytes: int = 0
     transport: str = ""
     why: str = ""
+    timed_bytes: int = 0
     busy_s: float = 0.0
+    """in which those came"""
     link_gb_s: float = 0.0
 
     @property
     def gb_s(self) -> float | None:
-        seen_gb_s = self.num_bytes / self.busy_s / 1e9 if self.busy_s else None
+        seen_gb_s = self.timed_bytes / self.busy_s / 1e9 if self.busy_s else None
         return self.link_gb_s or seen_gb_s
 
 
@@ -37,8 +39,12 @@ class HandOvers:
         self._pairs[prefill, decode] = pair
         told = span.attributes
         pair.num += 1
-        pair.num_bytes += int(told.get(names.TRANSFER_BYTES, 0))
-        pair.busy_s += float(told.get(names.TRANSFER_BUSY_MS, 0.0)) / 1e3
+        num_bytes = int(told.get(names.TRANSFER_BYTES, 0))
+        busy_ms = told.get(names.TRANSFER_BUSY_MS)
+        pair.num_bytes += num_bytes
+        if busy_ms is not None:  # a release before says nothing of it
+            pair.timed_bytes += num_bytes
+            pair.busy_s += float(busy_ms) / 1e3
         pair.transport = str(told.get(names.TRANSFER_TRANSPORT, ""))
         pair.why = str(told.get(names.TRANSFER_WHY, ""))
         pair.link_gb_s = float(told.get(names.TRANSFER_LINK_GBPS, 0.0)) or pair.link_gb_s

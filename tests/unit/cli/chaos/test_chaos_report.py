@@ -50,6 +50,9 @@ def test_a_fault_in_fifty_may_not_be_seen() -> None:
     line = record(outcome(), 1) | {"faults": 100}
     assert is_clean(line | {"not_injected": 2})
     assert not is_clean(line | {"not_injected": 3})
+    few = {"not_injected": 2, "unseen": {"kill engine": 2}}
+    assert not is_clean(line | few)
+    assert is_clean(line | few | {"kinds": {"kill engine": 2}})
 
 
 def test_runs_are_added_up() -> None:

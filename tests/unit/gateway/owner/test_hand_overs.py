@@ -40,6 +40,7 @@ def test_until_then_it_is_that_of_all_bytes_while_they_were_awaited() -> None:
         pulled = span(num_bytes, "tcp")
         pulled.attributes[names.TRANSFER_BUSY_MS] = busy_ms
         account.note("p", "d", pulled)
+        account.note("p", "d", span(10**9, "tcp"))
     assert account.status()[0]["gb_per_s"] == 1.0
 
 
