@@ -38,6 +38,7 @@ PATIENCE_S = 1.0
 """for an answer that has begun; then the client hangs up"""
 HEAD_S = 3.0
 PROBE_S = 0.05
+TELL_S = 60.0
 WARM_SHARE = 0.2
 """of all, after which nothing may grow"""
 MOST_ODD = 20
@@ -171,13 +172,16 @@ class _Client:
 async def fuzz(cluster: Cluster, num_bodies: int, seed: int) -> Seen:
     seen, numbers = Seen(), random.Random(seed)  # noqa: S311
     gateway = _gateway_of(cluster)
-    probing = asyncio.create_task(_probe(cluster.url, seen))
+    meanwhile = [
+        asyncio.create_task(each) for each in (_probe(cluster.url, seen), _tell(seen, num_bodies))
+    ]
     num_warm = int(WARM_SHARE * num_bodies)
     bodies, heads = odd_requests(numbers), odd_heads(numbers)
     await _send(cluster.url, seen, bodies, heads, num_warm)
     warm_mib = gateway.memory_info().rss / 2**20
     await _send(cluster.url, seen, bodies, heads, num_bodies - num_warm)
-    probing.cancel()
+    for task in meanwhile:
+        task.cancel()
     seen.grown_mib = gateway.memory_info().rss / 2**20 - warm_mib
     seen.num_restarts = int(_gateway_of(cluster).pid != gateway.pid)
     return seen
@@ -198,6 +202,12 @@ async def _send(
     async with asyncio.TaskGroup() as tasks:
         for _ in range(NUM_STREAMS):
             tasks.create_task(stream())
+
+
+async def _tell(seen: Seen, num_bodies: int) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        say(f"{seen.statuses.total()} of {num_bodies} bodies, {len(seen.odd)} faults")
 
 
 async def _probe(url: str, seen: Seen) -> None:
