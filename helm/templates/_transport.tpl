@@ -16,9 +16,6 @@
 {{- $ends := include "baton.ends" . | fromYaml -}}
 {{- $reason := "" -}}
 {{- range $role, $end := $ends -}}
-{{- if gt (int $end.tp) 1 }}{{ $reason = printf "workers with tp above 1 (%s has %d) are not read over RDMA" $role (int $end.tp) }}{{ end -}}
-{{- end -}}
-{{- range $role, $end := $ends -}}
 {{- if eq $end.transport "tcp" }}{{ $reason = printf "settings.transport of %s is tcp" $role }}{{ end -}}
 {{- end -}}
 {{- if not .Values.prefill.enabled }}{{ $reason = "prefill.enabled is false: KV moves only where a worker drains" }}{{ end -}}
@@ -34,8 +31,8 @@
 {{- if eq $own.transport "mapped" -}}
 {{- fail (printf "%s: transport mapped: pods of two nodes could not hand over; auto maps what is on one node (transfer.hostPath)" .role) -}}
 {{- end -}}
-{{- if and (gt (int $own.tp) 1) (has $own.transport (list "nixl" "nccl")) -}}
-{{- fail (printf "%s: transport %s: workers with tp %d hand over mapped or by tcp; set settings.transport to auto" .role $own.transport (int $own.tp)) -}}
+{{- if and (gt (int $own.tp) 1) (eq $own.transport "nccl") -}}
+{{- fail (printf "%s: transport nccl: workers with tp %d hand over mapped, by nixl or by tcp; set settings.transport to auto" .role (int $own.tp)) -}}
 {{- end -}}
 {{- if and .root.Values.prefill.enabled (eq .role "decode") (has $own.transport (list "nixl" "nccl")) (not (has $other.transport (list "auto" $own.transport))) -}}
 {{- fail (printf "settings.transport of prefill is %s and of decode %s: the one offers nothing that the other reads" $other.transport $own.transport) -}}

@@ -104,8 +104,8 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
         (put("decode", {"gpu": {"count": 8}, "settings": {"tp": 1}}), "is 8 and settings.tp 1"),
         ({"settings": {"tp": 2}, "prefill": {"gpu": {"count": 1}}}, "is 1 and settings.tp 2"),
         (
-            {"settings": {"transport": "nixl"}, "prefill": {"settings": {"tp": 2}}},
-            "prefill: transport nixl: workers with tp 2 hand over mapped or by tcp",
+            {"settings": {"transport": "nccl"}, "prefill": {"settings": {"tp": 2}}},
+            "prefill: transport nccl: workers with tp 2 hand over mapped, by nixl or by tcp",
         ),
         (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),
         (put("decode.autoscaling.mode", "builtin"), "both must be builtin"),
@@ -136,6 +136,7 @@ def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason:
         put("global", {"anything": 1}),
         put("decode.replicas", 0),
         put("settings", {"transport": "nixl"}),
+        put("settings", {"transport": "nixl", "tp": 2}),
         put("settings", {"tp": 2}),
         put("decode.autoscaling", SCALED),
         put("security.runAsUser", None),

@@ -83,10 +83,6 @@ def test_a_disabled_prefill_has_no_say() -> None:
             "settings.transport of decode is tcp",
         ),
         (
-            {"prefill": RDMA, "decode": {**RDMA, "settings": {"tp": 2}}},
-            "workers with tp above 1 (decode has 2) are not read over RDMA",
-        ),
-        (
             {"prefill": {"enabled": False}, "decode": RDMA},
             "decode.rdma.enabled: prefill.enabled is false: KV moves only",
         ),
@@ -108,7 +104,7 @@ def test_a_disabled_prefill_has_no_say() -> None:
         ),
         (
             {"settings": {"transport": "nccl"}, "decode": {"settings": {"tp": 2}}},
-            "decode: transport nccl: workers with tp 2 hand over mapped or by tcp",
+            "decode: transport nccl: workers with tp 2 hand over mapped, by nixl or by tcp",
         ),
     ],
 )
@@ -143,12 +139,13 @@ LINKED = {"settings": {"transport": "nccl"}}
             "tcp: settings.transport of decode is tcp",
             "tcp: settings.transport of decode is tcp",
         ),
-        (RANKS, "tcp: workers with tp above 1 (prefill has 4)", "tcp: their pods share no folder"),
-        (RANKS | HOST_PATH, "tcp: workers with tp above 1", "mapped:"),
+        (RANKS, "tcp: no role has RDMA devices", "tcp: their pods share no folder"),
+        (RANKS | HOST_PATH, "tcp: no role has RDMA devices", "mapped:"),
+        (RANKS | NAMED, "nixl: settings.transport is nixl", "nixl:"),
         (
-            {"prefill": {"settings": {"tp": 2}}},
-            "tcp: workers with tp above 1 (prefill has 2)",
-            "tcp",
+            {"prefill": RDMA, "decode": {**RDMA, "settings": {"tp": 2}}},
+            "nixl: both roles have RDMA devices",
+            "nixl:",
         ),
     ],
 )
