@@ -128,9 +128,12 @@ class _Client:
                 await self._exchange(sent, answer)
         except TimeoutError:
             self._hang_up()
-            if answer.status not in (0, 200):
+            if answer.is_an_error:  # it came while this process stood still
+                self._seen.note(sent, answer, time.perf_counter() - begin_s)
+            elif answer.status not in (0, 200):
                 self._seen.lose(sent.body, TimeoutError("it does not end"))
-            self._seen.num_left += 1
+            else:
+                self._seen.num_left += 1
         except (OSError, BrokenAnswerError) as error:
             self._hang_up()
             self._seen.lose(sent.body, error)
