@@ -127,7 +127,7 @@ class _Client:
             async with asyncio.timeout(PATIENCE_S):
                 await self._exchange(sent, answer)
         except TimeoutError:
-            self._hang_up()
+            self.hang_up()
             if answer.is_an_error:  # it came while this process stood still
                 self._seen.note(sent, answer, time.perf_counter() - begin_s)
             elif answer.status not in (0, 200):
@@ -135,7 +135,7 @@ class _Client:
             else:
                 self._seen.num_left += 1
         except (OSError, BrokenAnswerError) as error:
-            self._hang_up()
+            self.hang_up()
             self._seen.lose(sent.body, error)
         else:
             self._seen.note(sent, answer, time.perf_counter() - begin_s)
@@ -166,7 +166,7 @@ class _Client:
         _, self._http = await loop.create_connection(HttpConnection, *self._at)
         await self._http.exchange(head + sent.body, answer)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         if self._http is not None:
             self._http.close()
         self._http = None
@@ -185,6 +185,7 @@ async def fuzz(cluster: Cluster, num_bodies: int, seed: int) -> Seen:
     await _send(cluster.url, seen, bodies, heads, num_bodies - num_warm)
     for task in meanwhile:
         task.cancel()
+    await asyncio.gather(*meanwhile, return_exceptions=True)
     seen.grown_mib = gateway.memory_info().rss / 2**20 - warm_mib
     seen.num_restarts = int(_gateway_of(cluster).pid != gateway.pid)
     return seen
@@ -201,6 +202,7 @@ async def _send(
             await client.ask(sent)
             if at * NUM_HEADS_PER_BODY % 1 < NUM_HEADS_PER_BODY:
                 await client.send_head(next(heads))
+        client.hang_up()
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(NUM_STREAMS):
@@ -219,9 +221,11 @@ async def _probe(url: str, seen: Seen) -> None:
     while True:
         begin_s = time.perf_counter()
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
-        await reader.read()
-        writer.close()
+        try:
+            writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await reader.read()
+        finally:
+            writer.close()
         seen.probes_s.append(time.perf_counter() - begin_s)
         await asyncio.sleep(PROBE_S)
 
