@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shared.errors import BatonError
 from shared.kv.columns import Words
 from shared.kv.layer_groups import GroupRange
-from shared.kv.probe import Probed
-from shared.kv.share import KVShare
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
+from shared.kv.share import MAX_RANKS, KVShare
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +19,8 @@ Mark = Any
 """work of the device that comes first, as the device names it; None: nothing does"""
 
 
+PROBE_ROOM_BYTES = MAX_RANKS * MAX_PROBE_BYTES
+"""for the probe of each rank's pool of a source"""
 NOT_LINKED = "the ranks of a model are not linked by nccl"
 
 
@@ -59,6 +64,12 @@ class Regions(NamedTuple):
     """its blocks and, behind them, its probe"""
     probe_room: Region
     """into which the probes of the pools of a source's ranks are read"""
+
+
+def host_regions(rows: NDArray[np.uint8], probe_room: NDArray[np.uint8]) -> Regions:
+    """Of a pool in host memory, which its probe follows."""
+    pool = Region(rows.ctypes.data, rows.nbytes + probe_bytes(rows.nbytes))
+    return Regions("DRAM", 0, pool, Region(probe_room.ctypes.data, probe_room.nbytes))
 
 
 class Copies(Protocol):

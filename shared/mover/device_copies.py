@@ -19,9 +19,17 @@ from shared.kv.digest import digest_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.kv.probe import MAX_PROBE_BYTES, Probed, in_all, probe_bytes
-from shared.kv.share import MAX_RANKS, KVShare, holders_of
-from shared.mover.copies import NOT_LINKED, CopyError, Mark, Region, Regions, with_blocks
+from shared.kv.probe import Probed, in_all, probe_bytes
+from shared.kv.share import KVShare, holders_of
+from shared.mover.copies import (
+    NOT_LINKED,
+    PROBE_ROOM_BYTES,
+    CopyError,
+    Mark,
+    Region,
+    Regions,
+    with_blocks,
+)
 from shared.mover.head_rows import fetched_rows, staged_rows
 from shared.mover.messages import MAX_DIGESTS
 from shared.mover.runs import columns, joined
@@ -122,7 +130,7 @@ class DeviceCopies:
         if self._has_probe:
             num_bytes += probe_bytes(num_bytes)
         torch.cuda.set_device(self._device)  # UCX asks the thread for its context
-        self._probe_copy = self._probe_copy.new_empty(MAX_RANKS * MAX_PROBE_BYTES)
+        self._probe_copy = self._probe_copy.new_empty(PROBE_ROOM_BYTES)
         return Regions(
             "VRAM",
             self._device.index,

@@ -10,9 +10,15 @@ from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.layer_groups import GroupRange
 from shared.kv.memory import KVMemory
-from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
-from shared.kv.share import MAX_RANKS, KVShare
-from shared.mover.copies import CopyError, Mark, Region, Regions
+from shared.kv.probe import Probed
+from shared.kv.share import KVShare
+from shared.mover.copies import (
+    PROBE_ROOM_BYTES,
+    CopyError,
+    Mark,
+    Regions,
+    host_regions,
+)
 from shared.mover.host_sources import HostSource, HostSources
 from shared.mover.runs import joined
 
@@ -36,11 +42,8 @@ class HostCopies:
         """not that of mapped sources: reads of another host fill it meanwhile"""
 
     def regions(self) -> Regions:
-        num_bytes = self._pool.nbytes + probe_bytes(self._pool.nbytes)
-        pool = Region(self._pool.ctypes.data, num_bytes)
-        self._probe_copy = np.empty(MAX_RANKS * MAX_PROBE_BYTES, np.uint8)
-        room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
-        return Regions("DRAM", 0, pool, room)
+        self._probe_copy = np.empty(PROBE_ROOM_BYTES, np.uint8)
+        return host_regions(self._pool, self._probe_copy)
 
     def wait(self, after: Mark) -> None:
         """A step on a CPU has ended before anything else is asked of the engine."""

@@ -11,9 +11,16 @@ from shared.kv.digest import BlockDigests, digest_of
 from shared.kv.head_view import heads_of
 from shared.kv.layer_groups import GroupRange, layer_groups
 from shared.kv.memory import KVMemory
-from shared.kv.probe import MAX_PROBE_BYTES, Probed, probe_bytes
-from shared.kv.share import MAX_RANKS, KVShare
-from shared.mover.copies import NOT_LINKED, CopyError, Mark, Region, Regions
+from shared.kv.probe import Probed
+from shared.kv.share import KVShare
+from shared.mover.copies import (
+    NOT_LINKED,
+    PROBE_ROOM_BYTES,
+    CopyError,
+    Mark,
+    Regions,
+    host_regions,
+)
 from shared.mover.host_sources import HostSources
 
 if TYPE_CHECKING:
@@ -37,11 +44,8 @@ class HostShareCopies:
         self._probe_copy = np.empty(0, np.uint8)
 
     def regions(self) -> Regions:
-        num_bytes = self._rows.nbytes + probe_bytes(self._rows.nbytes)
-        pool = Region(self._rows.ctypes.data, num_bytes)
-        self._probe_copy = np.empty(MAX_RANKS * MAX_PROBE_BYTES, np.uint8)
-        room = Region(self._probe_copy.ctypes.data, self._probe_copy.nbytes)
-        return Regions("DRAM", 0, pool, room)
+        self._probe_copy = np.empty(PROBE_ROOM_BYTES, np.uint8)
+        return host_regions(self._rows, self._probe_copy)
 
     def wait(self, after: Mark) -> None:
         """A step on a CPU has ended before anything else is asked of the engine."""

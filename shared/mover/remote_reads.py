@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shared.kv.columns import pack_words, unpack_ids
-from shared.kv.probe import MAX_PROBE_BYTES, probe_bytes
+from shared.kv.probe import MAX_PROBE_BYTES, Probed, in_all, probe_bytes
 from shared.mover.agent import Agent, MakeAgent, pack_cards, unpack_cards
 from shared.mover.copies import Copies, CopyError, Mark, Regions
 from shared.mover.messages import (
@@ -73,33 +73,33 @@ class _UnderWay:
         return time.monotonic() - self.start_s > limit_s
 
     def begin_some(self, agent: Agent) -> None:
-        """CopyError if that fails; then nothing more is begun."""
+        """If that fails nothing more is."""
         num = 0
         while self.left and (not num or num + len(self.left[0][1].nums) <= MAX_READS):
             name, reads = self.left.popleft()
             num += len(reads.nums)
             try:
                 self.handles.append(agent.begin(name, reads))
-            except CopyError:
-                self.left.clear()
-                raise
+            except CopyError as error:
+                self._fail(error)
 
     def look(self, agent: Agent) -> None:
         """For what has ended, and begin what comes next."""
-        try:
-            self.begin_some(agent)
-        except CopyError as error:
-            self.problem = self.problem or str(error)
+        self.begin_some(agent)
         self.handles = [handle for handle in self.handles if not self._has_ended(agent, handle)]
 
     def _has_ended(self, agent: Agent, handle: Any) -> bool:
-        """Also if it failed, which is noted; then nothing more is begun."""
+        """Also if it failed."""
         try:
             return agent.is_done(handle)
         except CopyError as error:
-            self.problem = self.problem or str(error)
-            self.left.clear()
+            self._fail(error)
             return True
+
+    def _fail(self, error: CopyError) -> None:
+        """It is told once what has begun has ended."""
+        self.problem = self.problem or str(error)
+        self.left.clear()
 
 
 @dataclass
@@ -244,13 +244,10 @@ class RemoteReads:
         both = zip(source.parts, reads, strict=True)
         left = deque((part.name, some) for part, all_ in both for some in all_.cut(MAX_READS))
         read = _UnderWay(question, time.monotonic(), left)
-        try:
-            read.begin_some(agent)
-        except CopyError as error:
-            source.is_broken = True
-            if not read.handles:
-                raise
-            read.problem = str(error)
+        read.begin_some(agent)
+        source.is_broken = bool(read.problem)
+        if read.problem and not read.handles:
+            raise CopyError(read.problem)
         self._under_way.append(read)
 
     def _answers(self, ours: _Ours) -> Iterator[Done]:
@@ -278,11 +275,13 @@ class RemoteReads:
 
     def _probed(self, question: Probe, source: _Source, seconds: float) -> Done:
         """The digest of all parts, or of one that differs."""
-        places = source.probes()
-        found = [self._copies.read_digest(place) for place in places]
-        odd = next((digest for digest in found if digest != found[0]), found[0])
-        num_bytes = sum(place.stop - place.start for place in places)
-        return Done(question.number, pack_words([odd]), num_bytes, seconds)
+        found = in_all(
+            [
+                Probed(self._copies.read_digest(place), place.stop - place.start, 0.0)
+                for place in source.probes()
+            ]
+        )
+        return Done(question.number, pack_words([found.digest]), found.num_bytes, seconds)
 
     def _left(self, name: str) -> Iterator[Done]:
         """The source is forgotten, if that was asked for and nothing is read from it any more."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory, Piece
@@ -56,18 +56,7 @@ Kind = Literal[
     "nccl",
     "auto",
 ]
-KINDS: tuple[Kind, ...] = (
-    "memory",
-    "tcp",
-    "staged",
-    "ranked_tcp",
-    "mapped",
-    "ranked",
-    "nixl",
-    "ranked_nixl",
-    "nccl",
-    "auto",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """staged: tcp where no block lies in the memory that a socket reads; ranked: of a model on two GPUs
 at prefill and on four, which hold two copies of each head, at decode; ranked_nixl: read by what
 copies within the process; nccl: over gloo"""
