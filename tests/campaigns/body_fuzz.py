@@ -32,7 +32,8 @@ from tests.e2e.cluster import Cluster, running
 
 NUM_BODIES = 1_000_000
 NUM_STREAMS = 4
-NUM_HEADS_PER_BODY = 0.05
+HEAD_EVERY = 20
+"""bodies of a stream comes an odd head"""
 FLAGS = ("--topology", "agg", "--device", "cpu", "--threads", "1")
 PATIENCE_S = 1.0
 """for an answer that has begun; then the client hangs up"""
@@ -41,6 +42,8 @@ PROBE_S = 0.05
 TELL_S = 60.0
 WARM_SHARE = 0.2
 """of all, after which nothing may grow"""
+MOST_LEFT = 0.01
+"""of all: a gateway that answers nothing is none that answers late"""
 MOST_ODD = 20
 NUM_SLOWEST = 5
 MAX_REJECT_S = 0.05
@@ -200,7 +203,7 @@ async def _send(
         client = _Client(url, seen)
         for at, sent in enumerate(left):
             await client.ask(sent)
-            if at * NUM_HEADS_PER_BODY % 1 < NUM_HEADS_PER_BODY:
+            if at % HEAD_EVERY == 0:
                 await client.send_head(next(heads))
         client.hang_up()
 
@@ -243,6 +246,7 @@ def figures(seen: Seen, num_bodies: int) -> list[Figure]:
         exactly("restarts of the gateway", seen.num_restarts),
         at_least("bodies that were refused", refused, num_bodies / 3),
         at_least("bodies that were answered", seen.statuses[200], num_bodies / 100),
+        at_most("bodies that were not waited for", seen.num_left, num_bodies * MOST_LEFT),
         at_most("refusal, p99", 1e3 * quantile(seen.rejects_s, 0.99), 1e3 * MAX_REJECT_S, "ms"),
         at_most(
             "probe meanwhile, p99", 1e3 * quantile(seen.probes_s, 0.99), 1e3 * MAX_REJECT_S, "ms"

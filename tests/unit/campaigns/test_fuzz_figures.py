@@ -69,6 +69,9 @@ def test_each_finding_misses_a_figure() -> None:
     seen.probes_s.append(0.2)
     assert missed(seen) == ["probe meanwhile, p99"]
     seen = clean()
+    seen.num_left = 1
+    assert missed(seen) == ["bodies that were not waited for"]
+    seen = clean()
     seen.grown_mib = 17
     assert missed(seen) == ["growth of the gateway"]
     seen = clean()
