@@ -29,6 +29,10 @@ from tests.support.pairs.transfer_pair import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clock, pytest.mark.timeout(60)]
 
+LEASE_S = 0.4
+RENEWALS = 9
+"""in three lengths of a lease"""
+
 
 @pytest.fixture(params=KINDS)
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
@@ -38,8 +42,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 
 @pytest.fixture(params=KINDS)
 async def brief(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    """A pair whose leases are short; those of nixl last until its agents have met."""
-    lease_s = 0.6 if request.param == "nixl" else 0.15
+    """A pair whose leases are short, yet last until the two ends have met on a busy machine."""
+    lease_s = 0.6 if request.param == "nixl" else LEASE_S
     limits = TransferLimits(lease_s=lease_s, progress_timeout_s=5.0)
     async with Pair(request.param, limits) as pair:
         yield pair
@@ -82,14 +86,14 @@ async def test_renewing_keeps_a_lease_over_many_of_its_lengths(brief: Pair) -> N
     pull = brief.pull(1)
     offer.seal(RUN)
     await gate.reached.wait()
-    await until(lambda: brief.d.plan.passed["renew"] >= 12)
+    await until(lambda: brief.d.plan.passed["renew"] >= RENEWALS)
     assert brief.p.released == []
     gate.open.set()
     await pull
 
 
 async def test_a_pull_that_waits_for_its_turn_keeps_its_lease() -> None:
-    limits = TransferLimits(lease_s=0.15, progress_timeout_s=5.0, max_pulls=1)
+    limits = TransferLimits(lease_s=LEASE_S, progress_timeout_s=5.0, max_pulls=1)
     async with Pair("tcp", limits) as pair:
         first = pair.p.transport.offer(ATTEMPT, TICKET)
         first.publish(pair.p.piece(0, 1))
@@ -101,7 +105,7 @@ async def test_a_pull_that_waits_for_its_turn_keeps_its_lease() -> None:
         await gate.reached.wait()
         request = replace(pair.request(1, attempt=Attempt("second", 1)), block_ids=(0,))
         waiting = asyncio.create_task(pair.d.transport.pull(request))
-        await until(lambda: pair.d.plan.passed["renew"] >= 24)
+        await until(lambda: pair.d.plan.passed["renew"] >= 2 * RENEWALS)
         assert pair.p.released == []
         assert not waiting.done()
         gate.open.set()
@@ -116,9 +120,9 @@ async def test_a_reader_that_waits_for_blocks_keeps_the_lease(brief: Pair) -> No
     offer.publish(brief.p.piece(0, 1))
     offer.seal(RUN)
     keeping = asyncio.create_task(brief.d.transport.keep(replace(brief.request(1), block_ids=())))
-    await until(lambda: brief.d.plan.passed["renew"] >= 12)
+    await until(lambda: brief.d.plan.passed["renew"] >= RENEWALS)
     assert brief.p.released == []
-    assert brief.p.transport.traffic.num_signs >= 11, "prompts behind it see that it lives"
+    assert brief.p.transport.traffic.num_signs >= RENEWALS - 1, "prompts behind it see that it lives"
     keeping.cancel()
     await brief.pull(1)
     assert brief.p.released == [ATTEMPT]
@@ -148,7 +152,7 @@ async def test_a_lost_release_is_made_good_by_the_lease(brief: Pair) -> None:
     offer.seal(RUN)
     await brief.pull(1)
     assert brief.p.released == []
-    async with asyncio.timeout(1.2):
+    async with asyncio.timeout(3 * LEASE_S):
         await brief.p.changed.wait()
     assert brief.p.released == [ATTEMPT]
 
