@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci fuzz poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,10 @@ hand-overs: install ## 10,000 mapped hand-overs under re-use; 100 owners and 20 
 
 chaos-ci: install ## 100 faults in a cell of six workers and gateways: nothing lost, wrong, leaked or billed twice
 	$(BIN)/baton chaos --faults 100 --seed $(or $(SEED),1) --pause-s 0.5
+
+soak: install ## two hours of faults that spare a gateway and a worker of each role: no memory of theirs grows
+	$(BIN)/baton chaos --faults $(or $(FAULTS),2500) --seed $(or $(SEED),1) --pause-s 0.5 \
+		--spare gateway,prefill-0,decode-0 $(if $(RESUME),--resume $(RESUME))
 
 fuzz: install ## a million odd bodies at a gateway and a million damaged frames: only 2xx and 4xx (BODIES= SEED=)
 	$(BIN)/python -m tests.campaigns.body_fuzz $(if $(BODIES),--bodies $(BODIES)) $(if $(SEED),--seed $(SEED))

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import random
-import re
 import statistics
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.cli.chaos.memory import resident_bytes
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from tests.e2e.cluster import Cluster, process_family, running
 from tests.e2e.sse_load import in_turn, keep_open
@@ -41,14 +41,6 @@ by the allocator's arenas, so that a slow machine would still see it grow"""
 NUM_LONG = 2 * NUM_STREAMS
 """of them, the last, have prompts as long as those to come: after a thousand short ones 150 such
 made a gateway grow by 1.3 MiB, which is half of what is allowed"""
-
-
-def resident_bytes(pid: int) -> int:
-    """RSS without pages of the KV pool: an engine takes them all at its start, and which of them
-    its io process has mapped at a moment is the hand-overs under way then."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    kib = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE))
-    return (int(kib["RssAnon"]) + int(kib["RssFile"])) * 1024
 
 
 class MemoryLog:

@@ -20,6 +20,7 @@ from services.cli.chaos.cell import Cell
 from services.cli.chaos.fault import Injected, Kind, NotInjectedError, Scene
 from services.cli.chaos.ledger import Ledger
 from services.cli.chaos.load import Asked, Load, keep_open
+from services.cli.chaos.memory import Growth, MemoryLog
 from services.cli.chaos.oracle import Tally, Verdict, judge
 from shared.errors import BatonError
 
@@ -68,6 +69,8 @@ class Outcome:
     """of the cell's state: blocks, processes, recovery"""
     num_leaked: int = 0
     """blocks"""
+    growths: list[Growth] = field(default_factory=list)
+    """of the memory of processes that no fault hit"""
     seconds: float = 0.0
 
     @property
@@ -152,10 +155,11 @@ class _Campaign:
         self._numbers = random.Random(plan.seed + 1)  # noqa: S311
         self._deck: list[Kind] = []
         self._going = False
+        self._memory = MemoryLog(cell.spared_processes)
 
     async def run(self) -> None:
         begin_s = time.monotonic()
-        keeping = asyncio.create_task(self.ledger.keep())
+        keeping = asyncio.gather(self.ledger.keep(), self._memory.keep())
         try:
             for first in range(0, self._plan.num_faults, QUIET_EVERY):
                 num = min(QUIET_EVERY, self._plan.num_faults - first)
@@ -163,6 +167,7 @@ class _Campaign:
                 await self._quiet()
         finally:
             keeping.cancel()
+        self._look_at_memory()
         if not await self.ledger.settle(SETTLE_S):
             self.outcome.violations.append("records could not be read: Redis does not answer")
         self.outcome.seconds = time.monotonic() - begin_s
@@ -236,6 +241,13 @@ class _Campaign:
             self.outcome.violations.append(f"not whole after {QUIET_S:g} s: {await self._who()}")
         await self._look_for_unrest()
         self.outcome.violations += self._cell.unexplained_exits()
+
+    def _look_at_memory(self) -> None:
+        found = self.outcome.growths = self._memory.growths()
+        self.outcome.violations += [
+            f"{name} ended, and was to be spared" for name in self._memory.gone
+        ]
+        self.outcome.violations += [f"{one.name} grows: {one}" for one in found if one.too_much]
 
     async def _look_for_unrest(self) -> None:
         """For what is not as at the start, and does not become so."""

@@ -27,6 +27,7 @@ POLL_S = 0.1
 GATEWAYS = "gateway", "gateway-2"
 GIVES_UP = "the engine process ended"
 """the last words of a worker that does (shared.worker.lives)"""
+PARTS = "fork server", "engine"
 START_S = 60.0
 STOP_S = 3.0
 
@@ -95,11 +96,24 @@ class Cell:
     """process -> exits that a fault caused"""
     data_losses_s: list[float] = field(default_factory=list)
     """when Redis lost what it had, on the monotonic clock"""
+    spared: frozenset[str] = frozenset()
+    """names of gateways and workers that no fault hits"""
 
     @property
     def children(self) -> Iterator[Child]:
         yield from (gateway.child for gateway in self.gateways)
         yield from (worker.child for worker in self.workers)
+
+    @property
+    def spared_processes(self) -> dict[str, psutil.Process]:
+        """By name; of a worker its io process, fork server and engine."""
+        found: dict[str, psutil.Process] = {}
+        for child in self.children:
+            if child.spec.name in self.spared and child.pid is not None:
+                io = psutil.Process(child.pid)
+                names = (child.spec.name, *(f"{child.spec.name}'s {part}" for part in PARTS))
+                found |= dict(zip(names, [io, *io.children(recursive=True)], strict=False))
+        return found
 
     def unexplained_exits(self) -> list[str]:
         """Of processes that ended more often than faults ended them, since this was last asked. A
@@ -160,7 +174,7 @@ class Cell:
 
 
 @asynccontextmanager
-async def faulted_cell(plan: Plan, output: Output) -> AsyncIterator[Cell]:
+async def faulted_cell(plan: Plan, output: Output, spared: frozenset[str]) -> AsyncIterator[Cell]:
     """Ready. What dies is started again, as `baton up` does."""
     with reserve_port("127.0.0.1", 0) as port, reserve_port("127.0.0.1", 0) as admin_port:
         async with running(plan, output, restart=True) as cell:
@@ -169,7 +183,7 @@ async def faulted_cell(plan: Plan, output: Output) -> AsyncIterator[Cell]:
                 cell, output, *(each.getsockname()[1] for each in (port, admin_port))
             )
             task = asyncio.create_task(second.child.run())
-            whole = _whole_cell(cell, second)
+            whole = _whole_cell(cell, second, spared)
             try:
                 if not await whole.wait_whole(START_S):
                     raise BatonError("the second gateway did not become ready")
@@ -189,7 +203,7 @@ def _second_gateway(cell: LocalCell, output: Output, port: int, admin_port: int)
     return Gateway(child, *(local_url("127.0.0.1", each) for each in (port, admin_port)))
 
 
-def _whole_cell(cell: LocalCell, second: Gateway) -> Cell:
+def _whole_cell(cell: LocalCell, second: Gateway, spared: frozenset[str]) -> Cell:
     first, *workers = cell.supervisor.children
     assert cell.redis is not None
     return Cell(
@@ -197,6 +211,7 @@ def _whole_cell(cell: LocalCell, second: Gateway) -> Cell:
         [Worker(child, _role(child)) for child in workers],
         cell.redis,
         RedisClient(cell.redis.url),
+        spared=spared,
     )
 
 

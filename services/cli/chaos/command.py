@@ -12,7 +12,7 @@ from typing import Any
 
 from services.cli.bench.serve.endpoint import Endpoint, look_up
 from services.cli.chaos.campaign import Outcome, Plan, run_campaign, watch
-from services.cli.chaos.cell import faulted_cell
+from services.cli.chaos.cell import GATEWAYS, ROLES, faulted_cell
 from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
 from services.cli.chaos.poison import PLANTED
 from services.cli.chaos.report import explain, is_clean, read_runs, record, render
@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kinds", metavar="KIND[,KIND...]", help="only these")
     add("--pause-s", type=float, default=PAUSE_S, metavar="S", help="between two, on average; 1.5")
     add("--resume", type=Path, metavar="FILE", help="JSON lines: add this run to those in it")
+    add(
+        "--spare",
+        metavar="NAME[,NAME...]",
+        help="processes that no fault hits; tells how they grow",
+    )
     add("--url", metavar="URL[,URL...]", help="gateways of a cell that you break yourself")
     add("--seconds", type=float, default=WATCH_S, metavar="S", help="with --url: for how long; 60")
     add("--log-dir", type=Path, metavar="D", help="one log file per process here")
@@ -83,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
     """A cell of our own; None if it was stopped."""
-    kinds, missing = possible(chosen_kinds(arguments.kinds))
+    spared = _spared(arguments.spare)
+    kinds, missing = possible(chosen_kinds(arguments.kinds), spares=bool(spared))
     for name, why in missing.items():
         _say(f"left out: {name}: {why}")
     if not kinds:
@@ -92,7 +98,20 @@ def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
     check_model(cell_plan.settings.model, cell_plan.settings.compute.max_model_len)
     on_cpu = cell_plan.settings.compute.device == "cpu"
     plan = Plan(arguments.faults, seed, kinds, arguments.pause_s, on_cpu)
-    return asyncio.run(until_stopped(_run(cell_plan, plan, arguments.log_dir)))
+    return asyncio.run(until_stopped(_run(cell_plan, plan, spared, arguments.log_dir)))
+
+
+def _spared(names: str | None) -> frozenset[str]:
+    """SettingsError where there is no such process, or none of its kind is left for faults."""
+    given = frozenset(name.strip() for name in names.split(",")) if names else frozenset()
+    groups = (GATEWAYS, *([f"{role}-{index}" for index in range(NUM_WORKERS)] for role in ROLES))
+    there = [name for group in groups for name in group]
+    for name in given.difference(there):
+        raise SettingsError(f"--spare: no {name!r}; there are {', '.join(there)}")
+    for group in groups:
+        if given.issuperset(group):
+            raise SettingsError(f"--spare: {' and '.join(group)} leave nothing to hit")
+    return given
 
 
 def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
@@ -116,10 +135,12 @@ def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
     return replace(plan, most_drain_s=DRAIN_S)
 
 
-async def _run(cell_plan: CellPlan, plan: Plan, log_folder: Path | None) -> Outcome:
+async def _run(
+    cell_plan: CellPlan, plan: Plan, spared: frozenset[str], log_folder: Path | None
+) -> Outcome:
     output = Output(quiet=True, log_folder=log_folder, stream=sys.stderr)
     _say(f"starting {cell_plan.summary}; seed {plan.seed}")
-    async with faulted_cell(cell_plan, output) as cell:
+    async with faulted_cell(cell_plan, output, spared) as cell:
         status = await asyncio.to_thread(GatewayClient(cell.gateways[0].admin_url).status)
         return await run_campaign(cell, plan, status["model"], _say)
 

@@ -34,6 +34,10 @@ class Scene(NamedTuple):
         """Short ones are as common as long ones."""
         return drawn_between(least, most, self.numbers)
 
+    def may_hit(self, name: str) -> bool:
+        """A gateway or worker."""
+        return name not in self.cell.spared
+
 
 Inject = Callable[[Scene], Awaitable[str | None]]
 """breaks something, sees that it is broken, and mends what does not mend itself. Says what it did;
@@ -50,6 +54,8 @@ class Kind:
     """workers of each role that must be ready before"""
     cuts_gateway: bool = False
     """its clients' connections may end"""
+    hits_anyone: bool = False
+    """no process can be spared"""
     missing: Callable[[], str] = str
     """why this machine cannot have it; empty if it can"""
 

@@ -21,7 +21,10 @@ def chosen_kinds(names: str | None) -> tuple[Kind, ...]:
     return tuple(by_name[name] for name in wanted)
 
 
-def possible(kinds: Sequence[Kind]) -> tuple[list[Kind], dict[str, str]]:
-    """Those that this machine can have, and why it cannot have the others."""
+def possible(kinds: Sequence[Kind], *, spares: bool = False) -> tuple[list[Kind], dict[str, str]]:
+    """Those that this machine can have, and why it cannot have the others. `spares`: some
+    processes are to be spared."""
     missing = {kind.name: why for kind in kinds if (why := kind.missing())}
+    if spares:
+        missing |= {kind.name: "it spares nobody" for kind in kinds if kind.hits_anyone}
     return [kind for kind in kinds if kind.name not in missing], missing

@@ -29,4 +29,4 @@ async def poison(scene: Scene) -> str | None:
     return f"convicted after {attempt.end_s - attempt.sent_s:.1f} s"
 
 
-KINDS = (Kind("poison", poison, least_ready=2),)
+KINDS = (Kind("poison", poison, least_ready=2, hits_anyone=True),)

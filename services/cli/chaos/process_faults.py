@@ -99,7 +99,8 @@ async def no_descriptors(scene: Scene) -> str | None:
     """A process that is ready can open no file and take no connection for a while."""
     ready = await scene.cell.ready()
     workers = [worker.child for found in ready.values() for worker in found]
-    child = scene.numbers.choice([*(one.child for one in scene.cell.gateways), *workers])
+    children = [*(one.child for one in scene.cell.gateways), *workers]
+    child = scene.numbers.choice([one for one in children if scene.may_hit(one.spec.name)])
     if child.pid is None:
         return None
     process, kind = psutil.Process(child.pid), resource.RLIMIT_NOFILE
@@ -135,7 +136,8 @@ async def _end_engines(scene: Scene, number: signal.Signals, num: int) -> str | 
     """Of workers of different roles."""
     ready = await scene.cell.ready()
     roles = scene.numbers.sample(ROLES, num)
-    workers = [scene.numbers.choice(ready[role]) for role in roles if len(ready[role]) > 1]
+    found_each = [_spare_ones(scene, ready[role]) for role in roles]
+    workers = [scene.numbers.choice(found) for found in found_each if found]
     engines = [worker.engine for worker in workers]
     if len(workers) < num or None in engines:
         return None
@@ -189,9 +191,16 @@ def _send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
 
 def _spare(scene: Scene, ready: Mapping[str, list[Worker]]) -> Worker | None:
     """One of a role that has another, so that a request can go on."""
-    spare = [worker for found in ready.values() if len(found) > 1 for worker in found]
+    spare = [worker for found in ready.values() for worker in _spare_ones(scene, found)]
     return scene.numbers.choice(spare) if spare else None
 
 
+def _spare_ones(scene: Scene, ready: Sequence[Worker]) -> list[Worker]:
+    """Of a role's workers."""
+    return [worker for worker in ready if len(ready) > 1 and scene.may_hit(worker.name)]
+
+
 def _gateway(scene: Scene) -> Gateway:
-    return scene.numbers.choice(scene.cell.gateways)
+    return scene.numbers.choice(
+        [one for one in scene.cell.gateways if scene.may_hit(one.child.spec.name)]
+    )

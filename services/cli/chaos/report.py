@@ -1,8 +1,10 @@
 """What a campaign found, for people and for a file that later runs add to."""
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,12 @@ from services.cli.chaos.load import Asked
 from services.cli.chaos.oracle import ANSWERED
 from shared.errors import SettingsError
 
+HIT_BY = {
+    "killed": ("kill engine", "crash engine", "kill an engine of each role", "kill worker"),
+    "frozen or cut": ("freeze worker", "freeze engine", "a connection is cut"),
+}
+"""groups of kinds for whose stalls there are goals"""
+OTHERS = "other faults"
 PROBLEMS = "lost", "refused", "duplicated", "wrong", "billed twice", "billed wrong", "unrecorded"
 MOST_UNSEEN = 0.02
 """of faults that were seen: each that was not is drawn again"""
@@ -22,7 +30,7 @@ MOST_TEXTS = 20
 def record(outcome: Outcome, seed: int) -> dict[str, Any]:
     """The JSON line of one run."""
     tally = outcome.tally
-    stalls = Distribution.of(_stalls(outcome))
+    stalls = _stalls_by_group(outcome)
     return {
         "seed": seed,
         "seconds": round(outcome.seconds, 1),
@@ -35,8 +43,8 @@ def record(outcome: Outcome, seed: int) -> dict[str, Any]:
         "problems": {name: tally.problems[name] for name in PROBLEMS},
         "leaked_blocks": outcome.num_leaked,
         "violations": outcome.violations,
-        "stall_p50_s": _rounded(stalls.at(0.5)),
-        "stall_p99_s": _rounded(stalls.tail),
+        "stalls_s": {group: [round(each, 3) for each in found] for group, found in stalls.items()},
+        "memory": [asdict(one) for one in outcome.growths],
     }
 
 
@@ -64,8 +72,8 @@ def render(lines: Sequence[dict[str, Any]]) -> str:
         f"{outcomes['hit']} hit: {counted}, {_sum(lines, 'leaked_blocks')} blocks leaked, "
         f"{violations} other violations\n"
         f"answered {outcomes['answered']}, clients left {outcomes['left']}, ended with their "
-        f"gateway {outcomes['unread']}; "
-        f"stall p99 of those hit, worst run: {max(line['stall_p99_s'] for line in lines):.2f} s\n"
+        f"gateway {outcomes['unread']}\n"
+        f"{''.join(_stall_lines(lines))}{''.join(_memory_lines(lines[-1]))}"
     )
 
 
@@ -99,16 +107,47 @@ def _sum(lines: Sequence[dict[str, Any]], name: str) -> int:
     return sum(line[name] for line in lines)
 
 
-def _stalls(outcome: Outcome) -> Iterator[float]:
-    """The longest wait between two tokens of each answer that a fault hit."""
+def _stalls_by_group(outcome: Outcome) -> dict[str, list[float]]:
+    """The longest wait between two tokens of each answer that needed several attempts, in seconds,
+    by the first fault in that wait."""
+    found: dict[str, list[float]] = {}
     for asked, verdict in outcome.verdicts:
         if verdict.hit and asked.last.whole:
-            yield _longest_gap_s(asked)
+            since_s, until_s = _longest_gap(asked)
+            found.setdefault(_group(outcome, since_s, until_s), []).append(until_s - since_s)
+    return found
 
 
-def _longest_gap_s(asked: Asked) -> float:
-    return max((later - earlier for earlier, later in pairwise(asked.last.times_s)), default=0.0)
+def _group(outcome: Outcome, since_s: float, until_s: float) -> str:
+    kinds = (one.kind for one in outcome.faults if one.begin_s < until_s and one.end_s > since_s)
+    first = next(kinds, None)
+    return next((group for group, kinds in HIT_BY.items() if first in kinds), OTHERS)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _longest_gap(asked: Asked) -> tuple[float, float]:
+    """Begin and end."""
+    return max(pairwise(asked.last.times_s), key=lambda gap: gap[1] - gap[0], default=(0.0, 0.0))
+
+
+def _stall_lines(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Of all runs together."""
+    for group in (*HIT_BY, OTHERS):
+        found = Distribution.of(
+            each for line in lines for each in line.get("stalls_s", {}).get(group, ())
+        )
+        if found.n:
+            median = statistics.median(found.ordered)
+            yield (
+                f"stall of answers that were hit, {group}: p50 {median:.2f} s, "
+                f"p99 {found.tail:.2f} s, n {found.n}\n"
+            )
+
+
+def _memory_lines(line: dict[str, Any]) -> Iterator[str]:
+    """Of the last run: those processes that no fault hit."""
+    for one in line.get("memory", ()):
+        slope, bound = one["slope_bytes_per_h"] / 1e6, one["bound_bytes_per_h"] / 1e6
+        yield (
+            f"memory of {one['name']}: {one['first_bytes'] / 2**20:.1f} MiB, then {slope:+.2f} MB "
+            f"an hour, below {bound:.2f} (95 %), over {one['seconds'] / 3600:.2f} h\n"
+        )

@@ -6,6 +6,7 @@ its oracle.
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ KINDS = "kill engine,kill gateway,Redis killed,clients hang up,stop worker"
 def test_a_few_faults_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs.jsonl"
     flags = ("--faults", "5", "--seed", "3", "--kinds", KINDS, "--pause-s", "1")
-    code = main(["chaos", *flags, "--resume", str(runs)])
+    code = main(["chaos", *flags, "--spare", "gateway,decode-1", "--resume", str(runs)])
     captured = capsys.readouterr()
     assert code == 0, captured.err
     assert "5 faults of 5 kinds in 1 runs, 0 not injected" in captured.out
@@ -33,6 +34,7 @@ def test_a_few_faults_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert line["kinds"] == dict.fromkeys(sorted(KINDS.split(",")), 1)
     assert line["outcomes"]["answered"] >= 5
     assert line["outcomes"]["left"] >= 1
+    assert not re.search(r"gateway: SIG|decode-1: ", captured.err), "they were spared"
     assert live_records(runtime_folder()) == []
 
 
@@ -68,6 +70,9 @@ def test_a_campaign_that_is_told_to_stop_leaves_nothing(short_folder: Path) -> N
     [
         (("--faults", "0"), "--faults: at least 1"),
         (("--kinds", "flood"), "no 'flood'"),
+        (("--spare", "router"), "no 'router'; there are gateway, gateway-2, prefill-0"),
+        (("--spare", "decode-0, decode-1"), "decode-0 and decode-1 leave nothing to hit"),
+        (("--spare", "decode-0", "--kinds", "poison"), "none of them can be had here"),
         (("--resume", __file__), "not a file of this command"),
     ],
 )

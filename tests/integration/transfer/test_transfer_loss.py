@@ -122,7 +122,9 @@ async def test_a_reader_that_waits_for_blocks_keeps_the_lease(brief: Pair) -> No
     keeping = asyncio.create_task(brief.d.transport.keep(replace(brief.request(1), block_ids=())))
     await until(lambda: brief.d.plan.passed["renew"] >= RENEWALS)
     assert brief.p.released == []
-    assert brief.p.transport.traffic.num_signs >= RENEWALS - 1, "prompts behind it see that it lives"
+    assert brief.p.transport.traffic.num_signs >= RENEWALS - 1, (
+        "prompts behind it see that it lives"
+    )
     keeping.cancel()
     await brief.pull(1)
     assert brief.p.released == [ATTEMPT]

@@ -12,11 +12,12 @@ from services.cli.chaos.campaign import Outcome
 from services.cli.chaos.fault import Injected
 from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
 from services.cli.chaos.load import Asked
+from services.cli.chaos.memory import Growth
 from services.cli.chaos.oracle import Verdict
 from services.cli.chaos.report import explain, is_clean, read_runs, record, render
 from shared.errors import SettingsError
 
-FAULT = Injected("kill engine", "decode-0", 1.0, 1.1)
+FAULT = Injected("kill engine", "decode-0", 1.2, 1.3)
 
 
 def outcome(*problems: str, times_s: tuple[float, ...] = (1.0, 1.1, 1.9, 2.0)) -> Outcome:
@@ -29,8 +30,40 @@ def test_a_run_as_a_line() -> None:
     line = record(outcome(), 7)
     assert (line["seed"], line["faults"], line["kinds"]) == (7, 1, {"kill engine": 1})
     assert line["outcomes"] == {"answered": 1, "hit": 1}
-    assert line["stall_p99_s"] == pytest.approx(0.8)
+    assert line["stalls_s"] == {"killed": [pytest.approx(0.8)]}
     assert is_clean(line)
+
+
+@pytest.mark.parametrize(
+    ("faults", "group"),
+    [
+        ([Injected("freeze engine", "", 1.2, 1.3)], "frozen or cut"),
+        (
+            [Injected("freeze engine", "", 0.5, 1.05), Injected("kill worker", "", 1.8, 3.0)],
+            "killed",
+        ),
+        ([Injected("Redis killed", "", 1.2, 1.3), FAULT], "other faults"),
+        ([Injected("kill worker", "", 2.0, 3.0)], "other faults"),
+    ],
+)
+def test_a_stall_is_put_down_to_the_first_fault_in_it(faults: list[Injected], group: str) -> None:
+    line = record(replace(outcome(), faults=faults), 1)
+    assert list(line["stalls_s"]) == [group]
+    assert f"{group}: p50 0.80 s, p99 0.80 s, n 1" in render([line])
+
+
+def test_a_line_of_an_older_release_has_no_stalls() -> None:
+    line = record(outcome(), 1)
+    del line["stalls_s"], line["memory"]
+    assert "stall" not in render([line])
+
+
+def test_how_spared_processes_grow() -> None:
+    growth = Growth("gateway", 80 * 2**20, -1e5, 4.2e6, 7200)
+    text = render([record(replace(outcome(), growths=[growth]), 1)])
+    assert (
+        "memory of gateway: 80.0 MiB, then -0.10 MB an hour, below 4.20 (95 %), over 2.00 h" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +92,7 @@ def test_runs_are_added_up() -> None:
     text = render([record(outcome(), 1), record(outcome("lost: 500"), 2)])
     assert "2 faults of 1 kinds in 2 runs, 0 not injected; 2 requests, 2 hit: 1 lost" in text
     assert "0 billed twice" in text
-    assert "worst run: 0.80 s" in text
+    assert "killed: p50 0.80 s, p99 0.80 s, n 2" in text
 
 
 def test_problems_are_told_in_words_up_to_a_number() -> None:
