@@ -15,7 +15,7 @@ from shared.queue.backlog import (
 from shared.state.keys import LIVE_TTL_S, Keys
 from shared.state.kv_events import join_hashes, split_hashes
 from shared.state.redis_client import Argument, RedisClient, Script
-from shared.state.reply import as_bytes, as_int, as_list, as_text
+from shared.state.reply import as_bytes, as_int, as_list, as_text, narrowing
 
 PUT = Script.beside(__file__, "put_backlog")
 POP = Script.beside(__file__, "pop_backlog")
@@ -45,27 +45,28 @@ class RedisBacklog:
             -1 if max_tokens_ahead is None else max_tokens_ahead,
             LIVE_TTL_S,
         ]
-        status, num_ahead, tokens_ahead = as_list(
-            await self._client.run(PUT, (*self._keys, self._beats), arguments)
-        )
-        return Placement(PutStatus(as_text(status)), as_int(num_ahead), as_int(tokens_ahead))
+        reply = await self._client.run(PUT, (*self._keys, self._beats), arguments)
+        with narrowing():
+            status, num_ahead, tokens_ahead = as_list(reply)
+            return Placement(PutStatus(as_text(status)), as_int(num_ahead), as_int(tokens_ahead))
 
     async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
         arguments: list[Argument] = [join_hashes(tuple(held)), WINDOW, MAX_PASSES]
         answer = await self._client.run(POP, self._keys, arguments)
         if answer is None:
             return None
-        rid, packed = as_list(answer)
-        entry = msgpack.unpackb(as_bytes(packed), raw=True)
-        _, g_inc, tenant, priority, num_tokens, heads, *_ = entry  # a newer release may say more
-        return BacklogEntry(
-            as_text(rid),
-            as_text(g_inc),
-            as_text(tenant),
-            as_int(num_tokens),
-            as_int(priority),
-            split_hashes(as_bytes(heads)),
-        )
+        with narrowing():
+            rid, packed = as_list(answer)
+            entry = as_list(msgpack.unpackb(as_bytes(packed), raw=True))
+            _, g_inc, tenant, priority, num_tokens, heads, *_ = entry  # a newer release says more
+            return BacklogEntry(
+                as_text(rid),
+                as_text(g_inc),
+                as_text(tenant),
+                as_int(num_tokens),
+                as_int(priority),
+                split_hashes(as_bytes(heads)),
+            )
 
     async def cancel(self, rid: str) -> bool:
         return as_int(await self._client.run(CANCEL, self._keys[:2], [rid])) == 1
@@ -79,5 +80,6 @@ class RedisBacklog:
 
     async def waiting(self) -> Waiting:
         members = as_list(await self._client.command("ZRANGE", self._keys[0], 0, -1))
-        num_tokens = sum(int(as_text(member).split(":", 2)[1]) for member in members)
+        with narrowing():
+            num_tokens = sum(int(as_text(member).split(":", 2)[1]) for member in members)
         return Waiting(len(members), num_tokens)

@@ -11,7 +11,7 @@ from shared.errors import ProtocolError
 from shared.state.keys import Keys
 from shared.state.records import AdmittedRequest, FinalState, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient, Script
-from shared.state.reply import as_bytes, as_int, as_list, as_text
+from shared.state.reply import Reply, as_bytes, as_int, as_list, as_text, narrowing
 
 READ = Script.beside(__file__, "read_ended")
 MAX_LENGTH = 25_000
@@ -72,15 +72,19 @@ class EndedRequests:
         What cannot be read is left out. StateUnavailableError."""
         key = self._keys.ended(pool_id(pool))
         answer = await self._client.run(READ, [key], [f"({place}", MAX_READ])
-        now_ms, entries = as_list(answer)
-        found = []
-        for entry in entries if isinstance(entries, list) else []:
-            name, fields = as_list(entry)
-            place = as_text(name)
-            try:
-                request = _CODEC.decode(as_bytes(as_list(fields)[1]))
-            except (ProtocolError, IndexError):
-                continue
-            ago_s = (as_int(now_ms) - int(place.partition("-")[0])) / 1000
-            found.append(EndedAt(place, ago_s, request))
-        return tuple(found)
+        with narrowing():
+            now_ms, entries = as_list(answer)
+            given = entries if isinstance(entries, list) else []
+            read = (_ended(as_int(now_ms), entry) for entry in given)
+            return tuple(one for one in read if one is not None)
+
+
+def _ended(now_ms: int, entry: Reply) -> EndedAt | None:
+    """None: it cannot be read."""
+    name, fields = as_list(entry)
+    place = as_text(name)
+    try:
+        request = _CODEC.decode(as_bytes(as_list(fields)[1]))
+    except (ProtocolError, IndexError):
+        return None
+    return EndedAt(place, (now_ms - int(place.partition("-")[0])) / 1000, request)

@@ -12,7 +12,7 @@ from shared.state.kv_events import (
     split_hashes,
 )
 from shared.state.redis_client import Argument, RedisClient, Script
-from shared.state.reply import Reply, as_bytes, as_fields, as_int, as_list, as_text
+from shared.state.reply import Reply, as_bytes, as_fields, as_int, as_list, as_text, narrowing
 
 PUBLISH = Script.beside(__file__, "publish_kv")
 RESET = Script.beside(__file__, "reset_kv")
@@ -56,15 +56,18 @@ class RedisKVEvents:
         if streams is None:
             return ()
         events: list[KVEvent] = []
-        for stream in as_list(streams):
-            key, entries = as_list(stream)
-            inc = incs[as_text(key)]
-            events += (_event(inc, entry) for entry in as_list(entries))
+        with narrowing():
+            for stream in as_list(streams):
+                key, entries = as_list(stream)
+                inc = incs[as_text(key)]
+                events += (_event(inc, entry) for entry in as_list(entries))
         return events
 
     async def snapshot(self, incarnation: str) -> KVSnapshot:
-        seq, held = as_list(await self._client.run(SNAPSHOT, self._keys.kv(incarnation)))
-        return KVSnapshot(incarnation, as_int(seq), frozenset(split_hashes(as_bytes(held))))
+        reply = await self._client.run(SNAPSHOT, self._keys.kv(incarnation))
+        with narrowing():
+            seq, held = as_list(reply)
+            return KVSnapshot(incarnation, as_int(seq), frozenset(split_hashes(as_bytes(held))))
 
 
 def _event(incarnation: str, entry: Reply) -> KVEvent:

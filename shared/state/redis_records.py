@@ -27,7 +27,7 @@ from shared.state.records import (
     RequestState,
 )
 from shared.state.redis_client import Argument, RedisClient, Script
-from shared.state.reply import Reply, as_fields, as_int, as_list, as_text
+from shared.state.reply import Reply, as_fields, as_int, as_list, as_text, narrowing
 
 ADMIT = Script.beside(__file__, "admit")
 MARK = Script.beside(__file__, "mark")
@@ -51,8 +51,10 @@ class RedisRequestRecords:
             client_key.body if client_key else "",
             *_fields(request),
         ]
-        answer, *used = as_list(await self._client.run(ADMIT, keys, arguments))
-        return _key_taken(used) if used else Admission(as_text(answer))
+        reply = await self._client.run(ADMIT, keys, arguments)
+        with narrowing():
+            answer, *used = as_list(reply)
+            return _key_taken(used) if used else Admission(as_text(answer))
 
     async def mark(self, gateway_incarnation: str, progress: Mapping[str, int]) -> None:
         keys = [self._keys.request(rid) for rid in progress]
@@ -78,8 +80,9 @@ class RedisRequestRecords:
         answer = as_list(await self._client.run(FINISH, keys, arguments))
         if not answer:
             return Finish(None, written=False)
-        written, *stored = answer
-        return Finish(_outcome(stored), written=bool(as_int(written)))
+        with narrowing():
+            written, *stored = answer
+            return Finish(_outcome(stored), written=bool(as_int(written)))
 
     async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:
         keys = [self._keys.request(rid), self._keys.live(gateway_incarnation), self._keys.beats]
@@ -91,35 +94,23 @@ class RedisRequestRecords:
             self._keys.tenant(""),
             self._keys.client_key(""),
         ]
-        return ReapVerdict(as_text(await self._client.run(REAP, keys, arguments)))
+        verdict = as_text(await self._client.run(REAP, keys, arguments))
+        with narrowing():
+            return ReapVerdict(verdict)
 
     async def convict(self, fingerprints: Collection[str], life_s: int) -> Mapping[str, float]:
         arguments: list[Argument] = [life_s, MAX_CONVICTED, *fingerprints]
         answer = as_list(await self._client.run(CONVICT, [self._keys.convicted], arguments))
         names, seconds = map(as_text, answer[::2]), map(as_int, answer[1::2])
-        return dict(zip(names, map(float, seconds), strict=True))
+        with narrowing():
+            return dict(zip(names, map(float, seconds), strict=True))
 
     async def read(self, rid: str) -> RequestRecord | None:
         fields = as_fields(await self._client.command("HGETALL", self._keys.request(rid)))
         if not fields:
             return None
-        request = AdmittedRequest(
-            rid=rid,
-            gateway_incarnation=as_text(fields["g_inc"]),
-            tenant=as_text(fields["tenant"]),
-            pool=as_text(fields["pool"]),
-            num_prompt_tokens=as_int(fields["num_prompt_tokens"]),
-            received_ns=as_int(fields["received_ns"]),
-            client_key=_client_key(fields),
-        )
-        return RequestRecord(
-            request,
-            RequestState(as_text(fields["state"])),
-            as_text(fields.get("code", b"")),
-            as_int(fields.get("num_output_tokens", 0)),
-            as_int(fields.get("num_cached_tokens", 0)),
-            as_int(fields.get("num_attempts", 0)),
-        )
+        with narrowing():
+            return _record(rid, fields)
 
     def _keys_of(self, request: AdmittedRequest) -> list[str]:
         return [
@@ -131,6 +122,26 @@ class RedisRequestRecords:
     def _client_keys_of(self, request: AdmittedRequest) -> list[str]:
         """At most one."""
         return [self._keys.client_key(request.client_key.name)] if request.client_key else []
+
+
+def _record(rid: str, fields: Mapping[str, Reply]) -> RequestRecord:
+    request = AdmittedRequest(
+        rid=rid,
+        gateway_incarnation=as_text(fields["g_inc"]),
+        tenant=as_text(fields["tenant"]),
+        pool=as_text(fields["pool"]),
+        num_prompt_tokens=as_int(fields["num_prompt_tokens"]),
+        received_ns=as_int(fields["received_ns"]),
+        client_key=_client_key(fields),
+    )
+    return RequestRecord(
+        request,
+        RequestState(as_text(fields["state"])),
+        as_text(fields.get("code", b"")),
+        as_int(fields.get("num_output_tokens", 0)),
+        as_int(fields.get("num_cached_tokens", 0)),
+        as_int(fields.get("num_attempts", 0)),
+    )
 
 
 def _fields(request: AdmittedRequest) -> list[Argument]:

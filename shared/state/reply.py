@@ -4,12 +4,23 @@ A reply that is something else is StateUnavailableError: somebody else wrote the
 our Redis that answers; it may be put right.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from shared.errors import StateUnavailableError
 
 Reply: TypeAlias = int | bytes | list["Reply"] | None
 """an integer, a string, nil or an array of these; errors are raised"""
+
+
+@contextmanager
+def narrowing() -> Iterator[None]:
+    """In it, a value or a number of values that nobody expects is StateUnavailableError too."""
+    try:
+        yield
+    except (ValueError, LookupError) as error:
+        raise StateUnavailableError(f"redis: not what was asked for: {error!r:.80}") from error
 
 
 def as_int(reply: Reply) -> int:
