@@ -175,6 +175,8 @@ class Load:
     """of this worker's engine: a trial's at first, then fitted to its steps"""
     step_error: float = 0.0
     """relative error of what they predicted, 90th percentile of the latest steps; 0 before any"""
+    stalled: bool = False
+    """its engine has answered nothing for some seconds, nor does it compute"""
 
 
 class SpanEvent(NamedTuple):

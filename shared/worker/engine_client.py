@@ -22,8 +22,12 @@ from shared.worker.channel import CHANNEL_CODEC, Beat, Command, Event, Ready, re
 from shared.worker.fork_client import ForkedProcess, ForkServer
 from shared.worker.outside_kill import count_oom_kills, is_outside_kill
 
-LISTEN_S = 1.0
+LISTEN_S = 0.5
 """between two questions whether the engine lives"""
+STALL_S = 2.5
+"""an engine that was silent for so long is given no work, and what waits for it goes elsewhere"""
+STALL_STEPS = 5
+"""on a GPU no sooner than after as many steps"""
 SILENT_STEPS = 20
 """a GPU that has not ended a step in the time of as many hangs"""
 LAST_WORDS_S = 1.0
@@ -58,6 +62,8 @@ class EngineClient:
         self._connection: Connection | None = None
         self.on_event: Callable[[Event], None] = lambda event: None
         """runs on the event loop, in the order the engine reported"""
+        self.on_stall: Callable[[bool], None] = lambda stalled: None
+        """runs on the event loop; False: it has answered since"""
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._num_events = 0
         self._heard = asyncio.Event()
@@ -119,10 +125,11 @@ class EngineClient:
         Counts how often this process listened, not the time: after a machine stood still, nobody
         is silent yet."""
         ended = asyncio.create_task(self.wait())
-        silence_s = self._settings.engine.silence_s
-        if silence_s and not self._on_cpu:
-            silence_s = max(silence_s, SILENT_STEPS * step_s)
-        num_silent = 0
+        silence_s, stall_s = self._settings.engine.silence_s, STALL_S
+        if not self._on_cpu:
+            silence_s = silence_s and max(silence_s, SILENT_STEPS * step_s)
+            stall_s = max(stall_s, STALL_STEPS * step_s)
+        num_silent, was_stalled = 0, False
         num_oom_kills = count_oom_kills()
         while not ended.done():
             if silence_s and num_silent * LISTEN_S >= silence_s:
@@ -137,6 +144,10 @@ class EngineClient:
             self.send(Beat())
             await asyncio.wait({ended}, timeout=LISTEN_S)
             num_silent = num_silent + 1 if self._signs_of_life() == before else 0
+            is_stalled = num_silent * LISTEN_S >= stall_s
+            if is_stalled != was_stalled:
+                was_stalled = is_stalled
+                self.on_stall(is_stalled)
         status = ended.result()
         text = f"the engine process ended with status {status}"
         killed = is_outside_kill(status, num_oom_kills, count_oom_kills())

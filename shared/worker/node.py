@@ -122,6 +122,7 @@ class Node:
         self._loops = Loops()
         self._closing = False
         engine.on_event = self._on_event
+        engine.on_stall = self._on_stall
 
     async def open(self) -> None:
         """Listen for decode workers and gateways, and be registered from now on; OSError when a
@@ -197,7 +198,7 @@ class Node:
     def is_ready(self) -> bool:
         """Gateways have been able to find it, and it takes new work."""
         known = self._registration is not None and self._registration.is_known
-        return known and not self._state.draining
+        return known and not (self._state.draining or self._state.stalled)
 
     @property
     def trouble(self) -> str:
@@ -226,6 +227,10 @@ class Node:
         if asked != self._state.asked_to_drain:
             logger.info("asked to drain" if asked else "no longer asked to drain")
         self._state.asked_to_drain = asked
+
+    def _on_stall(self, stalled: bool) -> None:
+        logger.warning("the engine stands still" if stalled else "the engine goes on")
+        self._state.stalled = stalled
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StepReport):

@@ -18,6 +18,8 @@ class WorkerState:
         """for good"""
         self.asked_to_drain = False
         """by somebody who may take it back"""
+        self.stalled = False
+        """the engine answers nothing, nor does it compute"""
         self.alone: Attempt | None = None
         """that the engine computes now and no other, as it must"""
         self.counters: dict[str, int] = {}
@@ -82,6 +84,7 @@ class WorkerState:
             unreserved_tokens=self.attempts.unreserved_tokens,
             step_costs=engine.step_costs,
             step_error=engine.step_error,
+            stalled=self.stalled,
         )
 
     def refusal(self, incarnation: str, num_tokens: int, *, new: bool = True) -> Refusal | None:

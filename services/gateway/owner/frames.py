@@ -229,7 +229,8 @@ class Frames:
         self._journal.spans(message, worker.worker_id)
 
     def _pong(self, worker: WorkerLink, message: Pong) -> None:
-        """Attempts that went on without a token to show for it are not stalled."""
+        """Attempts that went on without a token to show for it are not stalled; all are whose
+        worker's engine stands still."""
         now_s = self._clock.monotonic_s()
         for rid, epoch in message.advanced:
             live = self._requests.get(rid)
@@ -239,6 +240,9 @@ class Frames:
                 and live.machine.holds(worker.incarnation)
             ):
                 live.timing.note_progress(now_s)
+        if worker.load.stalled:
+            inc = worker.incarnation
+            self._requests.for_each(lambda live: live.machine.stall(live.machine.epoch, at=inc))
 
     def _pull(self, worker: WorkerLink, message: Pull) -> None:
         took = self._requests.take_turn(message.rid)

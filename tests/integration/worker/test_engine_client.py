@@ -72,6 +72,34 @@ async def test_a_silent_engine_hangs_unless_it_computes(
         assert "ended with status -15" in str(await failing)
 
 
+async def test_a_stall_is_told_and_its_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the engine is ended for it."""
+    monkeypatch.setattr(engine_client, "STALL_S", 0.4)
+    client = Mute("cpu", COMPUTES, silence_s=60)
+    told: list[bool] = []
+    client.on_stall = told.append
+    failing = asyncio.create_task(client.failure(0.0))
+    for number, expected in ((signal.SIGSTOP, [True]), (signal.SIGCONT, [True, False])):
+        os.kill(client.pid, number)
+        async with asyncio.timeout(NOTICED_S):
+            while told != expected:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    await client.stop()
+    await failing
+
+
+async def test_a_long_step_of_a_gpu_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "STALL_S", 0.2)
+    client = Mute("cuda", WAITS, silence_s=60)
+    told: list[bool] = []
+    client.on_stall = told.append
+    failing = asyncio.create_task(client.failure(step_s=60.0))
+    await asyncio.sleep(1.0)
+    assert told == []
+    await client.stop()
+    await failing
+
+
 async def test_a_stopped_engine_is_noticed_and_ended(measured: Measured) -> None:
     client = Mute("cpu", COMPUTES)
     os.kill(client.pid, signal.SIGSTOP)

@@ -80,7 +80,7 @@ class WorkerLink:
             return False
         busy = load.queued_tokens or load.waiting
         is_tight = self.view.spare_blocks <= load.running + SPARE_BLOCKS
-        return not (busy or is_tight) and bool(hello.transfer_address)
+        return not (busy or is_tight or load.stalled) and bool(hello.transfer_address)
 
     def send(self, message: Message) -> None:
         self.link.send(message)
@@ -144,7 +144,7 @@ class WorkerLink:
     def _refresh(self) -> None:
         load, view = self.load, self.view
         on_the_way = sum(tokens for _, tokens in self._charges.values())
-        view.ready = load.state == "ready" and not self._leaves
+        view.ready = load.state == "ready" and not (self._leaves or load.stalled)
         view.room_tokens = load.room_tokens - on_the_way
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.queued_tokens = load.queued_tokens + on_the_way
@@ -163,7 +163,7 @@ class WorkerLink:
             "host": self.hello.host,
             "incarnation": self.incarnation,
             "protocol": self.link.version,
-            "state": "suspect" if suspect else load.state,
+            "state": "suspect" if suspect else "stalled" if load.stalled else load.state,
             "kv": {
                 "total": load.total,
                 "free": load.free,

@@ -210,13 +210,17 @@ class RequestMachine:
         """It is back, after it was cut off or frozen, or says why it goes: that is no strike."""
         self.strikes.withdraw(incarnation)
 
-    def stall(self, epoch: int) -> list[Effect]:
-        """No progress for too long."""
+    def stall(self, epoch: int, at: str | None = None) -> list[Effect]:
+        """No progress for too long. `at`: only if it waits for that worker, or for its KV."""
         if self.state is not State.RUNNING or epoch != self.epoch:
             return []
         computing = len(self.token_ids) == self._epoch_start or self.decode_incarnation is None
         silent = self.prefill_incarnation if computing else self.decode_incarnation
         assert silent is not None
+        if at is not None:
+            if not self.holds(at) or (computing and at != silent):
+                return []
+            silent = at
         self.strikes.note_death(silent, self._sequencer.next_index)
         return self._retry("stalled", (silent,), dropped_by=None)
 

@@ -34,6 +34,27 @@ async def test_slow_is_not_dead_as_long_as_a_worker_names_progress() -> None:
         assert [cancel.reason for cancel in p.all(Cancel)] == ["stalled"]
 
 
+async def test_a_worker_whose_engine_stands_still_leaves_the_routing_and_proves_itself() -> None:
+    p, d = pair()
+    q = FakeWorker("prefill", "p1")
+    async with started(Bench()) as bench:
+        await bench.add(p, q, d)
+        bench.door.submit(bench.request())
+        p.say(Pong(0, replace(p.load, stalled=True)))
+        assert q.last(Assign).work.attempt == Attempt("r1", 1), "at once"
+        states = {each["id"]: each["state"] for each in bench.door.status()["workers"]}
+        assert states == {"p0": "stalled", "p1": "ready", "d0": "ready"}
+        bench.clock.advance(1.5)
+        bench.door.submit(bench.request("r2"))
+        assert not [one for one in p.all(Assign) if one.work.attempt.rid == "r2"]
+        q.say(Pong(1, replace(q.load, room_tokens=0, queued_tokens=100_000)))
+        p.say(Pong(1, p.load))
+        for rid in ("r3", "r4"):
+            bench.door.submit(bench.request(rid))
+        tried = [one.work.attempt.rid for one in p.all(Assign)]
+        assert tried == ["r1", "r3"], "one request is the probe"
+
+
 async def test_a_worker_that_lost_the_request_cannot_keep_it_alive() -> None:
     p, d = pair()
     q = FakeWorker("prefill", "p1")

@@ -173,6 +173,28 @@ def test_a_stall_blames_the_silent_worker() -> None:
     ]
 
 
+def test_a_stall_of_an_engine_moves_what_waits_for_it() -> None:
+    """Of the source until decode has its KV, of the reader once prefill has spoken."""
+    computing = running()
+    assert computing.stall(0, at=D) == []
+    assert computing.stall(0, at="other") == []
+    assert computing.stall(1, at=P) == []
+    assert computing.stall(0, at=P)[-1] == Requeue(1, None, (P,), "stalled", 1)
+    for silent, prefer in ((P, None), (D, P)):
+        pulled = running()
+        pulled.tokens(P, run(0, 10))
+        assert pulled.stall(0, at=silent)[-1] == Requeue(1, prefer, (silent,), "stalled", 1)
+    taken = running()
+    taken.tokens(P, run(0, 10))
+    taken.released(0, P)
+    assert taken.stall(0, at=P) == []
+    decoded = running()
+    decoded.tokens(P, run(0, 10))
+    decoded.tokens(D, run(1, 11))
+    assert decoded.stall(0, at=P) == []
+    assert decoded.stall(0, at=D)[-1] == Requeue(1, P, (D,), "stalled", 1)
+
+
 def test_a_repeat_that_differs_is_another_lineage() -> None:
     machine = running()
     machine.tokens(P, run(0, 10))
