@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz redis-ways poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ soak: install ## two hours of faults that spare a gateway and a worker of each r
 fuzz: install ## a million odd bodies at a gateway and a million damaged frames: only 2xx and 4xx (BODIES= SEED=)
 	$(BIN)/python -m tests.campaigns.body_fuzz $(if $(BODIES),--bodies $(BODIES)) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.support.frame_fuzz
+
+redis-ways: install ## Redis fails in each of ten ways for 10 s under 20 streams, then for a minute at 50 requests a second
+	$(BIN)/python -m tests.campaigns.redis_ways $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WAYS),--ways $(WAYS))
 
 poison: install ## six requests that kill engines among 200 others, which are all answered
 	POISONS=6 INNOCENTS=200 POISON_WINDOW_S=60 $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) \

@@ -119,7 +119,15 @@ class Load:
             asked.body = await asyncio.to_thread(self._gateway.receipt, asked.last.receipt["id"])
         return asked
 
-    async def poisson(self, asks: Iterator[Ask], per_s: float, seconds: float, seed: int) -> None:
+    async def poisson(
+        self,
+        asks: Iterator[Ask],
+        per_s: float,
+        seconds: float,
+        seed: int,
+        *,
+        retries: int = MAX_RETRIES,
+    ) -> None:
         """An open loop: nobody waits for anybody. Ends when the last answer has."""
         numbers = random.Random(seed)  # noqa: S311
         begin_s = time.monotonic()
@@ -127,7 +135,7 @@ class Load:
         async with asyncio.TaskGroup() as tasks:
             while due_s < seconds:
                 await asyncio.sleep(begin_s + due_s - time.monotonic())
-                tasks.create_task(self.send(next(asks)))
+                tasks.create_task(self.send(next(asks), retries=retries))
                 due_s += numbers.expovariate(per_s)
 
     async def keep_open(

@@ -1,5 +1,5 @@
-"""Short forms of `make kill-campaign`, `make stopped-worker` and `make slow-link`: none of them
-rots, and a gross fault is seen early."""
+"""Short forms of `make kill-campaign`, `make stopped-worker`, `make slow-link` and `make
+redis-ways`: none of them rots, and a gross fault is seen early."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns import kill_campaign, stopped_worker
+from tests.campaigns import kill_campaign, redis_ways, stopped_worker
 from tests.campaigns.faults import Size
 from tests.campaigns.figures import Figure
 from tests.campaigns.slow_cell import Transport
@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.alone, pytest.mark.clock]
 NUM_ASKS = 16
 MOST_TOKENS = 160
 KILL_EVERY_S = 4.0
+SHORT_WAYS = redis_ways.Size(
+    num_streams=4, num_tokens=300, away_s=1.5, outage_s=3.0, per_s=20.0, max_extra_gap_ms=1000
+)
 SHORT_PHASES = Phases(calibrate_s=2, calm_s=4, throttled_s=12, lifted_s=2)
 
 
@@ -47,3 +50,8 @@ def test_a_link_of_a_tenth_of_what_the_load_needs(
 ) -> None:
     slowed = asyncio.run(run_slow_link(tmp_path, Shape(1, 1, transport), SHORT_PHASES, seed=1))
     judge(slowed.figures(), measured)
+
+
+def test_redis_answers_oddly_fails_over_and_is_gone(tmp_path: Path, measured: Measured) -> None:
+    ways = (redis_ways.odd_answers, redis_ways.failed_over, redis_ways.hour_ahead)
+    judge(asyncio.run(redis_ways.run(tmp_path, SHORT_WAYS, ways)), measured)

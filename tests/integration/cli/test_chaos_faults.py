@@ -48,9 +48,10 @@ def worker_of(pid: int, name: str = "decode-0") -> Worker:
 class Workers:
     """Stands in for a cell whose workers are these."""
 
-    def __init__(self, *workers: Worker) -> None:
+    def __init__(self, *workers: Worker, spared: frozenset[str] = frozenset()) -> None:
         self.workers = workers
         self.gateways = ()
+        self.spared = spared
         self.exits: dict[str, int] = {worker.name: 0 for worker in workers}
 
     async def ready(self) -> dict[str, list[Worker]]:
@@ -83,6 +84,23 @@ async def test_a_worker_is_killed_and_its_exit_counted(process: "subprocess.Pope
 async def test_the_only_worker_of_a_role_is_left_alone(process: "subprocess.Popen[bytes]") -> None:
     cell = Workers(worker_of(process.pid))
     for fault in (process_faults.kill_worker, process_faults.freeze_worker):
+        assert await fault(scene(cell)) is None
+    assert process.poll() is None
+
+
+async def test_nothing_happens_to_a_spared_worker(process: "subprocess.Popen[bytes]") -> None:
+    one, other = worker_of(process.pid), worker_of(process.pid, "decode-1")
+    cell = Workers(one, other, spared=frozenset({"decode-0"}))
+    for seed in range(20):
+        numbers = random.Random(seed)  # noqa: S311
+        drawing = scene(cell)._replace(numbers=numbers)
+        assert process_faults._spare(drawing, await cell.ready()) == other
+    cell.spared = frozenset({"decode-0", "decode-1"})
+    for fault in (
+        process_faults.kill_engine,
+        process_faults.kill_worker,
+        process_faults.freeze_engine,
+    ):
         assert await fault(scene(cell)) is None
     assert process.poll() is None
 
