@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import psutil
@@ -167,6 +168,8 @@ class _Campaign:
                 await self._quiet()
         finally:
             keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
         self._look_at_memory()
         if not await self.ledger.settle(SETTLE_S):
             self.outcome.violations.append("records could not be read: Redis does not answer")
