@@ -169,8 +169,7 @@ class Load:
     incoming: tuple[Incoming, ...] = ()
     """what this worker pulls, by prefill worker; decode workers only"""
     unreserved_tokens: dict[str, int] = field(default_factory=dict)
-    """prompt tokens whose KV lacks blocks here, by prefill worker; decode workers only. Where it
-    lies they are unpulled too"""
+    """of prompts whose KV lacks blocks here, by prefill worker; there they are unpulled too"""
     step_costs: StepCosts = NO_COSTS
     """of this worker's engine: a trial's at first, then fitted to its steps"""
     step_error: float = 0.0
@@ -208,8 +207,7 @@ class Hello:
     pool: str
     """(model, revision, layout fingerprint) in one string; peers of another pool are refused"""
     attempts: tuple[Attempt, ...] = ()
-    """gateway only: attempts it still owns on this worker, at most MAX_LIVE_ATTEMPTS; the worker
-    drops all others of it"""
+    """gateway only: all that it still owns on this worker, at most MAX_LIVE_ATTEMPTS"""
     load: Load | None = None
     """worker only"""
     transfer_address: TransferAddress = NOWHERE

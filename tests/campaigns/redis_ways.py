@@ -119,7 +119,7 @@ def set_clock(folder: Path, off_s: float) -> None:
 
 
 Break = Callable[[Bed, float], Awaitable[None]]
-"""breaks Redis for so many seconds; it is back when this returns"""
+"""breaks Redis for that number of seconds; it is back when this returns"""
 
 
 async def killed(bed: Bed, seconds: float) -> None:

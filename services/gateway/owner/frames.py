@@ -229,20 +229,12 @@ class Frames:
         self._journal.spans(message, worker.worker_id)
 
     def _pong(self, worker: WorkerLink, message: Pong) -> None:
-        """Attempts that went on without a token to show for it are not stalled; all are whose
-        worker's engine stands still."""
+        """Attempts that went on without a token to show for it are not stalled."""
         now_s = self._clock.monotonic_s()
         for rid, epoch in message.advanced:
             live = self._requests.get(rid)
-            if (
-                live is not None
-                and live.machine.epoch == epoch
-                and live.machine.holds(worker.incarnation)
-            ):
+            if live and live.machine.epoch == epoch and live.machine.holds(worker.incarnation):
                 live.timing.note_progress(now_s)
-        if worker.load.stalled:
-            inc = worker.incarnation
-            self._requests.for_each(lambda live: live.machine.stall(live.machine.epoch, at=inc))
 
     def _pull(self, worker: WorkerLink, message: Pull) -> None:
         took = self._requests.take_turn(message.rid)

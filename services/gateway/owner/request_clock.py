@@ -47,7 +47,14 @@ class RequestClock:
             failure = Failure("pool_replaced", POOL_GONE_TEXT, 503, POOL_GONE_RETRY_S)
             self._requests.abandon_all(failure)
         self._requests.for_each(lambda live: self._end_if_late(live, now_s, own_pause_s))
+        for worker in self._links.workers():
+            if worker.load.stalled:
+                self._leave(worker.incarnation)
         self._requests.place_due(PLACE_OURSELVES_S)
+
+    def _leave(self, incarnation: str) -> None:
+        """What waits for that worker, whose engine stands still, begins elsewhere."""
+        self._requests.for_each(lambda live: live.machine.stall(live.machine.epoch, incarnation))
 
     def _pool_is_gone(self, now_s: float) -> bool:
         """Other workers have taken the place of those that requests here began on."""

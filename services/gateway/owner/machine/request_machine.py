@@ -94,8 +94,7 @@ class RequestMachine:
         """The owner chose a worker for the waiting epoch."""
         if self.state is not State.QUEUED:
             return []
-        self.state = State.RUNNING
-        self.mode, self.prefill_incarnation = mode, incarnation
+        self.state, self.mode, self.prefill_incarnation = State.RUNNING, mode, incarnation
         self.decode_incarnation = incarnation if mode == "local" else None
         return [SendAssign(self.epoch, incarnation, mode, reason)]
 
@@ -210,17 +209,16 @@ class RequestMachine:
         """It is back, after it was cut off or frozen, or says why it goes: that is no strike."""
         self.strikes.withdraw(incarnation)
 
-    def stall(self, epoch: int, at: str | None = None) -> list[Effect]:
+    def stall(self, epoch: int, at: str = "") -> list[Effect]:
         """No progress for too long. `at`: only if it waits for that worker, or for its KV."""
         if self.state is not State.RUNNING or epoch != self.epoch:
             return []
         computing = len(self.token_ids) == self._epoch_start or self.decode_incarnation is None
         silent = self.prefill_incarnation if computing else self.decode_incarnation
+        if at and not (at == silent or (self.holds(at) and not computing)):
+            return []
+        silent = at or silent
         assert silent is not None
-        if at is not None:
-            if not self.holds(at) or (computing and at != silent):
-                return []
-            silent = at
         self.strikes.note_death(silent, self._sequencer.next_index)
         return self._retry("stalled", (silent,), dropped_by=None)
 
@@ -269,8 +267,7 @@ class RequestMachine:
         """Nobody reads any more."""
         if not self.active:
             return []
-        effects = self._cancel_workers("cancelled")
-        return effects + self._finish(End("cancelled"), num_tokens)
+        return self._cancel_workers("cancelled") + self._finish(End("cancelled"), num_tokens)
 
     def abandon(self, failure: Failure) -> list[Effect]:
         """The owner gives up: a time limit is reached, no room will come, or it is closing."""
@@ -283,9 +280,8 @@ class RequestMachine:
         return live and incarnation in (self.prefill_incarnation, self.decode_incarnation)
 
     def _may_choose(self) -> bool:
-        return (
-            self.mode == "prefill" and self.decode_incarnation is None and not self._one_token_left
-        )
+        undecided = self.mode == "prefill" and self.decode_incarnation is None
+        return undecided and not self._one_token_left
 
     @property
     def _one_token_left(self) -> bool:

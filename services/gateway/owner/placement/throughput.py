@@ -25,14 +25,18 @@ class Throughput:
     def note_end(self, now_s: float, *, idle: bool) -> None:
         """A request ended; `idle`: it was the last one."""
         if self._since_s is not None:
+            self._forget(now_s)
             self._gaps.append((now_s, now_s - self._since_s))
         self._since_s = None if idle else now_s
 
     def per_end_s(self, now_s: float) -> float:
         """Seconds from one end to the next."""
-        while self._gaps and self._gaps[0][0] < now_s - WINDOW_S:
-            self._gaps.popleft()
+        self._forget(now_s)
         waited_s = now_s - self._since_s if self._since_s is not None else 0.0
         gaps_s = [gap_s for _, gap_s in self._gaps]
         mean_s = sum(gaps_s) / len(gaps_s) if gaps_s else LEAST_S
         return max(mean_s, waited_s if waited_s > LEAST_S else 0.0)
+
+    def _forget(self, now_s: float) -> None:
+        while self._gaps and self._gaps[0][0] < now_s - WINDOW_S:
+            self._gaps.popleft()

@@ -67,10 +67,14 @@ class _Window:
         self._total = 0
 
     def add(self, amount: int, now_s: float) -> None:
+        self._forget(now_s)
         self._items.append((now_s, amount))
         self._total += amount
 
     def total(self, now_s: float) -> int:
+        self._forget(now_s)
+        return self._total
+
+    def _forget(self, now_s: float) -> None:
         while self._items and self._items[0][0] <= now_s - WINDOW_S:
             self._total -= self._items.popleft()[1]
-        return self._total

@@ -7,7 +7,7 @@ import pytest
 
 from services.gateway.owner.generation import Delta, Generation
 from services.gateway.owner.links.prefill_cost import FIRST_GUESS_S, PrefillCost
-from services.gateway.owner.placement.throughput import LEAST_S, Throughput
+from services.gateway.owner.placement.throughput import LEAST_S, WINDOW_S, Throughput
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.records.receipts import Receipts
 from services.gateway.owner.timing import PATIENCE_S
@@ -25,6 +25,16 @@ def test_time_per_end_is_of_the_time_in_which_there_was_work() -> None:
         throughput.note_end(second + 2.0, idle=True)
     assert throughput.per_end_s(25.0) == 1.0
     assert throughput.per_end_s(60.0) == LEAST_S
+
+
+def test_ends_that_are_past_are_forgotten_although_nobody_asks() -> None:
+    """A cell that refuses nobody never asks."""
+    throughput = Throughput()
+    throughput.note_work(0.0)
+    for second in range(1000):
+        throughput.note_end(float(second), idle=False)
+    assert len(throughput._gaps) <= WINDOW_S + 1
+    assert throughput.per_end_s(999.0) == 1.0
 
 
 def test_time_per_end_grows_while_nothing_ends() -> None:

@@ -20,6 +20,15 @@ from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, sett
 PAIR = ("p0", "d0")
 
 
+def test_what_is_past_is_forgotten_although_nobody_asks() -> None:
+    """A cell in which nothing fails never asks for the sum."""
+    budget = RetryBudget(0.0)
+    for second in range(10 * int(WINDOW_S)):
+        budget.note_admitted(100, float(second))
+    assert len(budget._admitted._items) == WINDOW_S
+    assert budget._admitted.total(10 * WINDOW_S - 1) == 100 * WINDOW_S
+
+
 def test_a_failure_closes_for_a_while_and_many_of_one_cause_close_once() -> None:
     failures = Failures()
     for _ in range(20):

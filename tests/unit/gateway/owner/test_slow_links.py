@@ -41,6 +41,7 @@ async def test_a_worker_whose_engine_stands_still_leaves_the_routing_and_proves_
         await bench.add(p, q, d)
         bench.door.submit(bench.request())
         p.say(Pong(0, replace(p.load, stalled=True)))
+        bench.request_clock.tick()
         assert q.last(Assign).work.attempt == Attempt("r1", 1), "at once"
         states = {each["id"]: each["state"] for each in bench.door.status()["workers"]}
         assert states == {"p0": "stalled", "p1": "ready", "d0": "ready"}
