@@ -215,6 +215,12 @@ class LimitSettings(Group, heading="Requests"):
     )
     max_live_requests: int = setting(1024, "requests one gateway owns at once", low=1)
     max_backlog: int = setting(256, "requests that may wait for room", low=0)
+    max_wait_s: float = setting(
+        60.0,
+        "a request that would wait longer for room gets 429, s; 0 = none",
+        low=0.0,
+        high=86400,
+    )
     unknown_fields: str = setting(
         "ignore", "what is done with fields nobody knows", choices=("ignore", "refuse")
     )

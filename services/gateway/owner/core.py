@@ -55,7 +55,8 @@ class GatewayCore:
         observer: Observer,
     ) -> None:
         self.counters = DispatchCounters()
-        journal, returns = Journal(self.counters, observer, clock), ReturnTimes(clock)
+        journal = Journal(self.counters, observer, clock)
+        returns = ReturnTimes(clock, limits.max_wait_s)
         placer = Placer(identity, links, stores.index, journal, clock)
         self._links = links
         self._line = WaitingLine(

@@ -73,8 +73,9 @@ class Door:
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
         route = self._requests.route(live)
-        limit = self._limits.max_backlog * (1 + returned)
-        is_full = self._requests.num_in_line + num_kept >= limit
+        num_ahead = self._requests.num_in_line + num_kept
+        is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
+        is_full |= not returned and self._returns.waits_too_long(num_ahead)
         if route is None and is_full and not request.follows:
             raise self._overloaded(request, LINE_FULL)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:

@@ -42,7 +42,7 @@ from shared.state.records import Admission, FinalState, KeyTaken, Outcome, Reque
 
 logger = logging.getLogger(__name__)
 
-LINE_FULL = "no worker has room and the backlog is full"
+LINE_FULL = "no worker has room, and too many wait for it"
 _STATES: Mapping[str, FinalState] = {
     "done": RequestState.DONE,
     "failed": RequestState.FAILED,

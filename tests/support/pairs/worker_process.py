@@ -97,6 +97,7 @@ class WorkerLink:
         incarnation: str = "",
         live: tuple[Attempt, ...] = (),
         session: str = "",
+        cell_secret: str = "",
     ) -> "WorkerLink":
         """As the gateway `incarnation` (default: a new one) that still owns `live`."""
         self = cls()
@@ -115,6 +116,7 @@ class WorkerLink:
             hello,
             lambda _, message: self.messages.put_nowait(message),
             lambda _: self.closed.set(),
+            cell_secret=cell_secret,
         )
         return self
 

@@ -37,6 +37,15 @@ class Throughput:
         mean_s = sum(gaps_s) / len(gaps_s) if gaps_s else LEAST_S
         return max(mean_s, waited_s if waited_s > LEAST_S else 0.0)
 
+    def expected_end_s(self, now_s: float) -> float:
+        """The same of those to come: a pause after many ends says little, one of its own much."""
+        self._forget(now_s)
+        if self._since_s is None:
+            return LEAST_S
+        waited_s = now_s - self._since_s
+        gaps_s = [gap_s for _, gap_s in self._gaps]
+        return (sum(gaps_s) + waited_s) / (len(gaps_s) + 1)
+
     def _forget(self, now_s: float) -> None:
         while self._gaps and self._gaps[0][0] < now_s - WINDOW_S:
             self._gaps.popleft()

@@ -27,6 +27,17 @@ def test_time_per_end_is_of_the_time_in_which_there_was_work() -> None:
     assert throughput.per_end_s(60.0) == LEAST_S
 
 
+def test_a_pause_after_many_ends_says_little_of_those_to_come() -> None:
+    throughput = Throughput()
+    assert throughput.expected_end_s(5.0) == LEAST_S
+    throughput.note_work(10.0)
+    assert throughput.expected_end_s(20.0) == 10.0
+    for tenth in range(100):
+        throughput.note_end(20.0 + tenth / 10, idle=False)
+    assert throughput.expected_end_s(29.9) == pytest.approx(19.9 / 101)
+    assert throughput.expected_end_s(39.9) == pytest.approx(29.9 / 101)
+
+
 def test_ends_that_are_past_are_forgotten_although_nobody_asks() -> None:
     """A cell that refuses nobody never asks."""
     throughput = Throughput()
