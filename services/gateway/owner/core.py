@@ -55,8 +55,7 @@ class GatewayCore:
         observer: Observer,
     ) -> None:
         self.counters = DispatchCounters()
-        journal = Journal(self.counters, observer, clock)
-        returns = ReturnTimes(clock, limits.max_wait_s)
+        journal, returns = Journal(self.counters, observer, clock), ReturnTimes(clock)
         placer = Placer(identity, links, stores.index, journal, clock)
         self._links = links
         self._line = WaitingLine(

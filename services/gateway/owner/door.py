@@ -75,7 +75,7 @@ class Door:
         route = self._requests.route(live)
         num_ahead = self._requests.num_in_line + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
-        is_full |= not returned and self._returns.waits_too_long(num_ahead)
+        is_full |= not returned and 0 < self._limits.max_wait_s < self._requests.wait_s(num_ahead)
         if route is None and is_full and not request.follows:
             raise self._overloaded(request, LINE_FULL)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:
@@ -85,15 +85,13 @@ class Door:
 
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         """End early from the text side; returns when the outcome is recorded or late."""
-        live = self._requests.get(rid)
-        if live is not None:
+        if (live := self._requests.get(rid)) is not None:
             self._requests.execute(live, live.machine.stop(reason, num_tokens))
             await live.ended.wait()
 
     async def cancel(self, rid: str, num_tokens: int) -> None:
         """The client left; workers are told at once."""
-        live = self._requests.get(rid)
-        if live is not None:
+        if (live := self._requests.get(rid)) is not None:
             self._requests.execute(live, live.machine.cancel(num_tokens))
 
     async def close_record(self, rid: str) -> None:

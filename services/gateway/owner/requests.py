@@ -132,6 +132,10 @@ class Requests:
         """Requests that wait for a worker and may be placed."""
         return len(self._line)
 
+    def wait_s(self, num_ahead: int) -> float:
+        """For a request with that number of others before it in the line."""
+        return num_ahead * self._line.per_place_s
+
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client
         reads."""

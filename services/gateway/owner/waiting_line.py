@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.placement.throughput import Throughput
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, heads_of
@@ -71,6 +72,8 @@ class WaitingLine:
         self._cancelling: asyncio.Task[None] | None = None
         self._full_s = -math.inf
         """when the backlog was last found full"""
+        self._pace = Throughput()
+        """at which requests leave the line"""
         self._held: set[str] = set()
         """rids of those that may not be placed yet"""
         self._tasks = Tasks()
@@ -85,6 +88,11 @@ class WaitingLine:
         num_queued = sum(place.queued for place in self._places.values())
         was_full = self._clock.monotonic_s() - self._full_s < FULL_S
         return max(num_queued, was_full)
+
+    @property
+    def per_place_s(self) -> float:
+        """Seconds from one request's leaving to the next's, as it is to be expected."""
+        return self._pace.expected_end_s(self._clock.monotonic_s())
 
     def join(self, live: LiveRequest, *, no_room: bool) -> None:
         """Wait; in the backlog too when workers live but have no room."""
@@ -117,6 +125,7 @@ class WaitingLine:
         self._held.discard(rid)
         if place is None:
             return None
+        self._pace.note_end(self._clock.monotonic_s(), idle=not self._places)
         if place.queued:
             self._cancel(rid)
         return place.live
@@ -144,7 +153,9 @@ class WaitingLine:
             num_tokens = len(live.work.token_ids)
             due = self._num_joined_tokens + PATIENCE * num_tokens
             self._num_joined_tokens += num_tokens
-            place = self._places[live.rid] = _Place(live, self._clock.monotonic_s(), due)
+            now_s = self._clock.monotonic_s()
+            place = self._places[live.rid] = _Place(live, now_s, due)
+            self._pace.note_work(now_s)
         return place
 
     def _may_be_placed(self, live: LiveRequest) -> bool:

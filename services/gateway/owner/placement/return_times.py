@@ -9,10 +9,8 @@ from shared.clock import Clock
 class ReturnTimes:
     """Of all refused clients of this gateway."""
 
-    def __init__(self, clock: Clock, max_wait_s: float) -> None:
-        """`max_wait_s`: for room; 0: no limit."""
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._max_wait_s = max_wait_s
         self._promises = Promises()
         self._throughput = Throughput()
 
@@ -20,11 +18,6 @@ class ReturnTimes:
         """Seconds until this refused client may come back and finds a place."""
         now_s = self._clock.monotonic_s()
         return self._promises.make(_key(request), now_s, self.per_end_s())
-
-    def waits_too_long(self, num_ahead: int) -> bool:
-        """A request with that number of others before it in the line."""
-        wait_s = num_ahead * self._throughput.expected_end_s(self._clock.monotonic_s())
-        return 0 < self._max_wait_s < wait_s
 
     def claim(self, request: GenerateRequest) -> bool:
         """Whether this client was refused before and told to come now."""

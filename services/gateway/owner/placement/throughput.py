@@ -1,4 +1,5 @@
-"""How often requests end here, to tell a refused client when to come back."""
+"""How often requests end here, to tell a refused client when to come back; and how often they leave
+the line, to tell how long another would wait in it."""
 
 from collections import deque
 
@@ -18,7 +19,7 @@ class Throughput:
         """the last end, or when work came after a pause; None while there is none"""
 
     def note_work(self, now_s: float) -> None:
-        """A request was accepted."""
+        """A request came."""
         if self._since_s is None:
             self._since_s = now_s
 

@@ -108,25 +108,24 @@ async def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
 
 
 async def test_who_would_wait_too_long_is_refused_and_comes_back() -> None:
-    """Ends come every two seconds, or a little sooner: whoever has three before it waits for more
-    than four."""
-    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    """One leaves the line every two seconds: whoever has three before it waits for more than
+    four."""
+    p, d = workers()
     async with started(Bench(max_backlog=100, max_wait_s=4.0)) as bench:
         await bench.add(p, d)
-        for number in range(4):
-            bench.door.submit(bench.request(f"e{number}"))
-        for assign in p.all(Assign)[:3]:
+        for number in range(5):
+            bench.door.submit(bench.request(f"r{number}", num_prompt=80))
+        assert bench.door.status()["requests"] == {"live": 5}, "of a new line nothing is known"
+        for _ in range(3):
             bench.clock.advance(2.0)
-            p.run(assign, 0, 5, reason="stop")
-            await settle()
-        p.load = FULL
-        p.say(Pong(1, p.load))
-        for rid in ("r0", "r1", "r2"):
-            bench.door.submit(bench.request(rid))
-        retry_s = refused(bench, "r3", num_prompt=33)
+            has_room(p, 90)
+            bench.request_clock.tick()
+            has_room(p, 0)
+        bench.door.submit(bench.request("r5"))
+        retry_s = refused(bench, "r6", num_prompt=33)
         bench.clock.advance(retry_s)
-        bench.door.submit(bench.request("r3", num_prompt=33))
-        assert bench.door.status()["requests"] == {"live": 5}
+        bench.door.submit(bench.request("r6", num_prompt=33))
+        assert bench.door.status()["requests"] == {"live": 7}
 
 
 async def test_a_full_backlog_is_429() -> None:
