@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, Protocol
 
-from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.links.worker_view import Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
 from shared.protocol import Hello, Load, Message
@@ -81,6 +81,10 @@ class WorkerLink:
         busy = load.queued_tokens or load.waiting
         is_tight = self.view.spare_blocks <= load.running + SPARE_BLOCKS
         return not (busy or is_tight or load.stalled) and bool(hello.transfer_address)
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.incarnation, self.view.role, self.gaps.pace_s(self._clock.monotonic_s()))
 
     def send(self, message: Message) -> None:
         self.link.send(message)

@@ -16,7 +16,7 @@ from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.unlinked import Unlinked
 from services.gateway.owner.links.worker_link import OpenLink, WorkerLink
-from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.links.worker_view import Pace, WorkerView
 from services.gateway.owner.view.events import Events
 from shared.challenge import purpose_key
 from shared.clock import Clock
@@ -129,6 +129,10 @@ class WorkerLinks:
 
     def workers(self) -> list[WorkerLink]:
         return list(self._workers.values())
+
+    def paces(self) -> list[Pace]:
+        """How fast each decodes."""
+        return [worker.pace for worker in self._workers.values()]
 
     def entries(self) -> list[WorkerEntry]:
         """What the registry last listed."""

@@ -1,9 +1,18 @@
 """What the gateway knows of a worker when it decides."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shared.protocol import Incoming
+
+
+class Pace(NamedTuple):
+    """At which a worker decodes."""
+
+    incarnation: str
+    role: Literal["prefill", "decode"]
+    gap_s: float | None
+    """between two tokens; None: it has decoded too little to tell"""
 
 
 @dataclass(slots=True)

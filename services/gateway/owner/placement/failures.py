@@ -4,10 +4,12 @@ closed --failure--> open for 1 s --> half open: one request is the probe
 half open --success--> closed          --failure--> open for twice as long, up to 30 s
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from services.gateway.owner.links.worker_view import Pace
 from services.gateway.owner.placement.avoidance import Key
+from services.gateway.owner.placement.outliers import Outliers
 from shared.process import worker_id_of
 
 FIRST_PAUSE_S = 1.0
@@ -31,6 +33,11 @@ class Failures:
 
     def __init__(self) -> None:
         self._breakers: dict[Key, _Breaker] = {}
+        self._outliers = Outliers()
+
+    def note_paces(self, paces: Sequence[Pace], now_s: float) -> None:
+        """Of all workers there are; to be told again and again."""
+        self._outliers.look(paces, now_s)
 
     def note_failure(self, key: Key, now_s: float) -> None:
         """An attempt there failed. Many that fail of one cause open it once."""
@@ -60,9 +67,11 @@ class Failures:
 
     def closed_to(self, now_s: float) -> frozenset[Key]:
         """Where requests should not go now."""
-        if not self._breakers:
+        slow = self._outliers.left_out(now_s)
+        if not (self._breakers or slow):
             return frozenset()
-        return frozenset(key for key, b in self._breakers.items() if now_s < b.until_s)
+        closed = [key for key, b in self._breakers.items() if now_s < b.until_s]
+        return frozenset([*closed, *((inc,) for inc in slow)])
 
     def broken(self, now_s: float) -> frozenset[Key]:
         """The pairs among them that failed more than once: trying again did not help."""
@@ -73,9 +82,13 @@ class Failures:
         )
 
     def trouble(self, linked: Set[str], now_s: float) -> str:
-        """Which pairs of these workers failed again when they were tried again; nothing if none
-        did, or it is long ago."""
-        return "; ".join(
+        """Which pairs of these workers failed again when they were tried again, unless it is long
+        ago, and which are left out for being slow; nothing if all is well."""
+        slow = [
+            f"{worker_id_of(inc)} decodes much slower than the others and gets no new request"
+            for inc in sorted(self._outliers.left_out(now_s) & linked)
+        ]
+        broken = (
             f"no KV goes from {worker_id_of(key[0])} to {worker_id_of(key[1])}: "
             f"{breaker.num_failures} attempts in a row failed, and {worker_id_of(key[1])}'s log "
             "says why"
@@ -83,6 +96,7 @@ class Failures:
             if len(key) > 1 and breaker.pause_s > FIRST_PAUSE_S and linked >= set(key)
             if now_s < breaker.until_s + FORGET_S
         )
+        return "; ".join([*broken, *slow])
 
     def _forget(self, now_s: float) -> None:
         gone = [key for key, b in self._breakers.items() if now_s >= b.until_s + FORGET_S]

@@ -61,6 +61,7 @@ class Placer:
     def look(self) -> None:
         """Many times a second: which workers there are."""
         self._lane.note(self._links.views)
+        self._failures.note_paces(self._links.paces(), self._clock.monotonic_s())
 
     def spares_a_worker(self, live: LiveRequest) -> bool:
         """One that takes prompts may die of this."""

@@ -1,6 +1,12 @@
 """The longest token gap of each of the last seconds, of one worker."""
 
+import statistics
+
 NUM_SECONDS = 120
+PACE_SECONDS = 10
+"""that the pace is measured over"""
+LEAST_SECONDS = 5
+"""of them with tokens"""
 
 
 class GapLine:
@@ -25,6 +31,13 @@ class GapLine:
         """By second, the current one last; None where nothing was decoded."""
         until = int(now_s) + 1
         return [self._at(second) for second in range(until - NUM_SECONDS, until)]
+
+    def pace_s(self, now_s: float) -> float | None:
+        """The median of the longest gaps of the last whole seconds; None if in too few of them
+        anything was decoded."""
+        gaps_ms = (self._at(second) for second in range(int(now_s) - PACE_SECONDS, int(now_s)))
+        seen_ms = [gap_ms for gap_ms in gaps_ms if gap_ms is not None]
+        return statistics.median(seen_ms) / 1e3 if len(seen_ms) >= LEAST_SECONDS else None
 
     def _at(self, second: int) -> float | None:
         place = second % NUM_SECONDS

@@ -86,3 +86,26 @@ async def test_what_the_link_cannot_carry_is_computed_on_decode_with_its_reason(
         d.say(Pong(2, replace(d.load, unreserved_tokens={p.incarnation: 4000})))
         bench.door.submit(bench.request("r4"))
         assert p.last(Assign).work.attempt.rid == "r4", "decode is full, its link is idle"
+
+
+async def test_a_worker_that_decodes_much_slower_gets_no_new_request() -> None:
+    workers = [FakeWorker("decode", f"d{number}") for number in range(3)]
+    async with started(Bench(topology="agg")) as bench:
+        await bench.add(*workers)
+        for number in range(3):
+            bench.door.submit(bench.request(f"r{number}", max_tokens=100))
+            for worker in workers:  # the next one goes to another
+                busy = replace(worker.load, running=len(worker.all(Assign)))
+                worker.say(Pong(0, busy))
+        assert [len(worker.all(Assign)) for worker in workers] == [1, 1, 1]
+        for tick in range(40):
+            bench.clock.advance(0.25)
+            for worker in workers[:2]:
+                worker.tokens(tick, 5)
+            if tick % 4 == 0:
+                workers[2].tokens(tick // 4, 5)
+            bench.request_clock.tick()
+        for number in range(3, 9):
+            bench.door.submit(bench.request(f"r{number}"))
+        assert [len(worker.all(Assign)) for worker in workers][2] == 1
+        assert "d2 decodes much slower" in bench.door.trouble()
