@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz redis-ways poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz redis-ways restarts cancels overload poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,15 @@ fuzz: install ## a million odd bodies at a gateway and a million damaged frames:
 
 redis-ways: install ## Redis fails in each of ten ways for 10 s under 20 streams, then for a minute at 50 requests a second
 	$(BIN)/python -m tests.campaigns.redis_ways $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WAYS),--ways $(WAYS))
+
+restarts: install ## workers restarted in turn, and decode shrunk to one and grown again, under load (RESTARTS= RESIZES=)
+	$(BIN)/python -m tests.campaigns.rolling_restarts $(if $(RESTARTS),--restarts $(RESTARTS)) $(if $(RESIZES),--resizes $(RESIZES))
+
+cancels: install ## clients that hang up, in every state of a request and five hundred at once: their blocks are free soon
+	$(BIN)/python -m tests.campaigns.cancels
+
+overload: install ## three times what the cell can answer, for three minutes: whoever is admitted waits no longer (SECONDS=)
+	$(BIN)/python -m tests.campaigns.overload $(if $(SECONDS),--seconds $(SECONDS))
 
 poison: install ## six requests that kill engines among 200 others, which are all answered
 	POISONS=6 INNOCENTS=200 POISON_WINDOW_S=60 $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) \

@@ -1,4 +1,4 @@
-"""`make rolling-restarts`: workers restarted in turn, and decode shrunk to one and grown again,
+"""`make restarts`: workers restarted in turn, and decode shrunk to one and grown again,
 under load. Each answer is whole and right; nobody is refused for it."""
 
 import argparse

@@ -22,7 +22,9 @@ from tests.e2e.cluster import running
 HERE = Path(__file__).parent
 CHECKPOINT = HERE.parents[1] / "shared" / "demo_model" / "checkpoint"
 MODEL = "demo"
-LIMIT_S = 300.0
+FLAGS = ("--topology", "pd", "--max-model-len", "1024")
+"""so that no answer takes long that a client does not limit"""
+LIMIT_S = 600.0
 NUM_REQUESTS = 40
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OMP_NUM_THREADS": "1"}
 """what keeps the clients from the network and from all cores"""
@@ -77,6 +79,17 @@ def guidellm_errors(results: Path) -> int:
     return NUM_REQUESTS - int(benchmark["metrics"]["request_totals"]["successful"])
 
 
+def schemathesis(programs: Path, url: str, _: Path) -> Sequence[str | Path]:
+    """What the OpenAPI document allows, and what it does not: no answer but the documented ones,
+    and what is not allowed is refused. What is allowed may be refused too: fields depend on each
+    other, and no document says how. A watch never ends."""
+    return [
+        *(programs / "schemathesis", "run", f"{url}/openapi.json", "--url", url),
+        *("--exclude-path", "/v1/baton/watch", "--seed", "1", "--max-examples", "20"),
+        *("--exclude-checks", "positive_data_acceptance", "--request-timeout", "60", "--no-color"),
+    ]
+
+
 CLIENTS = {
     "openai": Client("openai", script("openai_client.py")),
     "anthropic": Client("anthropic", script("anthropic_client.py")),
@@ -84,6 +97,7 @@ CLIENTS = {
     "langchain-openai": Client("langchain-openai", script("langchain_client.py")),
     "aiperf": Client("aiperf", aiperf, aiperf_errors),
     "guidellm": Client("guidellm", guidellm, guidellm_errors),
+    "schemathesis": Client("schemathesis", schemathesis),
 }
 
 
@@ -107,7 +121,7 @@ def outcome(name: str, programs: Path, url: str, results: Path) -> str:
     try:
         _run(client.command(programs, url, results), log)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        return f"{error}\n{log.read_text(errors='replace')[-2000:]}"
+        return f"{error}\n{log.read_text(errors='replace')[-4000:]}"
     num_errors = client.num_errors(results)
     return f"{num_errors} requests failed" if num_errors else ""
 
@@ -120,7 +134,7 @@ def main(arguments: list[str]) -> int:
     venvs: Path = options.venvs.resolve()
     programs = {name: installed(CLIENTS[name], venvs / name) for name in options.only}
     failed = 0
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder), "--topology", "pd") as up:
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder), *FLAGS) as up:
         for name in options.only:
             trouble = outcome(name, programs[name], up.url, Path(folder) / name)
             failed += bool(trouble)

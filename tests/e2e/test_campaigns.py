@@ -1,5 +1,5 @@
-"""Short forms of `make kill-campaign`, `make stopped-worker`, `make slow-link` and `make
-redis-ways`: none of them rots, and a gross fault is seen early."""
+"""Short forms of `make kill-campaign`, `make stopped-worker`, `make slow-link`, `make redis-ways`
+and `make cancels`: none of them rots, and a gross fault is seen early."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns import kill_campaign, redis_ways, stopped_worker
+from tests.campaigns import cancels, kill_campaign, redis_ways, stopped_worker
 from tests.campaigns.faults import Size
 from tests.campaigns.figures import Figure
 from tests.campaigns.slow_cell import Transport
@@ -55,3 +55,8 @@ def test_a_link_of_a_tenth_of_what_the_load_needs(
 def test_redis_answers_oddly_fails_over_and_is_gone(tmp_path: Path, measured: Measured) -> None:
     ways = (redis_ways.odd_answers, redis_ways.failed_over, redis_ways.hour_ahead)
     judge(asyncio.run(redis_ways.run(tmp_path, SHORT_WAYS, ways)), measured)
+
+
+def test_clients_hang_up_one_by_one_and_together(tmp_path: Path, measured: Measured) -> None:
+    size = cancels.Size(num_single=12, num_storms=1, num_at_once=60)
+    judge(asyncio.run(cancels.run(tmp_path, size)), measured)

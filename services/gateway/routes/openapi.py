@@ -156,7 +156,7 @@ def body_schema(table: FieldTable, fields: Mapping[str, Schema]) -> Schema:
 
 def openapi(version: str, hidden: Collection[str] = ()) -> Schema:
     """The whole description, but for the paths that are not served here."""
-    detokenize = {"model": TEXT, "tokens": IDS}
+    detokenize = {"model": _or_null(TEXT), "tokens": IDS}
     posts = {
         "/v1/chat/completions": ("The next message of a chat", chat_schema()),
         "/v1/completions": ("The continuation of a prompt", text_schema()),
