@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz redis-ways restarts cancels overload poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ fuzz: install ## a million odd bodies at a gateway and a million damaged frames:
 
 redis-ways: install ## Redis fails in each of ten ways for 10 s under 20 streams, then for a minute at 50 requests a second
 	$(BIN)/python -m tests.campaigns.redis_ways $(if $(SECONDS),--seconds $(SECONDS)) $(if $(WAYS),--ways $(WAYS))
+
+transfers: install ## a million blocks handed over under re-use and ended leases, and damaged ones: none wrong is taken (BLOCKS=)
+	$(BIN)/python -m tests.campaigns.transfers $(if $(BLOCKS),--blocks $(BLOCKS)) $(if $(SEED),--seed $(SEED))
 
 restarts: install ## workers restarted in turn, and decode shrunk to one and grown again, under load (RESTARTS= RESIZES=)
 	$(BIN)/python -m tests.campaigns.rolling_restarts $(if $(RESTARTS),--restarts $(RESTARTS)) $(if $(RESIZES),--resizes $(RESIZES))

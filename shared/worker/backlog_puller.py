@@ -49,7 +49,8 @@ class BacklogPuller:
 
     async def _look(self) -> None:
         await self._wake.wait()
-        if self._state.draining or not any(self._waiting.values()):
+        idle = self._state.draining or self._state.stalled
+        if idle or not any(self._waiting.values()):
             self._wake.clear()
         elif self._state.load().room_tokens > 0 and not await self._pop():
             self._waiting.clear()

@@ -26,7 +26,7 @@ LISTEN_S = 0.5
 """between two questions whether the engine lives"""
 STALL_S = 2.5
 """an engine that was silent for so long is given no work, and what waits for it goes elsewhere"""
-STALL_STEPS = 5
+STALL_STEPS = 10
 """on a GPU no sooner than after as many steps"""
 SILENT_STEPS = 20
 """a GPU that has not ended a step in the time of as many hangs"""

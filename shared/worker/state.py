@@ -97,6 +97,8 @@ class WorkerState:
             return None
         if self.draining:
             return "draining"
+        if self.stalled:
+            return "no_room"
         waiting = self.attempts.num_unstarted_tokens
         if num_tokens and waiting and waiting + num_tokens > self._room_limit_tokens:
             return "no_room"

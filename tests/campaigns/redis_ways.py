@@ -48,6 +48,7 @@ BACK_LIMIT_S = 20.0
 POLL_S = 0.02
 SLOW_S = 0.3
 HOUR_S = 3600.0
+OK = 200
 MAX_BACK_S = 2.0
 MAX_GROWTH_MIB = 20
 
@@ -218,6 +219,9 @@ async def _off(bed: Bed, seconds: float, off_s: float) -> None:
     """The clocks of all of the cell's processes, and not that of Redis."""
     folder = bed.cluster.log.parent
     set_clock(folder, off_s)
+    body = {"model": bed.cluster.model(), "prompt": "a", "max_tokens": 1}
+    answer = bed.cluster.client.post("/v1/completions", json=body).json()
+    assert abs(answer["created"] - time.time() - off_s) < HOUR_S / 2, "the clock was set"
     await asyncio.sleep(seconds)
     set_clock(folder, 0)
 
@@ -250,7 +254,9 @@ class Probes:
         return BACK_LIMIT_S
 
     async def statuses(self) -> Counter[int]:
-        return Counter(one.status for one in await asyncio.gather(*self.sent))
+        """A 200 that was not answered to its end is 0."""
+        ended = await asyncio.gather(*self.sent)
+        return Counter(one.status if one.status != OK or one.complete else 0 for one in ended)
 
 
 @dataclass

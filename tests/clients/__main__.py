@@ -148,7 +148,13 @@ def _run(command: Sequence[str | Path], log: Path | None) -> None:
         return
     with log.open("wb") as sink:
         subprocess.run(  # noqa: S603
-            command, check=True, stdout=sink, stderr=sink, timeout=LIMIT_S, env=os.environ | QUIET
+            command,
+            check=True,
+            stdout=sink,
+            stderr=sink,
+            timeout=LIMIT_S,
+            env=os.environ | QUIET,
+            cwd=log.parent,
         )
 
 

@@ -11,7 +11,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import psutil
@@ -160,16 +159,16 @@ class _Campaign:
 
     async def run(self) -> None:
         begin_s = time.monotonic()
-        keeping = asyncio.gather(self.ledger.keep(), self._memory.keep())
+        keeping = [asyncio.create_task(each.keep()) for each in (self.ledger, self._memory)]
         try:
             for first in range(0, self._plan.num_faults, QUIET_EVERY):
                 num = min(QUIET_EVERY, self._plan.num_faults - first)
                 await self._under_load(num)
                 await self._quiet()
         finally:
-            keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
         self._look_at_memory()
         if not await self.ledger.settle(SETTLE_S):
             self.outcome.violations.append("records could not be read: Redis does not answer")
@@ -249,6 +248,9 @@ class _Campaign:
         found = self.outcome.growths = self._memory.growths()
         self.outcome.violations += [
             f"{name} ended, and was to be spared" for name in self._memory.gone
+        ]
+        self.outcome.violations += [
+            f"the memory of {name} was not seen all the time" for name in self._memory.unjudged()
         ]
         self.outcome.violations += [f"{one.name} grows: {one}" for one in found if one.too_much]
 

@@ -2,8 +2,9 @@
 
 One level for each part of a run, the median of the samples in it; the slope is that of the line
 through the levels by least squares, its bound the upper end of the one-sided 95 % interval (Draper
-and Smith, Applied Regression Analysis, 1.4). Levels of long parts depend little on each other, as
-the formula wants; samples would.
+and Smith, Applied Regression Analysis, 1.4). The formula wants levels that do not depend on each
+other. They do, as memory does, so the error is widened by sqrt((1 + r) / (1 - r)), with r the
+correlation of what is left of one level and of the next (Bartlett 1946, for series of first order).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,8 @@ WARM_SHARE = 1 / 6
 NUM_PARTS = 20
 STUDENT_T = 1.734
 """of one-sided 95 % and NUM_PARTS - 2 degrees of freedom"""
+MOST_ALIKE = 0.8
+"""values more alike than that say nothing of a slope"""
 LEAST_S = 3600.0
 """of a shorter run nothing is demanded"""
 MOST_BYTES_PER_H = 5e6
@@ -62,6 +66,15 @@ class MemoryLog:
                         self._samples[name].append((time.monotonic(), resident_bytes(process.pid)))
             await asyncio.sleep(EVERY_S)
 
+    def unjudged(self) -> list[str]:
+        """Names of those that lack samples, where a run was long enough to judge them."""
+        found = []
+        for name, samples in self._samples.items():
+            seconds = samples[-1][0] - samples[0][0] if samples else 0.0
+            if seconds >= LEAST_S and growth(name, samples) is None:
+                found.append(name)
+        return found
+
     @property
     def gone(self) -> list[str]:
         """Names of those that have ended."""
@@ -89,12 +102,20 @@ def growth(name: str, samples: Sequence[tuple[float, float]]) -> Growth | None:
     levels = [statistics.median(part) for part in parts]
     hours = [part_s * (index + 0.5) / 3600 for index in range(NUM_PARTS)]
     slope, offset = statistics.linear_regression(hours, levels)
-    left = sum(
-        (level - offset - slope * hour) ** 2 for hour, level in zip(hours, levels, strict=True)
-    )
+    rest = [level - offset - slope * hour for hour, level in zip(hours, levels, strict=True)]
     spread = sum((hour - statistics.fmean(hours)) ** 2 for hour in hours)
-    error = math.sqrt(left / (NUM_PARTS - 2) / spread)
+    error = math.sqrt(sum(one**2 for one in rest) / (NUM_PARTS - 2) / spread) * _widening(rest)
     return Growth(name, levels[0], slope, slope + STUDENT_T * error, end_s - begin_s)
+
+
+def _widening(rest: Sequence[float]) -> float:
+    """Of the error, for values that follow each other."""
+    total = sum(one**2 for one in rest)
+    if not total:
+        return 1.0
+    alike = sum(one * other for one, other in pairwise(rest)) / total
+    alike = min(max(alike, 0.0), MOST_ALIKE)
+    return math.sqrt((1 + alike) / (1 - alike))
 
 
 def resident_bytes(pid: int) -> int:

@@ -160,7 +160,7 @@ class Frames:
                 self._note_first_token(worker, live, now_s)
             timing.note_tokens(now_s)
         self._requests.execute(live, effects)
-        return gap_s
+        return gap_s if decode_spoke else 0.0  # before, it waited for others too
 
     def _refuse_run(self, worker: WorkerLink, live: LiveRequest, run: TokenRun) -> None:
         """No token of the model: the attempt is lost there, the link and its other requests are

@@ -33,6 +33,8 @@ class RequestClock:
         self._requests = requests
         self._links = links
         self._clock = clock
+        self._stalled: frozenset[str] = frozenset()
+        """incarnations whose engines stand still"""
 
     async def turn(self) -> None:
         loop = asyncio.get_running_loop()
@@ -47,14 +49,28 @@ class RequestClock:
             failure = Failure("pool_replaced", POOL_GONE_TEXT, 503, POOL_GONE_RETRY_S)
             self._requests.abandon_all(failure)
         self._requests.for_each(lambda live: self._end_if_late(live, now_s, own_pause_s))
-        for worker in self._links.workers():
-            if worker.load.stalled:
-                self._leave(worker.incarnation)
+        self._look_for_stalls()
         self._requests.place_due(PLACE_OURSELVES_S)
 
+    def _look_for_stalls(self) -> None:
+        """What waits for a worker whose engine stands still begins at another, if there is one. A
+        worker that goes on has not died."""
+        views = self._links.views
+        stalled = {view.incarnation: view.role for view in views if view.stalled}
+        for inc, role in stalled.items():
+            if any(view.ready and view.role == role for view in views):
+                self._leave(inc)
+        for inc in self._stalled - stalled.keys():
+            if self._links.get(inc) is not None:
+                self._excuse(inc)
+        self._stalled = frozenset(stalled)
+
     def _leave(self, incarnation: str) -> None:
-        """What waits for that worker, whose engine stands still, begins elsewhere."""
         self._requests.for_each(lambda live: live.machine.stall(live.machine.epoch, incarnation))
+
+    def _excuse(self, incarnation: str) -> None:
+        for live in self._requests.all():
+            live.machine.excuse(incarnation)
 
     def _pool_is_gone(self, now_s: float) -> bool:
         """Other workers have taken the place of those that requests here began on."""

@@ -97,6 +97,7 @@ class WaitingLine:
     def join(self, live: LiveRequest, *, no_room: bool) -> None:
         """Wait; in the backlog too when workers live but have no room."""
         place = self._place_of(live)
+        self._pace.note_work(self._clock.monotonic_s())
         if no_room and place.put_s is None and not place.popped:
             self._put(place)
 
@@ -121,11 +122,12 @@ class WaitingLine:
 
     def leave(self, rid: str) -> LiveRequest | None:
         """Take a request out, placed or ended; None if it did not wait."""
-        place = self._places.pop(rid, None)
+        place, was_held = self._places.pop(rid, None), rid in self._held
         self._held.discard(rid)
         if place is None:
             return None
-        self._pace.note_end(self._clock.monotonic_s(), idle=not self._places)
+        if not was_held:
+            self._pace.note_end(self._clock.monotonic_s(), idle=len(self) == 0)
         if place.queued:
             self._cancel(rid)
         return place.live
@@ -153,9 +155,7 @@ class WaitingLine:
             num_tokens = len(live.work.token_ids)
             due = self._num_joined_tokens + PATIENCE * num_tokens
             self._num_joined_tokens += num_tokens
-            now_s = self._clock.monotonic_s()
-            place = self._places[live.rid] = _Place(live, now_s, due)
-            self._pace.note_work(now_s)
+            place = self._places[live.rid] = _Place(live, self._clock.monotonic_s(), due)
         return place
 
     def _may_be_placed(self, live: LiveRequest) -> bool:

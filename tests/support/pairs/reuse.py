@@ -72,20 +72,31 @@ class Tally:
     accepted: int = 0
     refused: int = 0
     wrong: int = 0
+    num_blocks: int = 0
+    """in pulls that were accepted"""
+
+    def __iadd__(self, other: "Tally") -> "Tally":
+        self.accepted += other.accepted
+        self.refused += other.refused
+        self.wrong += other.wrong
+        self.num_blocks += other.num_blocks
+        return self
 
     @property
     def pulls(self) -> int:
         return self.accepted + self.refused
 
 
-async def run_under_reuse(pair: Pair, num_pulls: int, seed: int) -> tuple[Tally, ReusingPlan]:
-    """Ends when prefill has forgotten every offer."""
+async def run_under_reuse(
+    pair: Pair, num_pulls: int, seed: int, most_blocks: int = 5
+) -> tuple[Tally, ReusingPlan]:
+    """Ends when prefill has forgotten every offer. `most_blocks`: of one pull."""
     tally = Tally()
     plan = ReusingPlan(pair.p, random.Random(seed))  # noqa: S311
     for side in (pair.p, pair.d):
         _give_plan(side, plan)
     for number in range(num_pulls):
-        await _pull_under_reuse(pair, plan, number, tally)
+        await _pull_under_reuse(pair, plan, number, tally, most_blocks)
     await until(lambda: not pair.num_offers)
     return tally, plan
 
@@ -104,9 +115,11 @@ def _give_plan(side: Side, plan: FaultPlan) -> None:
         side.transport.plan = plan
 
 
-async def _pull_under_reuse(pair: Pair, plan: ReusingPlan, number: int, tally: Tally) -> None:
+async def _pull_under_reuse(
+    pair: Pair, plan: ReusingPlan, number: int, tally: Tally, most_blocks: int
+) -> None:
     rng, generations = plan.rng, pair.p.memory.generations
-    num = rng.randint(1, 5)
+    num = rng.randint(1, most_blocks)
     plan.offered = rng.sample(range(NUM_OFFERED), num)
     for block_id in plan.offered:
         reuse(pair.p, block_id)
@@ -130,6 +143,7 @@ async def _pull_under_reuse(pair: Pair, plan: ReusingPlan, number: int, tally: T
         offer.withdraw()
     else:
         tally.accepted += 1
+        tally.num_blocks += num
         layout = pair.p.memory.layout
         tally.wrong += any(
             pair.received(logical) != stamped(layout, *tag) for logical, tag in enumerate(tags)

@@ -149,6 +149,7 @@ class WorkerLink:
         load, view = self.load, self.view
         on_the_way = sum(tokens for _, tokens in self._charges.values())
         view.ready = load.state == "ready" and not (self._leaves or load.stalled)
+        view.stalled = load.stalled
         view.room_tokens = load.room_tokens - on_the_way
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.queued_tokens = load.queued_tokens + on_the_way

@@ -35,6 +35,8 @@ class WorkerView:
     """free or cached KV blocks"""
     token_s: float
     """fitted seconds per prompt token"""
+    stalled: bool = False
+    """its engine stands still; it will be back, or be replaced"""
     unpulled_tokens: int = 0
     """prompt tokens, on the way here too, whose KV nobody pulls yet; prefill workers only"""
     incoming: dict[str, Incoming] = field(default_factory=dict)

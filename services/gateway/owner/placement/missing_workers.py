@@ -14,6 +14,6 @@ def missing_workers(workers: Sequence[WorkerView], topology: Topology, prefill_s
         linked = [worker for worker in workers if worker.role == role]
         if not linked:
             texts.append(f"no {role} worker is linked")
-        elif not any(worker.ready for worker in linked):
+        elif not any(worker.ready or worker.stalled for worker in linked):
             texts.append(f"no linked {role} worker takes work")
     return "; ".join(texts)

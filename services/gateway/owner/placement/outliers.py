@@ -13,7 +13,7 @@ from services.gateway.owner.links.worker_view import Pace
 
 FACTOR = 3.0
 """slower than the median of the role"""
-LEAST_S = 0.1
+LEAST_S = 0.02
 """and slower by this"""
 ONE_OF = 3
 """of a role may be left out"""

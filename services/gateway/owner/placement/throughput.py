@@ -6,6 +6,8 @@ from collections import deque
 WINDOW_S = 30.0
 LEAST_S = 0.1
 """before anything was measured"""
+LEAST_ENDS = 8
+"""from which something is expected of the next"""
 
 
 class Throughput:
@@ -39,10 +41,11 @@ class Throughput:
         return max(mean_s, waited_s if waited_s > LEAST_S else 0.0)
 
     def expected_end_s(self, now_s: float) -> float:
-        """The same of those to come: a pause after many ends says little, one of its own much."""
+        """The same of those to come. A pause after many ends says little: they may come together.
+        0 of too few ends: nothing is known."""
         self._forget(now_s)
-        if self._since_s is None:
-            return LEAST_S
+        if self._since_s is None or len(self._gaps) < LEAST_ENDS:
+            return 0.0
         waited_s = now_s - self._since_s
         gaps_s = [gap_s for _, gap_s in self._gaps]
         return (sum(gaps_s) + waited_s) / (len(gaps_s) + 1)

@@ -1,4 +1,4 @@
-"""The longest token gap of each of the last seconds, of one worker."""
+"""The longest gap between two tokens of one worker's own, of each of the last seconds."""
 
 import statistics
 

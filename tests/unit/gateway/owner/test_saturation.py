@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.gateway.owner.placement.throughput import LEAST_ENDS
 from services.gateway.owner.waiting_line import FULL_S, REPEAT_PUT_S
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Ping, Pong, Pull, Refuse
@@ -108,24 +109,34 @@ async def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
 
 
 async def test_who_would_wait_too_long_is_refused_and_comes_back() -> None:
-    """One leaves the line every two seconds: whoever has three before it waits for more than
-    four."""
+    """One leaves the line every 0.6 s or so: whoever has three before it waits for 1.9 s."""
     p, d = workers()
-    async with started(Bench(max_backlog=100, max_wait_s=4.0)) as bench:
+    async with started(Bench(max_backlog=100, max_wait_s=1.8)) as bench:
         await bench.add(p, d)
-        for number in range(5):
+        for number in range(LEAST_ENDS + 2):
             bench.door.submit(bench.request(f"r{number}", num_prompt=80))
-        assert bench.door.status()["requests"] == {"live": 5}, "of a new line nothing is known"
-        for _ in range(3):
-            bench.clock.advance(2.0)
+        bench.clock.advance(1.0)
+        for _ in range(LEAST_ENDS):
+            bench.clock.advance(0.6)
             has_room(p, 90)
             bench.request_clock.tick()
             has_room(p, 0)
-        bench.door.submit(bench.request("r5"))
-        retry_s = refused(bench, "r6", num_prompt=33)
+        bench.door.submit(bench.request("accepted"))
+        retry_s = refused(bench, "refused", num_prompt=33)
         bench.clock.advance(retry_s)
-        bench.door.submit(bench.request("r6", num_prompt=33))
-        assert bench.door.status()["requests"] == {"live": 7}
+        bench.door.submit(bench.request("refused", num_prompt=33))
+        assert bench.door.status()["requests"] == {"live": LEAST_ENDS + 4}
+
+
+async def test_of_a_line_that_few_have_left_nothing_is_foretold() -> None:
+    """They may all leave together in a moment."""
+    p, d = workers()
+    async with started(Bench(max_backlog=100, max_wait_s=5.0)) as bench:
+        await bench.add(p, d)
+        for number in range(20):
+            bench.door.submit(bench.request(f"r{number}"))
+            bench.clock.advance(3.0)
+        assert bench.door.status()["requests"] == {"live": 20}
 
 
 async def test_a_full_backlog_is_429() -> None:

@@ -109,3 +109,53 @@ async def test_a_worker_that_decodes_much_slower_gets_no_new_request() -> None:
             bench.door.submit(bench.request(f"r{number}"))
         assert [len(worker.all(Assign)) for worker in workers][2] == 1
         assert "d2 decodes much slower" in bench.door.trouble()
+
+
+async def test_the_only_worker_that_stalls_keeps_its_requests_and_gets_those_that_wait() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench(topology="agg")) as bench:
+        await bench.add(d)
+        bench.door.submit(bench.request())
+        d.say(Pong(0, replace(d.load, stalled=True)))
+        bench.request_clock.tick()
+        assert not d.all(Cancel), "there is nobody else"
+        assert bench.door.ready()
+        bench.door.submit(bench.request("r2"))
+        assert [one.work.attempt.rid for one in d.all(Assign)] == ["r1"]
+        d.say(Pong(1, d.load))
+        bench.clock.advance(1.0)
+        bench.request_clock.tick()
+        assert [one.work.attempt.rid for one in d.all(Assign)] == ["r1", "r2"]
+
+
+async def test_an_engine_that_goes_on_has_not_died() -> None:
+    workers = [FakeWorker("decode", f"d{number}") for number in range(2)]
+    async with started(Bench(topology="agg")) as bench:
+        await bench.add(*workers)
+        bench.door.submit(bench.request())
+        machine = bench.live("r1").machine
+        stalled = next(worker for worker in workers if worker.all(Assign))
+        stalled.say(Pong(0, replace(stalled.load, stalled=True)))
+        bench.request_clock.tick()
+        assert (machine.epoch, machine.strikes.num_failures) == (1, 1)
+        assert len(machine.strikes) == 1
+        stalled.say(Pong(0, stalled.load))
+        bench.request_clock.tick()
+        assert len(machine.strikes) == 0
+
+
+async def test_a_wait_for_a_hand_over_is_not_the_pace_of_who_takes_it() -> None:
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        bench.door.submit(bench.request(max_tokens=100))
+        p.start()
+        p.tokens(0, 5)
+        bench.clock.advance(3.0)
+        d.tokens(1, 6)
+        bench.clock.advance(0.5)
+        d.tokens(2, 7)
+        gaps_ms = {worker.worker_id: worker.gaps for worker in bench.links.workers()}
+        now_s = bench.clock.monotonic_s()
+        assert [gap for gap in gaps_ms["d0"].last_ms(now_s) if gap is not None] == [500.0]
+        assert not any(gaps_ms["p0"].last_ms(now_s))

@@ -49,7 +49,7 @@ def test_who_decodes_nothing_meanwhile_is_not_forgiven_and_not_judged() -> None:
 
 
 def test_a_little_slower_is_no_outlier() -> None:
-    for gaps_s in ((0.001, 0.001, 0.09), (0.05, 0.06, 0.14), (1.0, 1.2, 2.9)):
+    for gaps_s in ((0.001, 0.001, 0.02), (0.05, 0.06, 0.14), (1.0, 1.2, 2.9)):
         outliers = Outliers()
         outliers.look(paces(*gaps_s), 0.0)
         assert not outliers.left_out(0.0)
