@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
-
 from services.cli.bench.serve.client.http_stream import (
     BrokenAnswerError,
     HttpConnection,
@@ -177,7 +175,7 @@ class _Client:
 
 async def fuzz(cluster: Cluster, num_bodies: int, seed: int) -> Seen:
     seen, numbers = Seen(), random.Random(seed)  # noqa: S311
-    gateway = _gateway_of(cluster)
+    gateway = cluster.gateway
     meanwhile = [
         asyncio.create_task(each) for each in (_probe(cluster.url, seen), _tell(seen, num_bodies))
     ]
@@ -190,7 +188,7 @@ async def fuzz(cluster: Cluster, num_bodies: int, seed: int) -> Seen:
         task.cancel()
     await asyncio.gather(*meanwhile, return_exceptions=True)
     seen.grown_mib = gateway.memory_info().rss / 2**20 - warm_mib
-    seen.num_restarts = int(_gateway_of(cluster).pid != gateway.pid)
+    seen.num_restarts = int(cluster.gateway.pid != gateway.pid)
     return seen
 
 
@@ -231,12 +229,6 @@ async def _probe(url: str, seen: Seen) -> None:
             writer.close()
         seen.probes_s.append(time.perf_counter() - begin_s)
         await asyncio.sleep(PROBE_S)
-
-
-def _gateway_of(cluster: Cluster) -> psutil.Process:
-    supervisor = psutil.Process(cluster.supervisor.pid)
-    (found,) = (one for one in supervisor.children() if "gateway" in one.cmdline())
-    return found
 
 
 def figures(seen: Seen, num_bodies: int) -> list[Figure]:

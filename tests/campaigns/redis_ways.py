@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
-
 from services.cli.chaos.memory import resident_bytes
 from shared.state.embedded import EmbeddedRedis
 from shared.state.redis_client import RedisClient
@@ -84,16 +82,10 @@ class Bed:
     async def on_proxy(self, work: Coroutine[None, None, object]) -> None:
         await asyncio.to_thread(self._thread.run, work)
 
-    @property
-    def gateway(self) -> psutil.Process:
-        children = psutil.Process(self.cluster.supervisor.pid).children()
-        (found,) = (child for child in children if "gateway" in child.cmdline())
-        return found
-
 
 @contextmanager
 def bed(folder: Path) -> Iterator[Bed]:
-    set_clock(folder, 0)
+    clock_of(folder).write_bytes(SECONDS.pack(0))
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
         thread = ProxyThread()
@@ -116,7 +108,9 @@ def clock_of(folder: Path) -> Path:
 
 
 def set_clock(folder: Path, off_s: float) -> None:
-    clock_of(folder).write_bytes(SECONDS.pack(off_s))
+    """In place: the processes of the cell have the file mapped, and would die of a shorter one."""
+    with clock_of(folder).open("r+b") as file:
+        file.write(SECONDS.pack(off_s))
 
 
 Break = Callable[[Bed, float], Awaitable[None]]
@@ -327,7 +321,7 @@ async def grow(bed: Bed, size: Size) -> list[Figure]:
     """Of the gateway, while nobody can be admitted."""
     numbers = random.Random(size.num_streams)  # noqa: S311
     load = Load(bed.cluster.url, bed.cluster.model())
-    pid, levels = bed.gateway.pid, [0]
+    pid, levels = bed.cluster.gateway.pid, [0]
     asks = (random_ask(numbers, PROMPT_TOKENS, PROBE_TOKENS) for _ in itertools.count())
     before = resident_bytes(pid)
     os.kill(bed.redis.pid, signal.SIGKILL)

@@ -133,6 +133,12 @@ class Cluster:
     def answer(self, body: dict[str, Any], timeout_s: float = 120) -> Stream:
         return self.answers([body], timeout_s)[0]
 
+    @property
+    def gateway(self) -> psutil.Process:
+        children = psutil.Process(self.supervisor.pid).children()
+        (found,) = (child for child in children if "gateway" in child.cmdline())
+        return found
+
     def model(self) -> str:
         if not hasattr(self, "_model"):
             self._model: str = self.status()["model"]

@@ -49,12 +49,6 @@ def worker_processes(cluster: Cluster) -> list[tuple[psutil.Process, psutil.Proc
     return found
 
 
-def gateway_process(cluster: Cluster) -> psutil.Process:
-    children = psutil.Process(cluster.supervisor.pid).children()
-    (gateway,) = [child for child in children if "gateway" in child.cmdline()]
-    return gateway
-
-
 def test_five_seconds_after_64_requests(tmp_path: Path, measured: Measured) -> None:
     """Resident memory, shared pages counted in both processes; the sleep is what is measured."""
     with running(tmp_path, "--prefill", "1", "--decode", "1") as cluster:
@@ -67,7 +61,7 @@ def test_five_seconds_after_64_requests(tmp_path: Path, measured: Measured) -> N
             measured.at_most("memory of a worker", worker_mib, MAX_WORKER_MIB, "MiB")
             assert holds_torch(engine), "the search for torch finds it where it is"
             assert not holds_torch(io)
-        gateway = gateway_process(cluster)
+        gateway = cluster.gateway
         measured.at_most("memory of the gateway", resident_mib(gateway), MAX_GATEWAY_MIB, "MiB")
         assert not holds_torch(gateway)
 

@@ -28,6 +28,7 @@ GATEWAYS = "gateway", "gateway-2"
 GIVES_UP = "the engine process ended"
 """the last words of a worker that does (shared.worker.lives)"""
 PARTS = "fork server", "engine"
+TEXT_PARTS = "text process", "second text process"
 START_S = 60.0
 STOP_S = 3.0
 
@@ -106,12 +107,14 @@ class Cell:
 
     @property
     def spared_processes(self) -> dict[str, psutil.Process]:
-        """By name; of a worker its io process, fork server and engine."""
+        """By name; of a worker its io process, fork server and engine, of a gateway those that it
+        has work on text."""
         found: dict[str, psutil.Process] = {}
         for child in self.children:
             if child.spec.name in self.spared and child.pid is not None:
                 io = psutil.Process(child.pid)
-                names = (child.spec.name, *(f"{child.spec.name}'s {part}" for part in PARTS))
+                parts = TEXT_PARTS if child.spec.role == "gateway" else PARTS
+                names = (child.spec.name, *(f"{child.spec.name}'s {part}" for part in parts))
                 found |= dict(zip(names, [io, *io.children(recursive=True)], strict=False))
         return found
 

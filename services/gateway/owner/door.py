@@ -75,7 +75,8 @@ class Door:
         route = self._requests.route(live)
         num_ahead = self._requests.num_in_line + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
-        is_full |= not returned and 0 < self._limits.max_wait_s < self._requests.wait_s(num_ahead)
+        if route is None and not (is_full or returned):
+            is_full = 0 < self._limits.max_wait_s < self._requests.wait_s(num_ahead)
         if route is None and is_full and not request.follows:
             raise self._overloaded(request, LINE_FULL)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:

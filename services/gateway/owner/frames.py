@@ -180,9 +180,8 @@ class Frames:
             worker.note_refusing()
         live = self._requests.get(message.attempt.rid)
         if live is not None:
-            effects = live.machine.refuse(
-                message.attempt.epoch, worker.incarnation, message.reason, message.text
-            )
+            epoch, inc = message.attempt.epoch, worker.incarnation
+            effects = live.machine.refuse(epoch, inc, message.reason, message.text)
             self._requests.execute(live, effects)
 
     def _fail(self, worker: WorkerLink, message: Fail) -> None:
