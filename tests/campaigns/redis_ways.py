@@ -39,8 +39,6 @@ FLAGS = ("--topology", "pd", "--kv-blocks", "4096", "--max-model-len", "2048")
 SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
 PROMPT_TOKENS = (17, 200)
 PROBE_TOKENS = 20
-CALM_S = 3.0
-"""of streams before Redis fails"""
 PROBE_EVERY_S = 0.25
 BACK_LIMIT_S = 20.0
 POLL_S = 0.02
@@ -58,6 +56,8 @@ class Size:
     num_streams: int = 20
     num_tokens: int = 700
     """of each answer: they outlast the fault"""
+    calm_s: float = 3.0
+    """of streams before Redis fails"""
     away_s: float = 10.0
     outage_s: float = 60.0
     per_s: float = 50.0
@@ -290,7 +290,7 @@ class Seen:
 
 
 async def watch(
-    bed: Bed, asks: Sequence[Ask], answers: dict[Ask, Answer], way: Break | None, away_s: float
+    bed: Bed, asks: Sequence[Ask], answers: dict[Ask, Answer], way: Break | None, size: Size
 ) -> Seen:
     """`answers`: filled in where nothing fails."""
     load = Load(bed.cluster.url, bed.cluster.model())
@@ -298,8 +298,8 @@ async def watch(
     probes = Probes(others, random_ask(random.Random(0), PROMPT_TOKENS, PROBE_TOKENS))  # noqa: S311
     probing = asyncio.create_task(probes.keep())
     streams = asyncio.gather(*(load.send(ask, retries=0) for ask in asks))
-    await asyncio.sleep(CALM_S)
-    await (asyncio.sleep(away_s) if way is None else way(bed, away_s))
+    await asyncio.sleep(size.calm_s)
+    await (asyncio.sleep(size.away_s) if way is None else way(bed, size.away_s))
     mended_s = time.monotonic()
     back_s = await probes.answered_since(mended_s)
     asked = await streams
@@ -347,11 +347,11 @@ async def run(folder: Path, size: Size, ways: Sequence[Break]) -> list[Figure]:
     answers: dict[Ask, Answer] = {}
     figures = []
     with bed(folder) as made:
-        await watch(made, asks, answers, None, size.away_s)  # what is first is slower
-        calm = await watch(made, asks, answers, None, size.away_s)
+        await watch(made, asks, answers, None, size)  # what is first is slower
+        calm = await watch(made, asks, answers, None, size)
         say(f"calm: longest gap {1e3 * calm.longest_gap_s:.0f} ms, probes {dict(calm.probes)}")
         for way in ways:
-            seen = await watch(made, asks, answers, way, size.away_s)
+            seen = await watch(made, asks, answers, way, size)
             say(
                 f"{seen.way}: longest gap {1e3 * seen.longest_gap_s:.0f} ms, answered again after "
                 f"{seen.back_s:.2f} s, probes {dict(seen.probes)}"

@@ -20,7 +20,13 @@ NUM_ASKS = 16
 MOST_TOKENS = 160
 KILL_EVERY_S = 4.0
 SHORT_WAYS = redis_ways.Size(
-    num_streams=4, num_tokens=300, away_s=1.5, outage_s=3.0, per_s=20.0, max_extra_gap_ms=1000
+    num_streams=4,
+    num_tokens=400,
+    calm_s=0.5,
+    away_s=1.0,
+    outage_s=3.0,
+    per_s=20.0,
+    max_extra_gap_ms=1000,
 )
 SHORT_PHASES = Phases(calibrate_s=2, calm_s=4, throttled_s=12, lifted_s=2)
 
