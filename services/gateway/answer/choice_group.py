@@ -124,13 +124,16 @@ class ChoiceGroup:
         self._open.pop(index, None)
         self._generations[index].read_with(None)
 
-    async def cancel(self) -> None:
-        """Nobody wants the choices that are still open; safe to call twice. Returns once the
-        request's end is recorded, or late."""
+    def give_up(self) -> None:
+        """Nobody wants the choices that are still open: the owner is told at once."""
         for index in tuple(self._open):
             if index in self._generations:
                 self._generations[index].read_with(None)
-                await self._generations[index].cancel()
+                self._generations[index].cancel()
+
+    async def cancel(self) -> None:
+        """Give up; safe to call twice. Returns once the request's end is recorded, or late."""
+        self.give_up()
         await self._owner.close_record(self._requests[0].http_rid)
 
     async def _wait(self) -> None:

@@ -46,7 +46,8 @@ class AnswerResponse(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = ClientConnection(receive, send, self._limits.slow_reader_s)
+        group, limit_s = self._answer.group, self._limits.slow_reader_s
+        client = ClientConnection(receive, send, limit_s, on_gone=group.give_up)
         try:
             await client.run(self._run(scope, client))
         except ClientGoneError:

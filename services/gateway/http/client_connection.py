@@ -1,7 +1,7 @@
 """The client's side of one request: gone, stalled, or reading."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Send
@@ -27,10 +27,19 @@ class ClientConnection:
     client has not read meanwhile stays in the generation, which joins it into one delta.
     """
 
-    def __init__(self, receive: Receive, send: Send, slow_reader_s: float) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        slow_reader_s: float,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_gone()`: the connection has ended, which the work hears some turns of the loop
+        later. Where hundreds leave at once, what it starts goes before their clean-up."""
         self._receive = receive
         self._send = send
         self._slow_reader_s = slow_reader_s
+        self._on_gone = on_gone
         self._send_since_s: float | None = None
         self._now_s = asyncio.get_running_loop().time
 
@@ -46,7 +55,7 @@ class ClientConnection:
         await _unless(self._until_gone(), work)
 
     async def _until_gone(self) -> None:
-        listening = asyncio.ensure_future(_until_disconnect(self._receive))
+        listening = asyncio.ensure_future(self._listen())
         try:
             while not listening.done():
                 await asyncio.wait({listening}, timeout=self._slow_reader_s / CHECKS_PER_LIMIT)
@@ -54,6 +63,10 @@ class ClientConnection:
                     return
         finally:
             listening.cancel()
+
+    async def _listen(self) -> None:
+        await _until_disconnect(self._receive)
+        self._on_gone()
 
     def _stalled(self) -> bool:
         since_s = self._send_since_s

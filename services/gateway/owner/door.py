@@ -90,7 +90,7 @@ class Door:
             self._requests.execute(live, live.machine.stop(reason, num_tokens))
             await live.ended.wait()
 
-    async def cancel(self, rid: str, num_tokens: int) -> None:
+    def cancel(self, rid: str, num_tokens: int) -> None:
         """The client left; workers are told at once."""
         if (live := self._requests.get(rid)) is not None:
             self._requests.execute(live, live.machine.cancel(num_tokens))

@@ -3,7 +3,7 @@
     generation = door.submit(GenerateRequest(...))
     async for delta in generation: ...
     await generation.finish("stop")     # the text side found a stop string
-    await generation.cancel()           # the client left
+    generation.cancel()                 # the client left
 
 The owner (`services.gateway.owner.requests`) fills a generation with `put`, `end` and `fail`; the
 HTTP layer only reads it.
@@ -91,7 +91,7 @@ class GenerationOwner(Protocol):
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         """End early with `num_tokens` output tokens; returns once that is recorded or late."""
 
-    async def cancel(self, rid: str, num_tokens: int) -> None:
+    def cancel(self, rid: str, num_tokens: int) -> None:
         """Nobody reads any more; `num_tokens` were delivered."""
 
 
@@ -169,9 +169,9 @@ class Generation:
         `num_tokens`: output tokens the answer is made of; default, all that were read."""
         await self._owner.finish(self.rid, reason, self._count(num_tokens))
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         """The client left; safe to call at any time and twice."""
-        await self._owner.cancel(self.rid, self.num_yielded_tokens)
+        self._owner.cancel(self.rid, self.num_yielded_tokens)
 
     def accept(self) -> None:
         """Owner: recorded, and on a worker or in the backlog."""

@@ -237,7 +237,7 @@ async def test_a_client_that_leaves_cancels_at_the_worker() -> None:
         generation = bed.core.door.submit(request("r1", 20, 2000))
         await anext(generation)
         await until(lambda: bed.workers["d0"].num_steps > 2)
-        await generation.cancel()
+        generation.cancel()
         await until(lambda: bed.workers["d0"].cancelled == ["r1"])
 
 

@@ -119,7 +119,7 @@ class ScriptedDoor:
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         self.finished.append((rid, reason, num_tokens))
 
-    async def cancel(self, rid: str, num_tokens: int) -> None:
+    def cancel(self, rid: str, num_tokens: int) -> None:
         self.cancelled.append(rid)
         self.was_cancelled.set()
 

@@ -36,7 +36,7 @@ class Owner:
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         raise AssertionError("nothing stops here")
 
-    async def cancel(self, rid: str, num_tokens: int) -> None:
+    def cancel(self, rid: str, num_tokens: int) -> None:
         self.cancelled.append(rid)
 
     async def close_record(self, rid: str) -> None:
@@ -129,6 +129,14 @@ async def test_cancel_tells_the_choices_that_are_open() -> None:
     await group.cancel()
     assert owner.cancelled == ["r0", "r2"]
     assert owner.closed == ["r0"]
+
+
+async def test_giving_up_tells_the_owner_before_anything_is_awaited() -> None:
+    owner = Owner()
+    group = await group_of(owner, 2, length=5).start()
+    group.give_up()
+    assert owner.cancelled == ["r0", "r1"]
+    assert owner.closed == [], "the record is closed by whoever can wait for it"
 
 
 @pytest.mark.parametrize("num_taken", [0, 2])

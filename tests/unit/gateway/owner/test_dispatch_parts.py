@@ -95,7 +95,7 @@ class NoOwner:
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         self.asked.append((reason, num_tokens))
 
-    async def cancel(self, rid: str, num_tokens: int) -> None:
+    def cancel(self, rid: str, num_tokens: int) -> None:
         self.asked.append(("cancel", num_tokens))
 
 
@@ -110,7 +110,7 @@ async def test_a_slow_reader_gets_what_waited_as_one_delta() -> None:
     assert [delta async for delta in generation] == [Delta((0, 1, 2, 3), (), "stop")]
     await generation.finish("stop")
     await generation.finish("stop", 2)
-    await generation.cancel()
+    generation.cancel()
     assert owner.asked == [("stop", 4), ("stop", 2), ("cancel", 4)]
 
 

@@ -134,7 +134,7 @@ async def test_a_choice_that_fails_names_the_end_of_all() -> None:
         end(p, d, 0)
         p.say(Refuse(Attempt("r1", 0), p.incarnation, "invalid"))
         assert done._ended and isinstance(failed.failure, AttemptError)
-        await left.cancel()
+        left.cancel()
         assert (await record_of(bench)).state is RequestState.LIVE
         await bench.door.close_record("g")
         assert state(await record_of(bench)) == (RequestState.FAILED, "refused_by_worker", 2)

@@ -300,7 +300,7 @@ async def test_the_text_side_stops_and_the_client_leaves() -> None:
         record = await bench.records.read("r1")
         assert record is not None and (record.state, record.code) == (RequestState.DONE, "stop")
         left = bench.door.submit(bench.request("r2"))
-        await left.cancel()
+        left.cancel()
         assert p.last(Cancel).attempt.rid == "r2"
         await settle()
         record = await bench.records.read("r2")

@@ -212,7 +212,7 @@ async def test_a_retry_that_pauses_can_be_cancelled() -> None:
             p.say(Fail(Attempt("r1", epoch), p.incarnation, "broken", ""))
         assert len(p.all(Assign)) == 2
         assert bench.core.facts().num_waiting == 1
-        await generation.cancel()
+        generation.cancel()
         await settle()
         assert bench.door.status()["requests"] == {"live": 0}
         bench.door.submit(bench.request("r2"))

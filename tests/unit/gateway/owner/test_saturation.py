@@ -217,7 +217,7 @@ async def test_a_place_kept_for_nobody_turns_no_client_away_at_the_cap() -> None
         for rid in ("r1", "r2", "r3", "r4"):
             bench.door.submit(bench.request(rid))
         told_s = [refused(bench, "x", num_prompt=41 + number) for number in range(3)]
-        await bench.door.cancel("r1", 0)
+        bench.door.cancel("r1", 0)
         await settle()
         bench.clock.advance(max(told_s))
         bench.door.submit(bench.request("r5"))
@@ -294,7 +294,7 @@ async def test_a_request_that_left_is_not_in_the_backlog_and_not_assigned() -> N
         await bench.add(p, d)
         generation = bench.door.submit(bench.request())
         await settle()
-        await generation.cancel()
+        generation.cancel()
         await settle()
         assert await bench.backlog.length() == 0
         p.say(Pull("r1", p.incarnation))
@@ -370,7 +370,7 @@ async def test_a_cancel_that_redis_was_away_for_is_repeated() -> None:
         await settle()
         bench.backlog.away = True
         for rid in ("r1", "r2"):
-            await bench.door.cancel(rid, 0)
+            bench.door.cancel(rid, 0)
         await settle()
         assert await bench.backlog.length() == 2
         bench.backlog.away = False
