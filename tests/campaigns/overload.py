@@ -23,7 +23,8 @@ from tests.campaigns.load import Ask, Asked, Load, random_ask
 from tests.e2e.cluster import Cluster, running
 
 FLAGS = ("--prefill", "1", "--decode", "1", "--kv-blocks", "4096", "--threads", "1")
-MAX_WAIT_S = 1.0
+MAX_WAIT_S = 0.3
+"""less than what an admitted request waits for anyway, for its prompt and for a decode step"""
 PROMPT_TOKENS, ANSWER_TOKENS = (17, 400), (10, 120)
 NUM_STREAMS = 48
 """of the closed loop that tells what the cell can answer"""
@@ -39,9 +40,10 @@ class Size:
     """How long each phase is, in seconds."""
 
     capacity_s: float = 30.0
-    calm_s: float = 60.0
+    calm_s: float = 90.0
     storm_s: float = 180.0
     after_s: float = 40.0
+    max_wait_s: float = MAX_WAIT_S
 
 
 @dataclass
@@ -73,9 +75,11 @@ class Phase:
         late = [one for one in self.asked if one.last.sent_s >= self.begin_s + since_s]
         return sum(one.last.complete for one in late) / max(len(late), 1)
 
-    def answered_per_s(self) -> float:
-        ends = [one.last.sent_s + one.last.end_s for one in self.asked if one.last.complete]
-        return sum(end_s <= self.begin_s + self.seconds for end_s in ends) / self.seconds
+    def answered_per_s(self, since_s: float = 0.0) -> float:
+        """Until the end of the phase."""
+        begin_s, end_s = self.begin_s + since_s, self.begin_s + self.seconds
+        ends_s = [one.last.sent_s + one.last.end_s for one in self.asked if one.last.complete]
+        return sum(begin_s < at_s <= end_s for at_s in ends_s) / (end_s - begin_s)
 
     def tell(self) -> None:
         statuses = dict(Counter(one.last.status for one in self.asked))
@@ -93,12 +97,15 @@ def drawn_asks(seed: int) -> Iterator[Ask]:
 
 
 async def capacity(cluster: Cluster, seconds: float) -> float:
-    """Answers a second of a closed loop, in its second half."""
+    """Answers a second, first of a closed loop, then of more requests than those, for as long:
+    a closed loop that waits for one answer to ask again asks for less than there is."""
     load, begin_s = Load(cluster.url, cluster.model()), time.monotonic()
     half_s, end_s = begin_s + seconds / 2, begin_s + seconds
     await load.keep_open(drawn_asks(0), NUM_STREAMS, lambda: time.monotonic() < end_s)
     ends_s = [one.last.sent_s + one.last.end_s for one in load.asked if one.last.complete]
-    return sum(half_s < at_s <= end_s for at_s in ends_s) / (seconds / 2)
+    closed_per_s = sum(half_s < at_s <= end_s for at_s in ends_s) / (seconds / 2)
+    full = await offer(cluster, "to see what it can", STORM * closed_per_s, seconds, 4)
+    return full.answered_per_s(seconds / 2)
 
 
 async def offer(cluster: Cluster, name: str, per_s: float, seconds: float, seed: int) -> Phase:
@@ -110,7 +117,7 @@ async def offer(cluster: Cluster, name: str, per_s: float, seconds: float, seed:
 
 
 async def run(folder: Path, size: Size) -> list[Figure]:
-    with running(folder, *FLAGS, BATON_MAX_WAIT_S=str(MAX_WAIT_S)) as cluster:
+    with running(folder, *FLAGS, BATON_MAX_WAIT_S=str(size.max_wait_s)) as cluster:
         most_per_s = await capacity(cluster, size.capacity_s)
         say(f"the cell answers {most_per_s:.1f} requests/s")
         calm = await offer(cluster, "0.9 of it", CALM * most_per_s, size.calm_s, 1)
@@ -143,9 +150,11 @@ async def run(folder: Path, size: Size) -> list[Figure]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=Size.storm_s, help="of 3 times the rate")
+    parser.add_argument("--max-wait-s", type=float, default=MAX_WAIT_S, help="for a worker")
     given = parser.parse_args(arguments)
+    size = Size(storm_s=given.seconds, max_wait_s=given.max_wait_s)
     with tempfile.TemporaryDirectory() as folder:
-        return judge(asyncio.run(run(Path(folder), Size(storm_s=given.seconds))))
+        return judge(asyncio.run(run(Path(folder), size)))
 
 
 if __name__ == "__main__":
