@@ -1,9 +1,9 @@
 """What the gateway does with Redis apart from its requests, each at its own interval.
 
-Once a second: write our heartbeat, note the tokens delivered so far, take over the records of dead
-gateways, write ours again if Redis lost them, and share which requests are refused. Four times a
-second: read what workers cached. All of it may fail for as long as Redis is away; nothing a client
-waits for is here.
+Once a second: write our heartbeat, and our records again if Redis lost them. As often, and without
+holding up the heartbeat: take over the records of dead gateways, note the tokens delivered so far,
+and share which requests are refused. Four times a second: read what workers cached. All of it may
+fail for as long as Redis is away; nothing a client waits for is here.
 """
 
 from services.gateway.owner.convictions import Convictions
@@ -16,6 +16,7 @@ from shared.state.liveness import BEAT_INTERVAL_S
 from shared.state.reaper import Reaper
 from shared.state.records import RequestRecords
 
+RECORDS_INTERVAL_S = 1.0
 PREFIX_INTERVAL_S = 0.25
 BEAT_LOOP = "beat"
 """The chart's autoscalers and alerts ask for its failures: they say that Redis is away."""
@@ -46,6 +47,7 @@ class Upkeep:
 
     def start(self) -> None:
         self.loops.start(BEAT_LOOP, self.beat, BEAT_INTERVAL_S)
+        self.loops.start("records", self.tend_records, RECORDS_INTERVAL_S)
         self.loops.start("prefixes", self.follow_prefixes, PREFIX_INTERVAL_S)
 
     async def close(self) -> None:
@@ -53,13 +55,16 @@ class Upkeep:
 
     async def beat(self) -> None:
         """One turn of liveness; StateUnavailableError while Redis is away."""
-        turn = await self._reaper.turn()
-        if turn.lost:
+        if await self._reaper.beat():
             self._requests.admit_all_again()
             self._requests.convicts.share_again()
-        if turn.reaped:
+
+    async def tend_records(self) -> None:
+        """One turn with everybody's records; StateUnavailableError as above."""
+        reaped = await self._reaper.reap()
+        if reaped:
             await self._backlog.drop_orphans()
-            for rid in turn.reaped:
+            for rid in reaped:
                 self._reaper.settle(rid)
         if await self._requests.convicts.share(self._records):
             self._convictions.end_copies()

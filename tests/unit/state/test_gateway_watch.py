@@ -93,19 +93,19 @@ async def test_the_reaper_abandons_what_the_dead_left_and_nothing_else() -> None
         assert await records.admit(request(f"of {g_inc}", g_inc)) is Admission.ADMITTED
     for _ in range(3):
         clock.advance(1)
-        turns = [await reaper.turn() for reaper in reapers]
-    assert all(not turn.reaped and not turn.lost for turn in turns)
+        assert [await reaper.beat() for reaper in reapers] == [False] * 3
+        assert [await reaper.reap() for reaper in reapers] == [()] * 3
     reaped: list[str] = []
     for _ in range(int(SILENCE_S) + 2):
         clock.advance(1)
         for reaper in reapers[1:]:
-            for rid in (await reaper.turn()).reaped:
+            await reaper.beat()
+            for rid in await reaper.reap():
                 reaped.append(rid)
                 reaper.settle(rid)
     assert reaped == ["of g.1"]
     assert set(liveness.beats) == {"g.2", "g.3"}
-    back = await reapers[0].turn()
-    assert back.lost
+    assert await reapers[0].beat(), "its own beats are gone: all it has is admitted again"
     assert await records.admit(request("of g.1", "g.1")) is Admission.ADMITTED
     outcome = Outcome(RequestState.DONE, "stop", 3, 0)
     assert (await records.finish(request("of g.1", "g.1"), outcome)).written
@@ -135,9 +135,10 @@ async def test_what_a_turn_cut_short_has_reaped_is_named_again() -> None:
     for _ in range(int(SILENCE_S) + 2):
         clock.advance(1)
         with contextlib.suppress(StateUnavailableError):
-            turns.append(await reaper.turn())
+            await reaper.beat()
+            turns.append(await reaper.reap())
     assert records.num_reaps == 3
-    assert turns[-1].reaped == ("a", "b")
-    for rid in turns[-1].reaped:
+    assert turns[-1] == ("a", "b")
+    for rid in turns[-1]:
         reaper.settle(rid)
-    assert (await reaper.turn()).reaped == ()
+    assert await reaper.reap() == ()

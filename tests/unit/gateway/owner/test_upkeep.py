@@ -1,7 +1,10 @@
 """What the gateway does with Redis once a second, and that an outage of it stops nothing."""
 
+import asyncio
+
 import pytest
 
+from services.gateway.owner import upkeep as upkeep_module
 from services.gateway.owner.upkeep import Upkeep
 from shared.kv.block_hash import STRIDE, chain_hashes
 from shared.protocol import Assign
@@ -46,7 +49,7 @@ async def test_a_beat_marks_progress_and_readmits_after_a_loss() -> None:
         await settle()
         p.start()
         p.tokens(0, 10)
-        await upkeep.beat()
+        await upkeep.tend_records()
         record = await bench.records.read("r1")
         assert record is not None and record.num_output_tokens == 1
         bench.records._stored.clear()
@@ -68,12 +71,38 @@ async def test_what_a_dead_gateway_left_is_reaped() -> None:
         await bench.backlog.put(BacklogEntry("r1", G_INC, "t", 5))
         for _ in range(8):
             await upkeep.beat()
+            await upkeep.tend_records()
             bench.clock.advance(1.9)
         record = await bench.records.read("r9")
         assert record is not None and record.state is RequestState.ABANDONED
         left = await bench.backlog.pop()
         assert left is not None and left.rid == "r1"
         assert await bench.backlog.length() == 0
+
+
+async def test_a_gateway_that_reaps_slowly_beats_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another gateway takes it for dead, and what it answers meanwhile is billed nothing."""
+    monkeypatch.setattr(upkeep_module, "BEAT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(upkeep_module, "RECORDS_INTERVAL_S", 0.01)
+    async with started(Bench()) as bench:
+        beats, stuck = bench.records.liveness.beats, asyncio.Event()
+
+        async def live_requests(gateway_incarnation: str) -> frozenset[str]:
+            stuck.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(bench.records.liveness, "live_requests", live_requests)
+        await bench.records.liveness.beat("g1.dead")
+        upkeep = upkeep_of(bench, MemoryKVEvents())
+        for _ in range(8):
+            await upkeep.beat()
+            bench.clock.advance(1.9)
+        upkeep.start()
+        await stuck.wait()
+        begin = beats[G_INC]
+        await until(lambda: beats[G_INC] > begin + 20)
+        await upkeep.close()
 
 
 async def test_prefix_caches_steer_the_next_request() -> None:
