@@ -79,6 +79,11 @@ class GatewayClient:
         """What is known of one finished request: stages, workers, bytes."""
         return self._get(f"/v1/baton/requests/{request_id}")
 
+    def last_requests(self, limit: int) -> list[dict[str, Any]]:
+        """A line for each, the newest first."""
+        rows: list[dict[str, Any]] = self._get(f"/v1/baton/requests?limit={limit}")["requests"]
+        return rows
+
     def ready(self) -> bool:
         """Whether a chat request would be served now."""
         try:

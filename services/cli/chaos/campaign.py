@@ -18,6 +18,7 @@ import psutil
 from services.cli.chaos.asks import Ask, make_asks
 from services.cli.chaos.cell import Cell
 from services.cli.chaos.fault import Injected, Kind, NotInjectedError, Scene
+from services.cli.chaos.history import Histories
 from services.cli.chaos.ledger import Ledger
 from services.cli.chaos.load import Asked, Load, keep_open
 from services.cli.chaos.memory import Growth, MemoryLog
@@ -69,6 +70,8 @@ class Outcome:
     """of the cell's state: blocks, processes, recovery"""
     num_leaked: int = 0
     """blocks"""
+    num_histories: int = 0
+    """requests whose history was read at their gateway"""
     growths: list[Growth] = field(default_factory=list)
     """of the memory of processes that no fault hit"""
     seconds: float = 0.0
@@ -156,6 +159,7 @@ class _Campaign:
         self._deck: list[Kind] = []
         self._going = False
         self._memory = MemoryLog(cell.spared_processes)
+        self._histories = Histories(cell.gateways)
 
     async def run(self) -> None:
         begin_s = time.monotonic()
@@ -242,6 +246,8 @@ class _Campaign:
         if not await self._cell.wait_whole(QUIET_S):
             self.outcome.violations.append(f"not whole after {QUIET_S:g} s: {await self._who()}")
         await self._look_for_unrest()
+        self.outcome.violations += await self._histories.read()
+        self.outcome.num_histories = len(self._histories)
         self.outcome.violations += self._cell.unexplained_exits()
 
     def _look_at_memory(self) -> None:

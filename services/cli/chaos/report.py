@@ -42,6 +42,7 @@ def record(outcome: Outcome, seed: int) -> dict[str, Any]:
         "outcomes": dict(tally.outcomes),
         "problems": {name: tally.problems[name] for name in PROBLEMS},
         "leaked_blocks": outcome.num_leaked,
+        "histories": outcome.num_histories,
         "violations": outcome.violations,
         "stalls_s": {group: [round(each, 3) for each in found] for group, found in stalls.items()},
         "memory": [asdict(one) for one in outcome.growths],
@@ -71,6 +72,7 @@ def render(lines: Sequence[dict[str, Any]]) -> str:
         f"{_sum(lines, 'not_injected')} not injected; {_sum(lines, 'requests')} requests, "
         f"{outcomes['hit']} hit: {counted}, {_sum(lines, 'leaked_blocks')} blocks leaked, "
         f"{violations} other violations\n"
+        f"{sum(line.get('histories', 0) for line in lines)} histories read at their gateways\n"
         f"answered {outcomes['answered']}, clients left {outcomes['left']}, ended with their "
         f"gateway {outcomes['unread']}\n"
         f"{''.join(_stall_lines(lines))}{''.join(_memory_lines(lines[-1]))}"

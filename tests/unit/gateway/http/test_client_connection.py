@@ -1,4 +1,4 @@
-"""Who hears first that a client has left."""
+"""What is told at once when a client has left."""
 
 import asyncio
 
