@@ -118,12 +118,10 @@ class StreamResponse(AnswerResponse):
         share: ByteShare,
     ) -> None:
         super().__init__(request, answer, limits, share)
-        prepared = answer.prepared
+        asked = answer.prepared
         self._writer = writer
         self._choices: Sequence[ChoiceWriter] = writer.choices
-        self._plain = not (
-            answer.with_logprobs or prepared.continuous_usage or prepared.return_token_ids
-        )
+        self._plain = not (answer.with_logprobs or asked.continuous_usage or asked.return_token_ids)
         self._num_ended = 0
         self._stream: ChunkStream | None = None
         self._wrote = False
