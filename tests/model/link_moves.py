@@ -140,7 +140,7 @@ def _hear_worker(world: World, rules: Rules, slot: int) -> Move:
 
 
 def _met(world: World, rules: Rules, slot: int) -> World:
-    """The worker has said who it is. Somebody else is told nothing."""
+    """The worker has named its incarnation. Another than was dialled is told nothing."""
     connection = world.connections[slot]
     assert connection is not None
     index, there = connection.gateway, connection.incarnation

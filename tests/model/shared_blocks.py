@@ -5,8 +5,9 @@ of its blocks at once, those that the prefix cache knows and others that it writ
 computed is named, so that the cache knows it, and published to its reader, in either order. Where
 both compute S at once, the second finds the first one's when it names its own. A request ends when
 its reader has a copy, when it is cancelled or when its lease ends; its blocks stay cached until
-somebody needs them. The first request's reader reads at any time, and verifies by generations alone, as one
-that maps the pool does; what the second one's would do is the same with the names exchanged.
+somebody needs them. The first request's reader reads at any time, and verifies by generations
+alone, as one that maps the pool does; what the second one's would do is the same with the names
+exchanged.
 """
 
 from collections.abc import Iterator
@@ -137,13 +138,11 @@ def _take(world: World, rules: Rules, index: int) -> Iterator[Move]:
     if "no reference to what was cached" not in rules.mutants:
         for block in cached:
             world = _referred(world, block)
-    for after, fresh in _allocated(world, rules, len(PROMPTS[index]) - len(cached)):
-        request = Request(
-            "writing", (*cached, *fresh), num_computed=len(cached), num_named=len(cached)
-        )
-        if "named before it is computed" in rules.mutants:
-            after = _all_named(after, index, request)
-            request = request._replace(num_named=len(PROMPTS[index]))
+    early = "named before it is computed" in rules.mutants
+    for taken, fresh in _allocated(world, rules, len(PROMPTS[index]) - len(cached)):
+        num_named = len(PROMPTS[index]) if early else len(cached)
+        request = Request("writing", (*cached, *fresh), len(cached), num_named)
+        after = _all_named(taken, index, request) if early else taken
         yield Move(f"r{index} takes {request.table}", _with_request(after, index, request))
 
 

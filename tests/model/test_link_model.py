@@ -42,8 +42,8 @@ def test_a_rule_of_links_taken_out_is_found(mutant: str) -> None:
 
 
 def test_an_entry_of_a_dead_incarnation_costs_the_next_one_its_attempts() -> None:
-    """Where nobody asks who the other is: the gateway's HELLO names nothing, because the attempts
-    that it has there are another incarnation's."""
+    """Where neither end asks for the other's name: the gateway's HELLO lists no attempt, because
+    it lists those of the dead one."""
     unnamed = frozenset({"gateway tells whoever answers", "worker takes any HELLO"})
     verdict = explore(Rules(max_breaks=0, mutants=unnamed))
     assert verdict.violation is not None and "L1" in verdict.violation, verdict
