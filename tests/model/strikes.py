@@ -1,13 +1,19 @@
-"""The strikes of one request (R9): deaths, reports of them, and what is counted.
+"""The strikes of one request (R9) and its deadline: what is counted, and what ends it.
 
 A request runs on a prefill and a decode worker at a time. They die and come back as another
 incarnation, or their links break and come back. The gateway hears of it from its own link, or
-first from the decode worker that lost its source, in any order. Every move is explored.
+first from the decode worker that lost its source, in any order. The request's time may be up at any
+moment, while it runs, waits for a worker or has ended. Its client is told how it ended once FINISH
+is answered or late (R4): of that the gateway hears twice where the answer comes just then. No
+worker need do anything for the request to end.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
+
+from tests.model.search import Model, Verdict, search
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,9 @@ class Story(NamedTuple):
     prefill_incarnation: int = 0
     decode_incarnation: int = 0
     state: str = "queued"
-    """queued, running, failed"""
+    """queued, running, finishing (FINISH is not answered yet), ended"""
+    outcome: str = ""
+    """exhausted, late, done, left"""
     assigned: tuple[int, int] = (0, 0)
     """the incarnations that the attempt runs on"""
     dead: frozenset[tuple[str, int]] = frozenset()
@@ -40,6 +48,18 @@ class Story(NamedTuple):
     """that hit an attempt of this request since the strikes fell away"""
     num_flaps: int = 0
     num_bursts: int = 0
+    late: bool = False
+    """its time is up"""
+    num_answers: int = 0
+    """to FINISH, that it is late among them"""
+    num_told: int = 0
+    """times that the client heard how it ended"""
+
+
+class Move(NamedTuple):
+    name: str
+    story: Story
+    environment: bool = False
 
 
 def broken(story: Story, rules: Rules) -> str | None:
@@ -48,31 +68,63 @@ def broken(story: Story, rules: Rules) -> str | None:
         return "I10 more strikes than the limit"
     if len(story.strikes) > len(story.deaths):
         return "I10 a strike without a death of its own"
-    if story.state == "failed" and len(story.deaths) < rules.max_strikes:
+    if story.outcome == "exhausted" and len(story.deaths) < rules.max_strikes:
         return "I10 it failed of fewer deaths than the limit"
-    if story.state != "failed" and len(story.strikes) >= rules.max_strikes:
+    if story.state in ("queued", "running") and len(story.strikes) >= rules.max_strikes:
         return "I10 it goes on beyond the limit"
-    return None
+    if story.outcome == "late" and not story.late:
+        return "I12 its time was not up"
+    return "I12 the client hears of two ends" if story.num_told > 1 else None
 
 
-def explore(rules: Rules) -> tuple[int, str | None]:
-    """(stories, the first violation)."""
-    seen, queue = {Story()}, [Story()]
-    for story in queue:
-        for after in _moves(story, rules):
-            if after in seen:
-                continue
-            seen.add(after)
-            queue.append(after)
-            violation = broken(after, rules)
-            if violation:
-                return len(seen), violation
-    return len(seen), None
+def settled(story: Story) -> bool:
+    return story.state == "ended" and story.num_told == 1
 
 
-def _moves(story: Story, rules: Rules) -> Iterator[Story]:
-    if story.state == "failed":
+def explore(rules: Rules) -> Verdict:
+    start = Story()
+    return search(Model(start, partial(_moves, rules=rules), partial(broken, rules=rules), settled))
+
+
+def _moves(story: Story, rules: Rules) -> Iterator[Move]:
+    """Only the clock and FINISH are sure to go on."""
+    for after in _clock(story, rules):
+        yield Move("the clock", after)
+    for after in _answers(story, rules):
+        yield Move("an answer to FINISH, or none in time", after)
+    for after in _others(story, rules):
+        yield Move("workers, or the client", after, environment=True)
+
+
+def _clock(story: Story, rules: Rules) -> Iterator[Story]:
+    """What is over ends no second time, whatever ended it."""
+    if not story.late:
+        yield story._replace(late=True)
         return
+    if rules.mutant == "lateness is a strike" and story.state == "running":
+        yield _strike(story, rules, frozenset({("d", story.assigned[1])}))
+        return
+    waits_too = rules.mutant != "only what runs is late" and story.state == "queued"
+    again = rules.mutant == "late at any time" and story.outcome != "late"
+    if (story.state == "running" or waits_too or again) and rules.mutant != "no deadline":
+        yield story._replace(state="finishing", outcome="late", num_answers=0)
+
+
+def _answers(story: Story, rules: Rules) -> Iterator[Story]:
+    if story.state not in ("finishing", "ended") or story.num_answers == 2:
+        return
+    tells = story.state == "finishing" or rules.mutant == "told at each answer"
+    yield story._replace(
+        state="ended",
+        num_answers=story.num_answers + 1,
+        num_told=min(story.num_told + tells, 2),
+    )
+
+
+def _others(story: Story, rules: Rules) -> Iterator[Story]:
+    if story.state in ("finishing", "ended"):
+        return
+    yield story._replace(state="finishing", outcome="left")
     if story.state == "queued":
         yield _assign(story, rules)
     else:
@@ -98,6 +150,8 @@ def _assign(story: Story, rules: Rules) -> Story:
 def _running(story: Story, rules: Rules) -> Iterator[Story]:
     p, d = ("p", story.assigned[0]), ("d", story.assigned[1])
     yield story._replace(state="queued")  # given back: R10
+    if not story.dead:
+        yield story._replace(state="finishing", outcome="done")
     if p in story.dead and d not in story.dead:
         yield _strike(story, rules, frozenset({p, d}))  # decode says so first
     if not story.dead and story.num_bursts < rules.max_bursts:
@@ -112,7 +166,7 @@ def _flap(story: Story, rules: Rules, worker: tuple[str, int]) -> Story:
     """A link breaks, and the same incarnation is back before anything else happens."""
     feared = story._replace(deaths=story.deaths | {worker})
     lost = _strike(feared, rules, frozenset({worker}))
-    if lost.state == "failed":
+    if lost.state == "finishing":
         return lost._replace(num_flaps=story.num_flaps + 1)
     kept = tuple(suspects for suspects in lost.strikes if worker not in suspects)
     if rules.mutant == "partitions count":
@@ -153,5 +207,6 @@ def _strike(story: Story, rules: Rules, suspects: frozenset[tuple[str, int]]) ->
             strikes = (*strikes[: known[0]], suspects, *strikes[known[0] + 1 :])
     else:
         strikes = (*strikes, suspects)
-    state = "failed" if len(strikes) >= rules.max_strikes else "queued"
-    return story._replace(state=state, strikes=strikes)
+    if len(strikes) >= rules.max_strikes:
+        return story._replace(state="finishing", outcome="exhausted", strikes=strikes)
+    return story._replace(state="queued", strikes=strikes)
