@@ -58,6 +58,13 @@ def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
     return tuple(item if type(item) is str else token_ids(item, param) for item in value)
 
 
+def kept_tokens(value: Any, param: str) -> int:
+    """How many of a prompt; -1: as many as fit."""
+    if type(value) is not int or not (value == -1 or 1 <= value <= MAX_TOKENS):
+        raise invalid(param, f"-1 or from 1 to {MAX_TOKENS}")
+    return value
+
+
 def prompt_names(num_prompts: int) -> list[str]:
     """What errors call each of the prompts."""
     return ["prompt"] if num_prompts == 1 else [f"prompt[{at}]" for at in range(num_prompts)]
@@ -80,6 +87,7 @@ SHARED_READERS: dict[str, Reader] = {
     "stop_token_ids": stop_token_ids,
     "response_format": response_format,
     "min_tokens": integer(0, MAX_TOKENS),
+    "truncate_prompt_tokens": kept_tokens,
     "ignore_eos": flag,
     "stream": flag,
     "stream_options": stream_options,
@@ -164,7 +172,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stream_reasoning": (True,),
     "structural_tag": (),
     "suffix": ("",),
-    "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
     "web_search_options": (),

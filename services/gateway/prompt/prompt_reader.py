@@ -15,6 +15,7 @@ from services.gateway.parts.parser import PLAIN
 from services.gateway.prompt.answer_syntax import AnswerSyntax
 from services.gateway.prompt.chat_prompt import ChatPrompt, RenderedChat
 from services.gateway.prompt.chat_template import ChatTemplate
+from services.gateway.prompt.context import COUNTED_CONTEXTS, Context
 from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.messages import Message, read_messages
 from services.gateway.prompt.prepared import PlainText, PreparedPrompt, PreparedRequest, TokenList
@@ -34,8 +35,6 @@ from shared.kv.block_hash import chain_hashes
 from shared.protocol import Sampling
 
 CHAT_NAMES = ClientNames()
-COUNTED_CONTEXTS = 64
-"""contexts that a text for /tokenize or /detokenize may fill: people ask how far one is over"""
 
 
 class PromptReader:
@@ -49,7 +48,7 @@ class PromptReader:
         block_size: int,
     ) -> None:
         self._model = model
-        self._own_len = model.max_model_len
+        self._context = Context(model.max_model_len, model.max_model_len, tokenizer)
         self._tokenizer = tokenizer
         self._chat = None if template is None else ChatPrompt(template, tokenizer)
         self._syntax = None if template is None else _syntax(template, tokenizer, model)
@@ -71,8 +70,8 @@ class PromptReader:
         blocks have this root."""
         reader = copy(self)
         reader._hash_root = hash_root
-        if max_model_len < self._model.max_model_len:
-            reader._model = replace(self._model, max_model_len=max_model_len)
+        if max_model_len < self._context.length:
+            reader._context = replace(self._context, length=max_model_len)
         return reader
 
     @property
@@ -94,7 +93,7 @@ class PromptReader:
             name = parsed.names.messages
             chat = self._rendered(parsed)
             ignored += self._unseen(parsed)
-            self._check_fits(chat.text, name)
+            self._context.check_prompt(chat.text, parsed, name)
             prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), name)]
             assert self._syntax is not None
             form = self._syntax.form(chat.text, parsed.tool_use)
@@ -102,7 +101,7 @@ class PromptReader:
         else:
             names = prompt_names(len(parsed.prompts))
             prompts = [
-                self._prepared(parsed, self._encode_prompt(prompt, name), name)
+                self._prepared(parsed, self._encode_prompt(parsed, prompt, name), name)
                 for prompt, name in zip(parsed.prompts, names, strict=True)
             ]
         self._check_ids(parsed.stop_token_ids, "stop_token_ids")
@@ -133,7 +132,7 @@ class PromptReader:
         parsed = parse_counted(load_object(body), refuse_unknown=self._refuses_unknown)
         check_model(parsed.model, self._model.name)
         chat = self._rendered(parsed)
-        self._check_fits(chat.text, parsed.names.messages, COUNTED_CONTEXTS)
+        self._context.check_text(chat.text, parsed.names.messages, COUNTED_CONTEXTS)
         ids = tuple(self._chat_prompt.encode(chat))
         return TokenList(ids, ignored=parsed.ignored + self._unseen(parsed))
 
@@ -159,8 +158,8 @@ class PromptReader:
         if "tokens" not in fields:
             raise RequestError("tokens: missing", code="missing_parameter", param="tokens")
         self._check_ids(fields["tokens"], "tokens")
-        if len(fields["tokens"]) > COUNTED_CONTEXTS * self._model.max_model_len:
-            raise self._too_long(f"{len(fields['tokens'])}", "tokens")
+        if len(fields["tokens"]) > COUNTED_CONTEXTS * self._context.length:
+            raise self._context.too_long(f"{len(fields['tokens'])}", "tokens")
         detokenizer = self._tokenizer.detokenizer()
         return PlainText(detokenizer.push(fields["tokens"]) + detokenizer.end(), ignored)
 
@@ -173,11 +172,11 @@ class PromptReader:
             ),
             add_generation_prompt=fields.get("add_generation_prompt", True),
         )
-        self._check_fits(chat.text, "messages", COUNTED_CONTEXTS)
+        self._context.check_text(chat.text, "messages", COUNTED_CONTEXTS)
         return self._chat_prompt.encode(chat)
 
     def _text_ids(self, fields: Mapping[str, Any]) -> list[int]:
-        self._check_fits(fields["prompt"], "prompt", COUNTED_CONTEXTS)
+        self._context.check_text(fields["prompt"], "prompt", COUNTED_CONTEXTS)
         add_special = fields.get("add_special_tokens", True)
         encode = self._tokenizer.encode_prompt if add_special else self._tokenizer.encode
         return encode(fields["prompt"])
@@ -228,58 +227,25 @@ class PromptReader:
             param=names.messages,
         )
 
-    def _encode_prompt(self, prompt: str | tuple[int, ...], param: str) -> list[int]:
+    def _encode_prompt(
+        self, parsed: ParsedRequest, prompt: str | tuple[int, ...], param: str
+    ) -> list[int]:
         if isinstance(prompt, str):
-            self._check_fits(prompt, param)
+            self._context.check_prompt(prompt, parsed, param)
             return self._tokenizer.encode_prompt(prompt)
         self._check_ids(prompt, param)
         return list(prompt)
 
     def _prepared(self, parsed: ParsedRequest, ids: list[int], param: str) -> PreparedPrompt:
+        ids = self._context.shortened(parsed, ids)
         hashes = chain_hashes(self._hash_root, ids, self._block_size)
-        max_tokens = self._max_tokens(parsed, len(ids), param)
+        max_tokens = self._context.max_tokens(parsed, len(ids), param)
         return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens)
-
-    def _check_fits(self, content: str, param: str, contexts: int = 1) -> None:
-        """Refuses a text that is longer than `contexts` contexts in any encoding, before time is
-        spent on encoding it."""
-        shortest = self._tokenizer.shortest_encoding(len(content.encode()))
-        if shortest > contexts * self._model.max_model_len:
-            raise self._too_long(f"at least {shortest}", param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
         if ids and (largest := max(ids)) >= self._model.vocab_size:
             size = self._model.vocab_size
             raise invalid(param, f"made of token ids below {size}, and {largest} is not")
-
-    def _max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:
-        if num_prompt_tokens == 0:
-            raise invalid(param, "at least one token long")
-        left = self._model.max_model_len - num_prompt_tokens
-        wanted = left if parsed.max_tokens is None else parsed.max_tokens
-        if left < 1:
-            raise self._too_long(f"{num_prompt_tokens}", param, " and needs 1 more to generate")
-        wanted = min(wanted, left)
-        if parsed.min_tokens > wanted:
-            raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
-        return wanted
-
-    def _too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
-        """Begins with OpenAI's own sentence, which clients look for."""
-        length = self._model.max_model_len
-        why = (
-            ""
-            if length == self._own_len
-            else (
-                f" The workers' KV pools hold no more; the model's own context is {self._own_len}."
-            )
-        )
-        return RequestError(
-            f"This model's maximum context length is {length} tokens. However, your {param} "
-            f"resulted in {num_tokens} tokens{more}. Shorten it.{why}",
-            code="context_length_exceeded",
-            param=param,
-        )
 
     def _sampling(self, parsed: ParsedRequest, max_tokens: int) -> Sampling:
         return Sampling(

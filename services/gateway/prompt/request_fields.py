@@ -73,6 +73,8 @@ class ParsedRequest:
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     min_tokens: int
+    keep_tokens: int
+    """of each prompt, its last ones; -1: as many as fit; 0: it must fit"""
     ignore_eos: bool
     logprobs: int
     """-1 none; 0 the chosen token's; k also the k most likely"""
@@ -145,6 +147,7 @@ def parsed_request(
         stop=fields.get("stop", ()),
         stop_token_ids=fields.get("stop_token_ids", ()),
         min_tokens=_min_tokens(fields),
+        keep_tokens=fields.get("truncate_prompt_tokens", 0),
         ignore_eos=fields.get("ignore_eos", False),
         logprobs=_logprobs(fields, endpoint),
         grammar=fields.get(names.grammar, ""),

@@ -97,6 +97,7 @@ FIELDS: dict[str, Schema] = {
     "top_k": _integer(-1, MAX_TOKENS),
     "top_logprobs": _integer(0, MAX_LOGPROBS),
     "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "truncate_prompt_tokens": {"anyOf": [{"const": -1}, _integer(1, MAX_TOKENS)]},
     "user": TEXT,
 }
 TOKENIZE: Schema = {

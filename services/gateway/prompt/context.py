@@ -1,0 +1,71 @@
+"""What a model's context has room for: prompts, and how many tokens may follow them."""
+
+from dataclasses import dataclass
+
+from services.gateway.fields.readers import invalid
+from services.gateway.prompt.request_fields import ParsedRequest
+from services.gateway.text.tokenizer import TextTokenizer
+from shared.errors import RequestError
+
+COUNTED_CONTEXTS = 64
+"""contexts that a text may fill which is only counted, or shortened: people ask how far one is
+over, and for the end of a long one"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """`length` positions; all refusals are RequestErrors that name `param`."""
+
+    length: int
+    own_length: int
+    """the model's; more than `length` where the workers' pools hold no more"""
+    tokenizer: TextTokenizer
+
+    def check_text(self, content: str, param: str, contexts: int = 1) -> None:
+        """Refuses a text that is longer than `contexts` contexts in any encoding, before time is
+        spent on encoding it."""
+        shortest = self.tokenizer.shortest_encoding(len(content.encode()))
+        if shortest > contexts * self.length:
+            raise self.too_long(f"at least {shortest}", param)
+
+    def check_prompt(self, content: str, parsed: ParsedRequest, param: str) -> None:
+        """The same; what will be shortened may be longer."""
+        self.check_text(content, param, COUNTED_CONTEXTS if parsed.keep_tokens else 1)
+
+    def shortened(self, parsed: ParsedRequest, ids: list[int]) -> list[int]:
+        """The end of the prompt, as long as `truncate_prompt_tokens` says; with -1 as long as the
+        context has room for, next to `max_tokens` or, without it, one token."""
+        keep = parsed.keep_tokens
+        if keep < 0:
+            keep = max(1, self.length - (parsed.max_tokens or 1))
+        return ids[-keep:] if keep else ids
+
+    def max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:
+        """That may follow the prompt."""
+        if num_prompt_tokens == 0:
+            raise invalid(param, "at least one token long")
+        left = self.length - num_prompt_tokens
+        wanted = left if parsed.max_tokens is None else parsed.max_tokens
+        if left < 1:
+            raise self.too_long(f"{num_prompt_tokens}", param, " and needs 1 more to generate")
+        wanted = min(wanted, left)
+        if parsed.min_tokens > wanted:
+            raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
+        return wanted
+
+    def too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
+        """Begins with OpenAI's own sentence, which clients look for."""
+        why = (
+            ""
+            if self.length == self.own_length
+            else (
+                " The workers' KV pools hold no more; the model's own context is "
+                f"{self.own_length}."
+            )
+        )
+        return RequestError(
+            f"This model's maximum context length is {self.length} tokens. However, your {param} "
+            f"resulted in {num_tokens} tokens{more}. Shorten it.{why}",
+            code="context_length_exceeded",
+            param=param,
+        )
