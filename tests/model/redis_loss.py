@@ -234,6 +234,8 @@ def _answered(world: World, rules: Rules, command: tuple[str, int], answer: str)
         tells = state == "finishing" or "told at each answer" in rules.mutants
         world = _told(world, index) if tells else world
         return _with(world, index, recorded=True)
+    if state in ("finishing", "ended") and "a late ADMIT is left" not in rules.mutants:
+        return _sent(world, FINISH, index)
     if state != "asked":
         return world
     return _with(world, index, state="running") if answer == "admitted" else _told(world, index)

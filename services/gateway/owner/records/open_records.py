@@ -146,7 +146,8 @@ class OpenRecords:
 
     def admit_again(self) -> None:
         """Redis lost its data: write what is open once more."""
-        self._writer.admit_again([record.request for record in self._written().values()])
+        for record in self._written().values():
+            self._writer.admit(record.request, partial(self._admitted_again, record))
 
     def progress(self, num_tokens: Mapping[str, int]) -> dict[str, int]:
         """Output tokens so far, by record. `num_tokens`: those of live choices, by rid."""
@@ -185,6 +186,11 @@ class OpenRecords:
             self._refuse(record)
         for told in waiting:
             told(answer)
+
+    def _admitted_again(self, record: OpenRecord, _: Admission | KeyTaken | None) -> None:
+        """FINISH may have come before, and be lost since: the record would live until we end."""
+        if record.finishing:
+            self._writer.finish(record.request, record.outcome(), lambda: None)
 
     def _refuse(self, record: OpenRecord) -> None:
         """Its choices end as they hear of it; those to come hear it at once."""

@@ -66,11 +66,6 @@ class RecordWriter:
         written, at the latest after FINISH_WAIT_S; twice when Redis answers just then."""
         self._tasks.start(self._finish(request, outcome, answered))
 
-    def admit_again(self, requests: list[AdmittedRequest]) -> None:
-        """Redis lost its data: write what lives once more."""
-        for request in requests:
-            self._tasks.start(self._admit(request, lambda _: None))
-
     async def close(self) -> None:
         """Give outstanding calls a moment, then drop them. `loops` must still run."""
         with contextlib.suppress(TimeoutError):

@@ -13,7 +13,13 @@ import pytest
 from services.gateway.owner.generation import Generation, Group
 from shared.errors import AttemptError, OverloadedError
 from shared.protocol import Assign, Attempt, Refuse, Start
-from shared.state.records import Admission, RequestRecord, RequestState
+from shared.state.records import (
+    Admission,
+    AdmittedRequest,
+    KeyTaken,
+    RequestRecord,
+    RequestState,
+)
 from tests.unit.gateway.owner.gateway_bench import (
     G_INC,
     Bench,
@@ -204,6 +210,32 @@ async def test_after_a_loss_of_data_each_request_is_admitted_once() -> None:
         await settle()
         assert bench.records.calls == [("admit", "g")]
         assert (await record_of(bench)).state is RequestState.LIVE
+
+
+async def test_an_admission_that_comes_after_the_end_is_ended_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis lost its data; what is then admitted again waits, meanwhile the request ends, and Redis
+    loses its data once more."""
+    async with started(Bench()) as bench:
+        p, d = await running(bench)
+        submit(bench, 0, num_choices=1)
+        await settle()
+        bench.records._stored.clear()
+        admit, free = bench.records.admit, asyncio.Event()
+
+        async def late(request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
+            await free.wait()
+            return await admit(request, max_live)
+
+        monkeypatch.setattr(bench.records, "admit", late)
+        bench.requests.admit_all_again()
+        end(p, d, 0)
+        await until(lambda: ("finish", "g") in bench.records.calls)
+        bench.records._stored.clear()
+        free.set()
+        await settle()
+        assert state(await record_of(bench)) == (RequestState.DONE, "length", 2)
 
 
 async def test_a_gateway_that_stops_ends_a_group_that_has_not_begun_whole() -> None:
