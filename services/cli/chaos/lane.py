@@ -104,7 +104,8 @@ class Lane:
         self._update()
 
     def disturb(self, make: "MakeTrouble") -> None:
-        self._begin = self._tide() or Tide(0, 0)
+        begin = self._tide() or Tide(0, 0)
+        self._begin = begin._replace(came=begin.came - self._num_unread)
         self._trouble = make(self)
 
     def mend(self) -> None:
@@ -131,6 +132,13 @@ class Lane:
             return 0
         left = self._sink.get_write_buffer_size() + _num_unacknowledged(socket_of(self._sink))
         return self.num_changed if self._num_written - left >= self._changed_end else 0
+
+    @property
+    def _num_unread(self) -> int:
+        """In the kernel. They came before, and yet do not pass."""
+        if self._source is None or socket_of(self._source).fileno() < 0:
+            return 0
+        return _asked(socket_of(self._source), termios.FIONREAD)
 
     def _tide(self) -> Tide | None:
         """None: it is not open."""
@@ -272,6 +280,10 @@ def _counter(sock: socket.socket, field: struct.Struct) -> int:
 
 
 def _num_unacknowledged(sock: socket.socket) -> int:
+    return _asked(sock, termios.TIOCOUTQ)
+
+
+def _asked(sock: socket.socket, request: int) -> int:
     number: int
-    (number,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+    (number,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), request, bytes(4)))
     return number
