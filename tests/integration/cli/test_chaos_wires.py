@@ -15,10 +15,12 @@ import pytest
 from services.cli.chaos import lane as lanes
 from services.cli.chaos import wire_faults
 from services.cli.chaos.cell import Cell, Worker
+from services.cli.chaos.cell import wired as wired_plan
 from services.cli.chaos.fault import NotInjectedError, Scene
 from services.cli.chaos.lane import Damage, Hold, Lane, Late, MakeTrouble, Swallow, Tide, Way
 from services.cli.chaos.load import Load
 from services.cli.chaos.wire import WAYS, Disturbance, Passage, Wire
+from services.cli.cluster.plan import Machine, make_plan
 from shared.challenge import GREETING_BYTES, PROOF_BYTES, Challenge, Channel
 from shared.errors import ProtocolError
 from shared.protocol import SPOKEN
@@ -312,6 +314,31 @@ async def chatting(wire: Wire) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("transport", "by_port", "becomes"),
+    [
+        ("auto", {"prefill-1"}, ["", "tcp", "", ""]),
+        ("tcp", {"prefill-0", "prefill-1", "decode-0", "decode-1"}, ["tcp"] * 4),
+        ("mapped", set(), ["mapped"] * 4),
+    ],
+)
+async def test_workers_say_the_addresses_of_their_wires(
+    transport: str, by_port: set[str], becomes: list[str]
+) -> None:
+    flags = {"transport": transport}
+    plan = make_plan(flags, {}, Machine(2, 0), topology="pd", num_prefill=2, num_decode=2)
+    async with wired_plan(plan) as (planned, wires):
+        specs = planned.processes("r", 1)[1:]
+        said = [dict(zip(spec.flags[::2], spec.flags[1::2], strict=True)) for spec in specs]
+        links = [f"127.0.0.1:{wire.port}" for wire in wires if wire.channel == "link"]
+        pulls = {wire.worker: f"127.0.0.1:{wire.port}" for wire in wires if wire.channel == "pull"}
+    assert [one["--worker-advertise"] for one in said] == links
+    assert set(pulls) == by_port
+    for spec, one in zip(specs, said, strict=True):
+        assert one.get("--transfer-advertise") == pulls.get(spec.name)
+    assert [one.get("--transport", "") for one in said] == becomes
 
 
 FAULTS = {
