@@ -26,7 +26,7 @@ _BYTES_RECEIVED = struct.Struct("128xQ")
 
 
 class Tide(NamedTuple):
-    """Bytes of a lane, as the kernel counts them."""
+    """Bytes of a lane, as the kernel counts them: the end of a stream is one."""
 
     came: int
     """to its source, whether they were read or not"""
