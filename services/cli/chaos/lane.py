@@ -62,6 +62,7 @@ class Lane:
         self._begin = Tide(0, 0)
         self._holds: set[str] = set()
         """reasons to read nothing"""
+        self._all_read = False
         self._num_written = 0
         self._changed_end = 0
         """where the last changed byte is, of those that were written"""
@@ -77,6 +78,7 @@ class Lane:
             self._trouble.take(piece)
 
     def end_stream(self) -> None:
+        self._all_read = True
         if self._trouble is None:
             self.write_end()
         else:
@@ -151,8 +153,8 @@ class Lane:
         return Tide(_counter(source, _BYTES_RECEIVED), _counter(sink, _BYTES_ACKED) + left)
 
     def _update(self) -> None:
-        if self._source is None or self._source.is_closing():
-            return
+        if self._source is None or self._source.is_closing() or self._all_read:
+            return  # asyncio would read the end of a stream once more
         if self._holds:
             self._source.pause_reading()
         else:

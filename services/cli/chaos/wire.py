@@ -10,6 +10,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -46,7 +47,6 @@ class Passage:
         """Begin to read at both ends; whether both are there."""
         near, far = (self._ends[way] for way in WAYS)
         if near.is_closing() or far.is_closing():
-            self.reset()
             return False
         self.lanes["to"].open(near, far)
         self.lanes["from"].open(far, near)
@@ -187,12 +187,14 @@ class Wire:
     async def _join(self, passage: Passage) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: _End(passage, "from"), LOOPBACK, self._target_port)
-        except OSError:
-            passage.reset()
-            return
-        if not passage.join():
-            return
-        self.passages.add(passage)
-        if self._disturbance is not None:
+            with suppress(OSError):
+                await loop.create_connection(
+                    lambda: _End(passage, "from"), LOOPBACK, self._target_port
+                )
+                if passage.join():
+                    self.passages.add(passage)
+        finally:
+            if passage not in self.passages:
+                passage.reset()
+        if self._disturbance is not None and passage in self.passages:
             self._disturbance.begin(passage)

@@ -193,6 +193,21 @@ async def test_what_is_held_comes_in_the_end(wire: Wire) -> None:
     assert await talk.says(b"again") == b"again"
 
 
+async def test_the_end_of_a_stream_is_passed_on_once(wire: Wire) -> None:
+    """Held and read on, it would end the other way too."""
+    talk = await Talk.open(wire)
+    (passage,) = wire.passages
+    wire.disturb(everything(Hold, "from"))
+    talk.writer.write(b"last")
+    talk.writer.write_eof()
+    await eventually(lambda: passage.lanes["to"]._all_read)
+    passage.lanes["to"].disturb(Hold)
+    passage.lanes["to"].mend()
+    await asyncio.sleep(SOON_S)
+    wire.mend()
+    assert await talk.reader.read() == b"last"
+
+
 async def test_a_connection_that_is_made_meanwhile_stands_still_too(wire: Wire) -> None:
     wire.disturb(everything(Hold))
     opening = asyncio.create_task(Talk.open(wire))
