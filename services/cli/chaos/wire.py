@@ -24,14 +24,14 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Passage:
-    """A connection through a wire: an end at who dialled, an end at the worker."""
+    """A connection through a wire: one end at its dialler, the other at the worker."""
 
     def __init__(self, wire: "Wire") -> None:
         self.wire = wire
         self.lanes: dict[Way, Lane] = {way: Lane(self._lane_ended, self.reset) for way in WAYS}
         self.dialler_port = 0
         self.dialler: str | None = None
-        """who dialled, once somebody has found out"""
+        """its name, once somebody has found out"""
         self._ends: dict[Way, asyncio.Transport] = {}
         """by the way that bytes go which come there"""
         self._num_ended = 0

@@ -42,10 +42,10 @@ class Cut(NamedTuple):
     """Through which passages it goes: of one process with all others, or with one."""
 
     one: Child
-    """who dials, if there is another"""
+    """the one that dials, if there is another"""
     other: Child | None
     names: Callable[[Passage], str]
-    """who dialled"""
+    """of whoever dialled"""
 
     def hits(self, passage: Passage) -> bool:
         owner, one = passage.wire.worker, self.one.spec.name
@@ -240,7 +240,7 @@ def _num_changed(wires: Iterable[Wire]) -> int:
 
 
 def _dialler(children: Iterable[Child], passage: Passage) -> str:
-    """Who dialled, found once; nothing: it has gone."""
+    """Its name, found once; empty: it has gone."""
     if passage.dialler is None:
         pids = {child.spec.name: child.pid for child in children} | {PROBE: os.getpid()}
         found = (
