@@ -73,12 +73,11 @@ async def be_late(scene: Scene) -> str | None:
     end_s = time.monotonic() + seconds
     with _disturbed(scene.cell.wires, partial(Late, seconds=late_s), WAYS, hits):
         seen_s = await least_round_trip(wire, scene.cell.secret)
+        took = f"{seen_s * 1e3:.1f} ms there and back, {calm_s * 1e3:.1f} before"
         if seen_s < max(2 * late_s, calm_s + late_s):
-            raise NotInjectedError(
-                f"{cut}: there and back takes {seen_s * 1e3:.1f} ms, {calm_s * 1e3:.1f} before"
-            )
+            raise NotInjectedError(f"{cut}: {took}")
         await asyncio.sleep(end_s - time.monotonic())
-    return f"{cut}: {late_s * 1e3:.0f} ms late each way for {seconds:.1f} s"
+    return f"{cut}: {late_s * 1e3:.0f} ms late each way for {seconds:.1f} s ({took})"
 
 
 async def stand_still(scene: Scene) -> str | None:
@@ -101,7 +100,7 @@ async def damage(scene: Scene) -> str | None:
     with _disturbed(wires, partial(Damage, numbers=numbers), WAYS, lambda _: True):
         await until("damage where it was read", lambda: _num_changed(wires) > before, SEEN_S)
         await asyncio.sleep(seconds)
-    names = " and ".join(wire.worker for wire in wires)
+    names = ", ".join(wire.worker for wire in wires)
     return f"KV of {names}: {_num_changed(wires) - before} bytes damaged"
 
 
