@@ -33,8 +33,9 @@ WATCH_S = 60.0
 KV_BLOCKS = 192
 """few, so that blocks are used again and again"""
 PAUSE_S = 1.5
-DRAIN_S = 20.0
-"""of a gateway or worker that is stopped: longer than an answer, as in a cluster"""
+DRAIN_S = 40.0
+"""of a gateway or worker that is stopped: longer than an answer, as in a cluster. Of 320 tokens one
+takes half a minute where others compute on the same cores"""
 NUM_WORKERS = 2
 """of each role"""
 EPILOG = (

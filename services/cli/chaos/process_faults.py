@@ -14,7 +14,7 @@ from services.cli.chaos.fault import Kind, Scene, is_gone, is_stopped, until
 
 FREEZE_S = 0.3, 6.0
 GATEWAY_FREEZE_S = 0.3, 4.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 50.0
 """for a process that was told to stop"""
 DESCRIPTORS_S = 0.5, 2.0
 
