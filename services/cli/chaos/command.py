@@ -125,6 +125,7 @@ def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
         "threads": 1,
         **given_settings(arguments),
         "port": 0,
+        "drain_s": DRAIN_S,
         "redis": "embedded",
         "planted_faults": PLANTED,
     }
