@@ -4,19 +4,22 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import psutil
 
+from services.cli.chaos.wires.wire import Wire
 from services.cli.cluster.child import Child
 from services.cli.cluster.local_cell import LocalCell, baton_command, running
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Plan, WorkerRole
 from services.cli.cluster.ports import local_url, reserve_port
 from services.cli.gateway_client import GatewayClient
+from shared.challenge import Channel
 from shared.errors import BatonError
+from shared.settings.groups import LOOPBACK, Settings
 from shared.settings.load import changed
 from shared.state.embedded import EmbeddedRedis
 from shared.state.redis_client import RedisClient
@@ -31,6 +34,8 @@ PARTS = "fork server", "engine"
 TEXT_PARTS = "text process", "second text process"
 START_S = 60.0
 STOP_S = 3.0
+BY_PORT = "prefill-1"
+"""hands over by tcp where connections lead through wires and the transport is open"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,10 @@ class Cell:
     """when Redis lost what it had, on the monotonic clock"""
     spared: frozenset[str] = frozenset()
     """names of gateways and workers that no fault hits"""
+    wires: Sequence[Wire] = ()
+    """that connections lead through; none: they are direct"""
+    secret: str = ""
+    """of the cell"""
 
     @property
     def children(self) -> Iterator[Child]:
@@ -177,8 +186,10 @@ class Cell:
 
 
 @asynccontextmanager
-async def faulted_cell(plan: Plan, output: Output, spared: frozenset[str]) -> AsyncIterator[Cell]:
-    """Ready. What dies is started again, as `baton up` does."""
+async def faulted_cell(
+    plan: Plan, output: Output, spared: frozenset[str], wires: Sequence[Wire] = ()
+) -> AsyncIterator[Cell]:
+    """Ready. What dies is started again, as `baton up` does. `wires`: of the plan's workers."""
     with reserve_port("127.0.0.1", 0) as port, reserve_port("127.0.0.1", 0) as admin_port:
         async with running(plan, output, restart=True) as cell:
             await cell.wait_ready()
@@ -186,7 +197,7 @@ async def faulted_cell(plan: Plan, output: Output, spared: frozenset[str]) -> As
                 cell, output, *(each.getsockname()[1] for each in (port, admin_port))
             )
             task = asyncio.create_task(second.child.run())
-            whole = _whole_cell(cell, second, spared)
+            whole = replace(_whole_cell(cell, second, spared), wires=wires)
             try:
                 if not await whole.wait_whole(START_S):
                     raise BatonError("the second gateway did not become ready")
@@ -196,6 +207,36 @@ async def faulted_cell(plan: Plan, output: Output, spared: frozenset[str]) -> As
                 await whole.state.close()
                 await second.child.stop(STOP_S)
                 await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def wired(plan: Plan) -> AsyncIterator[tuple[Plan, Sequence[Wire]]]:
+    """The plan with a wire to each worker's port for gateways, and to the port for KV of those that
+    hand over by a port. Where the transport is open, that is one prefill worker."""
+    by_port = _by_port(plan.settings)
+    wires, own = [], {}
+    async with AsyncExitStack() as stack:
+        for name in plan.worker_names:
+            mine: dict[str, Any] = {}
+            channels: list[tuple[Channel, str]] = [("link", "worker")]
+            if by_port or (by_port is None and name == BY_PORT):
+                channels.append(("pull", "transfer"))
+            if by_port is None and name == BY_PORT:
+                mine["transport"] = "tcp"
+            for channel, prefix in channels:
+                holder = stack.enter_context(reserve_port(LOOPBACK, 0))
+                port = mine[f"{prefix}_port"] = holder.getsockname()[1]
+                wires.append(Wire(name, channel, port))
+                mine[f"{prefix}_advertise"] = await wires[-1].start()
+                stack.push_async_callback(wires[-1].close)
+            own[name] = mine
+        yield replace(plan, own_settings=own), wires
+
+
+def _by_port(settings: Settings) -> bool | None:
+    """Whether workers hand over by a port; None: it is open."""
+    transport = settings.handover.transport
+    return None if transport == "auto" else transport != "mapped"
 
 
 def _second_gateway(cell: LocalCell, output: Output, port: int, admin_port: int) -> Gateway:
@@ -215,6 +256,7 @@ def _whole_cell(cell: LocalCell, second: Gateway, spared: frozenset[str]) -> Cel
         cell.redis,
         RedisClient(cell.redis.url),
         spared=spared,
+        secret=cell.plan.settings.network.cell_secret,
     )
 
 

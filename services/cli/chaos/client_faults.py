@@ -63,9 +63,11 @@ def _some(scene: Scene) -> list[Connection]:
 
 
 def _links(scene: Scene) -> list[_Link]:
-    """Of each worker's io process, to others of the cell."""
+    """Of each worker's io process, to others of the cell, or to the wires between them."""
     names = {worker.child.pid: worker.name for worker in scene.cell.workers}
     ours = {child.pid for child in scene.cell.children}
+    if scene.cell.wires:
+        ours.add(os.getpid())
     found = psutil.net_connections("tcp")
     ends = {item.laddr: item.pid for item in found if item.pid in ours}
     return [

@@ -6,16 +6,19 @@ import json
 import os
 import random
 import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from services.cli.bench.serve.endpoint import Endpoint, look_up
 from services.cli.chaos.campaign import Outcome, Plan, run_campaign, watch
-from services.cli.chaos.cell import GATEWAYS, ROLES, faulted_cell
+from services.cli.chaos.cell import GATEWAYS, ROLES, faulted_cell, wired
 from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
 from services.cli.chaos.poison import PLANTED
 from services.cli.chaos.report import explain, is_clean, read_runs, record, render
+from services.cli.chaos.wires.wire import Wire
 from services.cli.cluster.local_cell import check_model, this_machine, until_stopped
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Plan as CellPlan
@@ -30,8 +33,9 @@ WATCH_S = 60.0
 KV_BLOCKS = 192
 """few, so that blocks are used again and again"""
 PAUSE_S = 1.5
-DRAIN_S = 20.0
-"""of a gateway or worker that is stopped: longer than an answer, as in a cluster"""
+DRAIN_S = 40.0
+"""of a gateway or worker that is stopped: longer than an answer, as in a cluster. Of 320 tokens one
+takes half a minute where others compute on the same cores"""
 NUM_WORKERS = 2
 """of each role"""
 EPILOG = (
@@ -121,6 +125,7 @@ def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
         "threads": 1,
         **given_settings(arguments),
         "port": 0,
+        "drain_s": DRAIN_S,
         "redis": "embedded",
         "planted_faults": PLANTED,
     }
@@ -140,7 +145,11 @@ async def _run(
 ) -> Outcome:
     output = Output(quiet=True, log_folder=log_folder, stream=sys.stderr)
     _say(f"starting {cell_plan.summary}; seed {plan.seed}")
-    async with faulted_cell(cell_plan, output, spared) as cell:
+    async with AsyncExitStack() as stack:
+        wires: Sequence[Wire] = ()
+        if any(kind.on_wires for kind in plan.kinds):
+            cell_plan, wires = await stack.enter_async_context(wired(cell_plan))
+        cell = await stack.enter_async_context(faulted_cell(cell_plan, output, spared, wires))
         status = await asyncio.to_thread(GatewayClient(cell.gateways[0].admin_url).status)
         return await run_campaign(cell, plan, status["model"], _say)
 

@@ -56,6 +56,8 @@ class Kind:
     """its clients' connections may end"""
     hits_anyone: bool = False
     """no process can be spared"""
+    on_wires: bool = False
+    """the cell's connections must lead through wires"""
     missing: Callable[[], str] = str
     """why this machine cannot have it; empty if it can"""
 

@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 
-from services.cli.chaos import client_faults, poison, process_faults, redis_faults
+from services.cli.chaos import client_faults, poison, process_faults, redis_faults, wire_faults
 from services.cli.chaos.fault import Kind
 from shared.errors import SettingsError
 
-KINDS = (*process_faults.KINDS, *redis_faults.KINDS, *client_faults.KINDS, *poison.KINDS)
+KINDS = (
+    *process_faults.KINDS,
+    *redis_faults.KINDS,
+    *client_faults.KINDS,
+    *wire_faults.KINDS,
+    *poison.KINDS,
+)
 
 
 def chosen_kinds(names: str | None) -> tuple[Kind, ...]:

@@ -14,7 +14,7 @@ from services.cli.chaos.fault import Kind, Scene, is_gone, is_stopped, until
 
 FREEZE_S = 0.3, 6.0
 GATEWAY_FREEZE_S = 0.3, 4.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 50.0
 """for a process that was told to stop"""
 DESCRIPTORS_S = 0.5, 2.0
 
@@ -136,7 +136,7 @@ async def _end_engines(scene: Scene, number: signal.Signals, num: int) -> str | 
     """Of workers of different roles."""
     ready = await scene.cell.ready()
     roles = scene.numbers.sample(ROLES, num)
-    found_each = [_spare_ones(scene, ready[role]) for role in roles]
+    found_each = [spare_ones(scene, ready[role]) for role in roles]
     workers = [scene.numbers.choice(found) for found in found_each if found]
     engines = [worker.engine for worker in workers]
     if len(workers) < num or None in engines:
@@ -191,11 +191,11 @@ def _send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
 
 def _spare(scene: Scene, ready: Mapping[str, list[Worker]]) -> Worker | None:
     """One of a role that has another, so that a request can go on."""
-    spare = [worker for found in ready.values() for worker in _spare_ones(scene, found)]
+    spare = [worker for found in ready.values() for worker in spare_ones(scene, found)]
     return scene.numbers.choice(spare) if spare else None
 
 
-def _spare_ones(scene: Scene, ready: Sequence[Worker]) -> list[Worker]:
+def spare_ones(scene: Scene, ready: Sequence[Worker]) -> list[Worker]:
     """Of a role's workers."""
     return [worker for worker in ready if len(ready) > 1 and scene.may_hit(worker.name)]
 

@@ -17,7 +17,13 @@ from shared.errors import SettingsError
 
 HIT_BY = {
     "killed": ("kill engine", "crash engine", "kill an engine of each role", "kill worker"),
-    "frozen or cut": ("freeze worker", "freeze engine", "a connection is cut"),
+    "frozen or cut": (
+        "freeze worker",
+        "freeze engine",
+        "a connection is cut",
+        "wire stands still",
+        "wire cut one way",
+    ),
 }
 """groups of kinds for whose stalls there are goals"""
 OTHERS = "other faults"

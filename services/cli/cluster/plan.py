@@ -1,7 +1,7 @@
 """What `baton up` will start, decided before anything is started. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from services.cli.flags import secrets_environment, to_flags
@@ -56,6 +56,8 @@ class Plan:
     """ranks of a prefill worker, each on a GPU of its own"""
     decode_tp: int = 1
     most_drain_s: float = UP_DRAIN_S
+    own_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """of workers that have others than the rest, by name"""
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ class Plan:
             )
             if role == "decode":  # the port that is named is prefill's
                 worker = changed(worker, transfer_port=0, transfer_advertise="")
+            worker = changed(worker, **self.own_settings.get(name, {}))
             specs.append(_spec(name, role, worker))
         return tuple(specs)
 

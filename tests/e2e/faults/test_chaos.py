@@ -20,16 +20,19 @@ from services.cli.cluster.run_file import live_records
 from shared.runtime_folder import runtime_folder
 from tests.e2e.cluster import BATON, process_family
 
-KINDS = "kill engine,kill gateway,Redis killed,clients hang up,stop worker"
+KINDS = (
+    "kill engine,kill gateway,Redis killed,clients hang up,stop worker,"
+    "wire late,wire stands still,wire cut one way,wire damaged"
+)
 
 
 def test_a_few_faults_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs.jsonl"
-    flags = ("--faults", "5", "--seed", "3", "--kinds", KINDS, "--pause-s", "1")
+    flags = ("--faults", "9", "--seed", "3", "--kinds", KINDS, "--pause-s", "1")
     code = main(["chaos", *flags, "--spare", "gateway,decode-1", "--resume", str(runs)])
     captured = capsys.readouterr()
     assert code == 0, captured.err
-    assert "5 faults of 5 kinds in 1 runs, 0 not injected" in captured.out
+    assert "9 faults of 9 kinds in 1 runs, 0 not injected" in captured.out
     line = json.loads(runs.read_text())
     assert line["kinds"] == dict.fromkeys(sorted(KINDS.split(",")), 1)
     assert line["outcomes"]["answered"] >= 5

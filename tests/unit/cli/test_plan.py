@@ -214,6 +214,14 @@ def test_a_port_for_kv_that_is_named_is_prefill_s() -> None:
     assert flag_of(plan, "--transfer-advertise") == ["h:9100", "", ""]
 
 
+def test_a_worker_has_settings_of_its_own() -> None:
+    plan = make_plan({}, {}, CPU, num_decode=2)
+    own = {"decode-1": {"worker_port": 9200, "worker_advertise": "h:9300"}}
+    plan = replace(plan, own_settings=own)
+    assert flag_of(plan, "--worker-port") == ["", "", "9200"]
+    assert flag_of(plan, "--worker-advertise") == ["", "", "h:9300"]
+
+
 def test_secrets_are_in_the_environment_only() -> None:
     secret = {"BATON_KV_SECRET": "hidden-salt"}
     for spec in make_plan({}, secret, CPU).processes("unix:///r", 1):

@@ -42,6 +42,7 @@ def test_a_run_as_a_line() -> None:
             [Injected("freeze engine", "", 0.5, 1.05), Injected("kill worker", "", 1.8, 3.0)],
             "killed",
         ),
+        ([Injected("wire cut one way", "", 1.2, 1.3)], "frozen or cut"),
         ([Injected("Redis killed", "", 1.2, 1.3), FAULT], "other faults"),
         ([Injected("kill worker", "", 2.0, 3.0)], "other faults"),
     ],
