@@ -94,7 +94,7 @@ hand-overs: install ## 10,000 mapped hand-overs under re-use; 100 owners and 20 
 		tests/integration/transfer tests/e2e/faults/test_kill.py
 
 chaos-ci: install ## 100 faults in a cell of six workers and gateways: nothing lost, wrong, leaked or billed twice
-	$(BIN)/baton chaos --faults 100 --seed $(or $(SEED),1) --pause-s 0.5
+	$(BIN)/baton chaos --faults 100 --seed $(or $(SEED),1) --pause-s 0.3
 
 soak: install ## two hours of faults that spare a gateway and a worker of each role: no memory of theirs grows
 	$(BIN)/baton chaos --faults $(or $(FAULTS),2500) --seed $(or $(SEED),1) --pause-s 0.5 \

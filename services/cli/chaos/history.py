@@ -17,6 +17,27 @@ from shared.errors import BatonError
 OUTCOMES = "done", "failed", "cancelled"
 STEPS = "queued_ns", "assigned_ns", "started_ns", "first_token_ns", "ended_ns"
 """of an attempt, in the order in which they happen; 0: did not"""
+CAUSES = frozenset(
+    {
+        "link_lost",
+        "stalled",
+        "engine_died",
+        "source_lost",
+        "kv_transfer",
+        "inconsistent",
+        "refused",
+        "refused_no_room",
+        "refused_draining",
+        "refused_incarnation",
+        "handback_kv_pressure",
+        "handback_draining",
+        "handback_killed",
+        "handback_engine_died",
+        "handback_no_reader",
+        "moved",
+    }
+)
+"""why another attempt took the place of one: the table of `services/gateway/README.md`"""
 NUM_KEPT = 1000
 """receipts, by a gateway"""
 TIMEOUT_S = 10.0
@@ -81,7 +102,7 @@ def _of_attempt(one: Receipt) -> Iterator[str]:
 
 
 def _between(before: Receipt, after: Receipt) -> Iterator[str]:
-    if not before["end"] or before["end"] in OUTCOMES:
+    if before["end"] not in CAUSES:
         yield f"the one before it ended with {before['end'] or 'nothing'}"
     if after["queued_ns"] != before["ended_ns"]:
         yield "it did not begin when the one before it ended"

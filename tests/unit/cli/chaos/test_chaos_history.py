@@ -1,12 +1,14 @@
 """A history that the protocol allows, and each way in which one may not be."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.cli.chaos.history import breaches
+from services.cli.chaos.history import CAUSES, breaches
 
 Receipt = dict[str, Any]
 
@@ -53,6 +55,13 @@ def test_one_that_fails_while_it_waits_for_another_worker_is_allowed() -> None:
     assert list(breaches(given_up)) == []
 
 
+def test_the_causes_are_those_that_operators_read_of() -> None:
+    told = Path("services/gateway/README.md").read_text(encoding="utf-8")
+    table = told.partition("| `end` | why |")[2].partition("\n\n")[0]
+    firsts = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert {name for first in firsts for name in re.findall(r"`(\w+)`", first)} == CAUSES
+
+
 WRONG: dict[str, Callable[[Receipt], object]] = {
     "an epoch twice": lambda one: one["attempts"][1].update(epoch=0),
     "an epoch left out": lambda one: one["attempts"][1].update(epoch=2),
@@ -62,6 +71,7 @@ WRONG: dict[str, Callable[[Receipt], object]] = {
     "alone at two": lambda one: one["attempts"][1].update(decode="decode-0"),
     "alone, and nothing says why": lambda one: one["attempts"][1].update(reason=""),
     "an attempt after the end": lambda one: one["attempts"][0].update(end="done"),
+    "an end that nobody knows": lambda one: one["attempts"][0].update(end="tired"),
     "two attempts at once": lambda one: one["attempts"][1].update(queued_ns=105),
     "it lives": lambda one: one.update(state="live"),
     "two ends": lambda one: one["attempts"][1].update(end="cancelled"),
