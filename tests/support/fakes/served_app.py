@@ -120,7 +120,8 @@ class ScriptedDoor:
         self.finished.append((rid, reason, num_tokens))
 
     def cancel(self, rid: str, num_tokens: int) -> None:
-        self.cancelled.append(rid)
+        if rid not in self.cancelled:  # the second time is no news, as with the real door
+            self.cancelled.append(rid)
         self.was_cancelled.set()
 
     async def close_record(self, rid: str) -> None:
