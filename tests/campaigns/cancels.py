@@ -115,6 +115,7 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.BaseTransport | None = None
         self._opening = asyncio.create_task(self._open())
         self.status = 0
+        self._head = b""
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -125,9 +126,13 @@ class Client(asyncio.Protocol):
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self.status = self.status or int(data.split(maxsplit=2)[1])
+        self._head = self._head if self.status else self._head + data
+        if not self.status and b"\r\n" in self._head:
+            self.status = int(self._head.split(maxsplit=2)[1])
 
     def hang_up(self) -> None:
+        if self._opening.done():
+            self._opening.result()  # raises what kept it from asking
         self._opening.cancel()
         if self._transport is not None:
             self._transport.close()

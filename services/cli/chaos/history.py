@@ -25,6 +25,7 @@ CAUSES = frozenset(
         "source_lost",
         "kv_transfer",
         "inconsistent",
+        "invalid_tokens",
         "refused",
         "refused_no_room",
         "refused_draining",
@@ -66,13 +67,18 @@ class Histories:
 
     def _read_from(self, url: str) -> list[str]:
         client = GatewayClient(url, timeout_s=TIMEOUT_S)
-        found: list[str] = []
+        rows: list[dict[str, Any]] = []
         with suppress(BatonError, OSError):  # one that does not answer is not whole: that is told
-            for row in client.last_requests(NUM_KEPT):
-                if row["id"] not in self._read:
-                    receipt = client.receipt(row["id"])
-                    self._read.add(row["id"])
-                    found += [f"history of {row['id']}: {text}" for text in breaches(receipt)]
+            rows = client.last_requests(NUM_KEPT)
+        found: list[str] = []
+        for rid in (row["id"] for row in rows if row["id"] not in self._read):
+            try:
+                texts = list(breaches(client.receipt(rid)))
+            except (BatonError, OSError) as error:
+                texts = [f"cannot be read: {error}"]
+            else:
+                self._read.add(rid)
+            found += [f"history of {rid}: {text}" for text in texts]
         return found
 
 
@@ -117,8 +123,10 @@ def _of_end(receipt: Receipt, attempts: Sequence[Receipt]) -> Iterator[str]:
         yield "its first token is not that of the first attempt that had one"
     if num_tokens and not firsts:
         yield f"{num_tokens} tokens, and no first one"
-    if attempts and attempts[-1]["end"] in OUTCOMES and attempts[-1]["end"] != state:
-        yield f"it is {state}, and its last attempt {attempts[-1]['end']}"
+    if attempts and attempts[-1]["end"] not in (state, *CAUSES):
+        yield f"it is {state}, and its last attempt {attempts[-1]['end'] or 'has no end'}"
+    if num_tokens > len(attempts) and not any(one["decode"] for one in attempts):
+        yield "prefill wrote more than one token"
     if state == "failed" and not receipt["code"]:
         yield "it failed, and nothing says of what"
     if state == "done":
@@ -126,8 +134,6 @@ def _of_end(receipt: Receipt, attempts: Sequence[Receipt]) -> Iterator[str]:
 
 
 def _of_done(receipt: Receipt, attempts: Sequence[Receipt]) -> Iterator[str]:
-    last = attempts[-1] if attempts else {"end": "", "decode": "", "mode": ""}
-    if last["end"] != "done" or not receipt["finish_reason"]:
-        yield f"it is done, and its last attempt ended with {last['end'] or 'nothing'}"
-    if len(attempts) == 1 and receipt["completion_tokens"] > 1 and not last["decode"]:
-        yield "prefill wrote more than one token"
+    last = attempts[-1]["end"] if attempts else ""
+    if last != "done" or not receipt["finish_reason"]:
+        yield f"it is done, and its last attempt ended with {last or 'nothing'}"

@@ -61,7 +61,8 @@ def is_clean(line: dict[str, Any]) -> bool:
     unseen, seen = line.get("unseen", {}), line["kinds"]
     blind = line["not_injected"] > MOST_UNSEEN * line["faults"]
     blind = blind or any(num > seen.get(kind, 0) for kind, num in unseen.items())
-    return not any(found) and not blind and line["outcomes"].get(ANSWERED, 0) > 0
+    unheard = line["faults"] and not line.get("histories", 1)
+    return not (any(found) or blind or unheard) and line["outcomes"].get(ANSWERED, 0) > 0
 
 
 def render(lines: Sequence[dict[str, Any]]) -> str:

@@ -76,6 +76,7 @@ async def be_late(scene: Scene) -> str | None:
         took = f"{seen_s * 1e3:.1f} ms there and back, {calm_s * 1e3:.1f} before"
         if seen_s < max(2 * late_s, calm_s + late_s):
             raise NotInjectedError(f"{cut}: {took}")
+        await until(f"{cut}: bytes that are late", lambda: _carries_bytes(scene, cut), SEEN_S)
         await asyncio.sleep(end_s - time.monotonic())
     return f"{cut}: {late_s * 1e3:.0f} ms late each way for {seconds:.1f} s ({took})"
 
@@ -160,6 +161,17 @@ async def _stop_bytes(scene: Scene, make: MakeTrouble, ways: tuple[Way, ...]) ->
         raise NotInjectedError(f"{cut}: {num_passed} bytes went on")
     way = "both ways" if len(ways) == len(WAYS) else f"{ways[0]} the worker"
     return f"{cut}: {num_stopped} bytes stopped {way} for {seconds:.1f} s"
+
+
+def _carries_bytes(scene: Scene, cut: Cut) -> bool:
+    """Of the cell's own, since the trouble began."""
+    return any(
+        lane.disturbed and lane.since.came > 1
+        for wire in scene.cell.wires
+        for passage in wire.passages
+        if cut.names(passage) != PROBE and cut.hits(passage)
+        for lane in passage.lanes.values()
+    )
 
 
 def _is_stopped(lane: Lane) -> bool:

@@ -57,6 +57,7 @@ class ChoiceGroup:
         self._unbegun: list[int] = []
         """submitted, without a token so far; followed while others wait for them"""
         self._all_accepted = False
+        self._given_up = False
 
     async def start(self) -> Self:
         """Submit what may be submitted; OverloadedError, and nothing kept, if one is refused.
@@ -102,6 +103,8 @@ class ChoiceGroup:
     async def __anext__(self) -> list[tuple[int, Delta]]:
         """At least one delta; raises the first failure of any choice."""
         while self._open:
+            if self._given_up:  # whoever reads is about to be cancelled, and there is no end to see
+                await asyncio.Event().wait()
             if not self._all_accepted:
                 self._submit_due()
             if self._all_accepted and (arrived := self._take()):
@@ -125,7 +128,9 @@ class ChoiceGroup:
         self._generations[index].read_with(None)
 
     def give_up(self) -> None:
-        """Nobody wants the choices that are still open: the owner is told at once."""
+        """Nobody wants the choices that are still open: the owner is told at once, and no other
+        choice is submitted."""
+        self._given_up = True
         for index in tuple(self._open):
             if index in self._generations:
                 self._generations[index].read_with(None)

@@ -1,10 +1,13 @@
 """The client's side of one request: gone, stalled, or reading."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Send
+
+logger = logging.getLogger(__name__)
 
 CHECKS_PER_LIMIT = 4
 T = TypeVar("T")
@@ -66,7 +69,10 @@ class ClientConnection:
 
     async def _listen(self) -> None:
         await _until_disconnect(self._receive)
-        self._on_gone()
+        try:
+            self._on_gone()
+        except Exception:  # the work is cancelled all the same
+            logger.exception("the end of a connection was not told")
 
     def _stalled(self) -> bool:
         since_s = self._send_since_s

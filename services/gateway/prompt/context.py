@@ -33,11 +33,14 @@ class Context:
         self.check_text(content, param, COUNTED_CONTEXTS if parsed.keep_tokens else 1)
 
     def shortened(self, parsed: ParsedRequest, ids: list[int]) -> list[int]:
-        """The end of the prompt, as long as `truncate_prompt_tokens` says; with -1 as long as the
-        context has room for, next to `max_tokens` or, without it, one token."""
+        """The end of the prompt, as long as `truncate_prompt_tokens` says. With -1 a prompt that
+        leaves no room for an answer is cut to what the context has next to `max_tokens`, of which
+        half the context counts at most; what is asked for beyond that is clamped as usual."""
         keep = parsed.keep_tokens
         if keep < 0:
-            keep = max(1, self.length - (parsed.max_tokens or 1))
+            answer = max(parsed.min_tokens, min(parsed.max_tokens or 1, self.length // 2))
+            fits = len(ids) < self.length
+            keep = len(ids) if fits else max(1, self.length - answer)
         return ids[-keep:] if keep else ids
 
     def max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:

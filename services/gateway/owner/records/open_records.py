@@ -24,6 +24,7 @@ from shared.state.records import (
 )
 
 _WORST_FIRST = (RequestState.FAILED, RequestState.CANCELLED, RequestState.DONE)
+_REFUSED = Outcome(RequestState.FAILED, "state_unavailable", 0, 0, 0)
 _NEVER_SUBMITTED = Outcome(RequestState.CANCELLED, "", 0, 0, 0)
 
 
@@ -41,6 +42,8 @@ class OpenRecord:
         self.answered = False
         self.admission: Admission | KeyTaken | None = None
         """what ADMIT found, once it was answered"""
+        self.admitted_again = False
+        """ADMIT, sent once more after a loss of data, was written"""
         self.finishing = False
         """FINISH was sent"""
         self.finished = asyncio.Event()
@@ -187,13 +190,23 @@ class OpenRecords:
         for told in waiting:
             told(answer)
 
-    def _admitted_again(self, record: OpenRecord, _: Admission | KeyTaken | None) -> None:
-        """FINISH may have come before, and be lost since: the record would live until we end."""
+    def _admitted_again(self, record: OpenRecord, answer: Admission | KeyTaken | None) -> None:
+        """Its end may have come before: FINISH, lost since, or the refusal of the first ADMIT. The
+        record would live until we end."""
+        record.admitted_again |= answer is Admission.ADMITTED
         if record.finishing:
             self._writer.finish(record.request, record.outcome(), lambda: None)
+        elif record.refused:
+            self._undo(record)
+
+    def _undo(self, record: OpenRecord) -> None:
+        """What was refused and sent again may have been written."""
+        if record.admitted_again:
+            self._writer.finish(record.request, _REFUSED, lambda: None)
 
     def _refuse(self, record: OpenRecord) -> None:
         """Its choices end as they hear of it; those to come hear it at once."""
+        self._undo(record)
         record.unfinished.clear()
         if record.over:
             self._forget(record)

@@ -32,19 +32,22 @@ async def wire() -> AsyncIterator[Wire]:
         yield made
 
 
-def process(name: str, role: str) -> Any:
-    return SimpleNamespace(pid=os.getpid(), spec=SimpleNamespace(name=name, role=role))
+def process(name: str, role: str, pid: int | None = None) -> Any:
+    return SimpleNamespace(pid=pid or os.getpid(), spec=SimpleNamespace(name=name, role=role))
 
 
 class WiredCell:
     """Stands in for a cell of a gateway and two decode workers, one of which is behind a wire."""
 
-    def __init__(self, wire: Wire) -> None:
-        gateway = process("gateway", "gateway")
+    def __init__(self, wire: Wire, pid: int | None = None) -> None:
+        """`pid`: of all its processes; else this one."""
+        gateway = process("gateway", "gateway", pid)
         self.secret = SECRET
         self.wires = [wire]
         self.gateways = [SimpleNamespace(child=gateway)]
-        self.workers = [Worker(process(f"decode-{index}", "decode"), "decode") for index in (0, 1)]
+        self.workers = [
+            Worker(process(f"decode-{index}", "decode", pid), "decode") for index in (0, 1)
+        ]
         self.children = [gateway, *(worker.child for worker in self.workers)]
         self.spared = frozenset({"decode-1"})
 
@@ -171,6 +174,14 @@ async def test_a_wire_that_stands_still_for_a_moment_only_is_noticed(
     async with chatting(wire):
         with pytest.raises(NotInjectedError, match="bytes went on"):
             await wire_faults.stand_still(scene(WiredCell(wire)))
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_wire_is_not_late_where_only_the_probe_was(wire: Wire) -> None:
+    """Nobody of the cell has a connection through it."""
+    async with chatting(wire):
+        with pytest.raises(NotInjectedError, match="bytes that are late"):
+            await wire_faults.be_late(scene(WiredCell(wire, pid=1)))
 
 
 @pytest.mark.usefixtures("short")

@@ -13,43 +13,52 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
-    ("keep", "max_tokens", "num_kept"),
+    ("num_given", "keep", "fields", "num_kept"),
     [
-        (3, 10, 3),
-        (10_000, 10, 400),
-        (-1, 200, MAX_MODEL_LEN - 200),
-        (-1, None, 400),
-        (None, 10, 400),
+        (400, 3, {}, 3),
+        (400, 10_000, {}, 400),
+        (400, -1, {}, 400),
+        (100, -1, {"max_tokens": MAX_MODEL_LEN}, 100),
+        (100, -1, {"max_tokens": 10 * MAX_MODEL_LEN}, 100),
+        (MAX_MODEL_LEN - 1, -1, {"max_tokens": 200}, MAX_MODEL_LEN - 1),
+        (MAX_MODEL_LEN, -1, {"max_tokens": 200}, MAX_MODEL_LEN - 200),
+        (MAX_MODEL_LEN, -1, {"max_tokens": MAX_MODEL_LEN - 1}, MAX_MODEL_LEN // 2),
+        (10 * MAX_MODEL_LEN, -1, {}, MAX_MODEL_LEN - 1),
+        (10 * MAX_MODEL_LEN, -1, {"min_tokens": 5}, MAX_MODEL_LEN - 5),
+        (400, None, {}, 400),
     ],
 )
 async def test_the_end_of_a_prompt_is_kept(
     app: ServedApp,
     client: httpx.AsyncClient,
+    num_given: int,
     keep: int | None,
-    max_tokens: int | None,
+    fields: dict[str, int],
     num_kept: int,
 ) -> None:
-    ids = list(range(3, 403))
-    body = text_body(ids, max_tokens=max_tokens, truncate_prompt_tokens=keep)
-    response = await client.post(TEXT, json=body)
-    assert response.status_code == 200
+    ids = [3 + at % 90 for at in range(num_given)]
+    given = {"max_tokens": None, **fields, "truncate_prompt_tokens": keep}
+    response = await client.post(TEXT, json=text_body(ids, **given))
+    assert response.status_code == 200, response.text
     (request,) = app.door.requests
     assert list(request.prompt_ids) == ids[-num_kept:]
     assert response.json()["usage"]["prompt_tokens"] == num_kept
 
 
+async def test_each_prompt_is_shortened(app: ServedApp, client: httpx.AsyncClient) -> None:
+    body = text_body([[5] * 600, [6] * 2, [7] * 9], truncate_prompt_tokens=4)
+    assert (await client.post(TEXT, json=body)).status_code == 200
+    assert [len(each.prompt_ids) for each in app.door.requests] == [4, 2, 4]
+
+
 @pytest.mark.parametrize("keep", [5, -1])
-@pytest.mark.parametrize(
-    ("path", "body"), [(CHAT, chat_body("a" * 9999)), (TEXT, text_body([5] * 600))]
-)
-async def test_a_prompt_that_is_too_long_is_shortened_where_that_is_asked_for(
-    app: ServedApp, client: httpx.AsyncClient, path: str, body: dict[str, Any], keep: int
+async def test_a_chat_loses_its_beginning(
+    app: ServedApp, client: httpx.AsyncClient, keep: int
 ) -> None:
-    response = await client.post(path, json={**body, "truncate_prompt_tokens": keep})
-    assert response.status_code == 200
+    body = chat_body("a" * 9999, max_tokens=10, truncate_prompt_tokens=keep)
+    assert (await client.post(CHAT, json=body)).status_code == 200
     (request,) = app.door.requests
-    num_left = MAX_MODEL_LEN - (body.get("max_tokens") or 1)
-    assert len(request.prompt_ids) == (num_left if keep < 0 else keep)
+    assert len(request.prompt_ids) == (MAX_MODEL_LEN - 10 if keep < 0 else keep)
 
 
 @pytest.mark.parametrize("keep", [0, -2, 1.0, True, "5"])

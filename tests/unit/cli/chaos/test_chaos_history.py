@@ -62,6 +62,22 @@ def test_the_causes_are_those_that_operators_read_of() -> None:
     assert {name for first in firsts for name in re.findall(r"`(\w+)`", first)} == CAUSES
 
 
+def test_the_causes_are_those_of_the_sources() -> None:
+    calls = {
+        "services/gateway/owner/machine/request_machine.py": r'_(?:retry|take_back)\("()(\w+)"',
+        "services/gateway/owner/frames.py": r'machine\.fail\([^)]*"()(\w+)"\)',
+        "services/gateway/owner/placement/placer.py": r'(handback)\([^)]*"(\w+)"\)',
+        "services/decode/pulls.py": r'(?:on_failed\(|return )"()(\w+)"',
+        "shared/worker/inbox.py": r'\.fail\(held, "()(\w+)"',
+        "shared/worker/node.py": r'(hand_?back)\((?:held, )?"(\w+)"\)',
+        "services/decode/service.py": r'(hand_?back)\((?:held, )?"(\w+)"\)',
+    }
+    for file, pattern in calls.items():
+        found = re.findall(pattern, Path(file).read_text(encoding="utf-8"))
+        names = {f"handback_{name}" if kind else name for kind, name in found}
+        assert names and names <= CAUSES, (file, names - CAUSES)
+
+
 WRONG: dict[str, Callable[[Receipt], object]] = {
     "an epoch twice": lambda one: one["attempts"][1].update(epoch=0),
     "an epoch left out": lambda one: one["attempts"][1].update(epoch=2),
@@ -88,6 +104,17 @@ WRONG: dict[str, Callable[[Receipt], object]] = {
     ),
     "an answer by prefill": lambda one: one.update(
         attempts=[attempt(0, 100, "done", decode="")],
+    ),
+    "an answer by prefill, and prefill": lambda one: one.update(
+        attempts=[attempt(0, 100, "link_lost", decode=""), attempt(1, 110, "done", decode="")],
+    ),
+    "an end that nobody knows, and no answer": lambda one: (
+        one.update(state="cancelled"),
+        one["attempts"][1].update(end="tired"),
+    ),
+    "no end, and no answer": lambda one: (
+        one.update(state="cancelled"),
+        one["attempts"][1].update(end=""),
     ),
 }
 

@@ -23,7 +23,8 @@ FAULT = Injected("kill engine", "decode-0", 1.2, 1.3)
 def outcome(*problems: str, times_s: tuple[float, ...] = (1.0, 1.1, 1.9, 2.0)) -> Outcome:
     attempt = Attempt(0, 0.5, 200, "r1", times_s=list(times_s), finish_reason="length", done=True)
     asked = Asked(Ask((1,), 8, None), "key", [attempt])
-    return Outcome(faults=[FAULT], verdicts=[(asked, Verdict("answered", problems, hit=True))])
+    verdict = Verdict("answered", problems, hit=True)
+    return Outcome(faults=[FAULT], verdicts=[(asked, verdict)], num_histories=1)
 
 
 def test_a_run_as_a_line() -> None:
@@ -32,6 +33,7 @@ def test_a_run_as_a_line() -> None:
     assert line["outcomes"] == {"answered": 1, "hit": 1}
     assert line["stalls_s"] == {"killed": [pytest.approx(0.8)]}
     assert is_clean(line)
+    assert not is_clean({**line, "histories": 0}), "nobody asked what happened"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,22 @@ async def test_giving_up_tells_the_owner_before_anything_is_awaited() -> None:
     assert owner.closed == [], "the record is closed by whoever can wait for it"
 
 
+async def test_no_choice_follows_once_the_client_has_left() -> None:
+    owner = Owner()
+    group = await group_of(owner, 3).start()
+    reading = asyncio.ensure_future(group.__anext__())
+    await asyncio.sleep(0)
+    num_before = len(owner.requests)
+    owner.generations[0].put(tokens(1))
+    owner.generations[0].end()
+    group.give_up()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(owner.requests) == num_before < 3
+    assert not reading.done(), "it sees no end of an answer that nobody wants"
+    reading.cancel()
+
+
 @pytest.mark.parametrize("num_taken", [0, 2])
 async def test_a_refused_choice_takes_the_others_back(num_taken: int) -> None:
     owner = Owner(num_taken)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.owner.generation import Generation, Group
-from shared.errors import AttemptError, OverloadedError
+from shared.errors import AttemptError, OverloadedError, StateRefusedError
 from shared.protocol import Assign, Attempt, Refuse, Start
 from shared.state.records import (
     Admission,
@@ -236,6 +236,38 @@ async def test_an_admission_that_comes_after_the_end_is_ended_again(
         free.set()
         await settle()
         assert state(await record_of(bench)) == (RequestState.DONE, "length", 2)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+async def test_an_admission_that_is_repeated_after_a_refusal_is_ended(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis refuses writes and has lost its data; what is sent again for the loss succeeds."""
+    async with started(Bench()) as bench:
+        await running(bench)
+        admit, num_asked = bench.records.admit, 0
+        free = {1: asyncio.Event(), 2: asyncio.Event()}
+
+        async def refused_once(request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
+            nonlocal num_asked
+            num_asked += 1
+            is_first = num_asked == 1
+            await free[num_asked].wait()
+            if is_first:
+                raise StateRefusedError("READONLY")
+            return await admit(request, max_live)
+
+        monkeypatch.setattr(bench.records, "admit", refused_once)
+        (generation,) = submit(bench, 0, num_choices=1)
+        await settle()
+        bench.requests.admit_all_again()
+        free[first].set()
+        await settle()
+        free[3 - first].set()
+        await until(lambda: generation.failure is not None)
+        await until(lambda: ("finish", "g") in bench.records.calls)
+        await settle()
+        assert state(await record_of(bench)) == (RequestState.FAILED, "state_unavailable", 0)
 
 
 async def test_a_gateway_that_stops_ends_a_group_that_has_not_begun_whole() -> None:
