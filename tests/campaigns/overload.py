@@ -9,6 +9,7 @@ felt ten seconds after its end.
 import argparse
 import asyncio
 import itertools
+import math
 import random
 import sys
 import tempfile
@@ -100,11 +101,11 @@ async def capacity(cluster: Cluster, seconds: float) -> float:
     """Answers a second, first of a closed loop, then of more requests than those, for as long:
     a closed loop that waits for one answer to ask again asks for less than there is."""
     load, begin_s = Load(cluster.url, cluster.model()), time.monotonic()
-    half_s, end_s = begin_s + seconds / 2, begin_s + seconds
+    end_s = begin_s + seconds
     await load.keep_open(drawn_asks(0), NUM_STREAMS, lambda: time.monotonic() < end_s)
-    ends_s = [one.last.sent_s + one.last.end_s for one in load.asked if one.last.complete]
-    closed_per_s = sum(half_s < at_s <= end_s for at_s in ends_s) / (seconds / 2)
-    full = await offer(cluster, "to see what it can", STORM * closed_per_s, seconds, 4)
+    closed = Phase("closed loop", load.asked, math.inf, begin_s, seconds)
+    most_per_s = STORM * closed.answered_per_s(seconds / 2)
+    full = await offer(cluster, "to see what it can", most_per_s, seconds, 4)
     return full.answered_per_s(seconds / 2)
 
 

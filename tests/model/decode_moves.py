@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from tests.model.mapping_moves import mapping_moves, mapping_of, readable
+from tests.model.search import Move
 from tests.model.world import (
     FOREIGN,
     RIGHT,
     Decode,
     Lineage,
-    Move,
     Read,
     Scope,
     Tag,
@@ -19,7 +19,7 @@ from tests.model.world import (
 )
 
 
-def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.decode[index]
     moves = {"idle": _idle, "pulling": _pulling, "verifying": _verifying, "decoding": _decoding}
     yield from moves[worker.state](world, scope, index)
@@ -31,7 +31,7 @@ def decode_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"d{index} crashes", crashed, environment=True)
 
 
-def _idle(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _idle(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.decode[index]
     if worker.owner == "other":
         back = _kept(worker)
@@ -44,7 +44,9 @@ def _idle(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"d{index} lends its block", with_decode(world, index, _lent(worker)), True)
 
 
-def _reserve(world: World, scope: Scope, index: int, message: tuple[object, ...]) -> Iterator[Move]:
+def _reserve(
+    world: World, scope: Scope, index: int, message: tuple[object, ...]
+) -> Iterator[Move[World]]:
     """R14: bound to this incarnation; one attempt per epoch; all blocks at once."""
     worker = world.decode[index]
     _, epoch, _, inc, source, source_inc = message
@@ -63,7 +65,7 @@ def _reserve(world: World, scope: Scope, index: int, message: tuple[object, ...]
         yield Move(f"d{index} reserves", with_decode(world, index, reserved))
 
 
-def _pulling(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _pulling(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.decode[index]
     if worker.reading is not None:
         yield from _complete_read(world, scope, index)
@@ -78,7 +80,7 @@ def _pulling(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield from _drop(world, scope, index)
 
 
-def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """R11: only what was published is read, and it is tagged with what it was published as."""
     worker = world.decode[index]
     source = world.prefill[worker.source]
@@ -105,7 +107,7 @@ def _start_reads(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield from _reading(world, scope, index, Read(0, tag))
 
 
-def _reading(world: World, scope: Scope, index: int, read: Read) -> Iterator[Move]:
+def _reading(world: World, scope: Scope, index: int, read: Read) -> Iterator[Move[World]]:
     """R19: a copy begins only while its mapping stands."""
     worker = world.decode[index]
     stands = mapping_of(worker, read) is not None or "copy after unmap" in scope.mutants
@@ -114,7 +116,7 @@ def _reading(world: World, scope: Scope, index: int, read: Read) -> Iterator[Mov
         yield Move(f"d{index} reads piece {read.piece}", begun)
 
 
-def _complete_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _complete_read(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """What the source's memory holds at this moment arrives, if it is there."""
     worker = world.decode[index]
     read = worker.reading
@@ -134,7 +136,7 @@ def _complete_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"d{index} lends its block", with_decode(world, index, taken), True)
 
 
-def _to_verify(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _to_verify(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """R12: at SEAL a piece tagged with anything but the manifest is read again."""
     worker = world.decode[index]
     if worker.tag0 is None or worker.tag1 is None:
@@ -159,7 +161,7 @@ def _to_verify(world: World, scope: Scope, index: int) -> Iterator[Move]:
             yield Move(f"d{index} asks to verify", with_decode(world, index, ready))
 
 
-def _verify_amid_a_read(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _verify_amid_a_read(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """As if the read in flight had ended."""
     worker = world.decode[index]
     assert worker.reading is not None
@@ -170,7 +172,7 @@ def _verify_amid_a_read(world: World, scope: Scope, index: int) -> Iterator[Move
             yield move
 
 
-def _drop(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _drop(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """CANCEL, a broken link or a higher epoch. R18: a read in flight ends first."""
     worker = world.decode[index]
     if worker.reading is None:
@@ -181,7 +183,7 @@ def _drop(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"d{index} quarantines", with_decode(world, index, waiting))
 
 
-def _verifying(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _verifying(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """R13: one verify, after SEAL and after the last read."""
     worker = world.decode[index]
     if ("CANCEL", worker.epoch) in world.network:
@@ -203,7 +205,7 @@ def _verified(world: World, scope: Scope, worker: Decode) -> bool:
     return table is not None and table.generation == worker.sealed.generation
 
 
-def _decoding(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _decoding(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.decode[index]
     if worker.reading is not None:
         yield from _complete_read(world, scope, index)

@@ -7,8 +7,8 @@ from tests.model.decode_moves import decode_moves
 from tests.model.gateway_moves import gateway_moves
 from tests.model.invariants import broken, settled
 from tests.model.prefill_moves import prefill_moves
-from tests.model.search import Model, Verdict, search
-from tests.model.world import Move, Scope, World, initial
+from tests.model.search import Model, Move, Verdict, search
+from tests.model.world import Scope, World, initial
 
 
 def explore(scope: Scope) -> Verdict:
@@ -23,7 +23,7 @@ def explore(scope: Scope) -> Verdict:
     )
 
 
-def moves(world: World, scope: Scope) -> Iterator[Move]:
+def moves(world: World, scope: Scope) -> Iterator[Move[World]]:
     """Everything that may happen next."""
     yield from gateway_moves(world, scope)
     for index in range(scope.num_prefill):
@@ -32,5 +32,5 @@ def moves(world: World, scope: Scope) -> Iterator[Move]:
         yield from decode_moves(world, scope, index)
 
 
-def _system_moves(world: World, scope: Scope) -> Iterator[Move]:
+def _system_moves(world: World, scope: Scope) -> Iterator[Move[World]]:
     return (move for move in moves(world, scope) if not move.environment)

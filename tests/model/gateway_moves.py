@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from tests.model.world import Gateway, Move, Record, Scope, Token, World, send
+from tests.model.search import Move
+from tests.model.world import Gateway, Record, Scope, Token, World, send
 
 
-def gateway_moves(world: World, scope: Scope) -> Iterator[Move]:
+def gateway_moves(world: World, scope: Scope) -> Iterator[Move[World]]:
     gateway = world.gateway
     if gateway.alive:
         if gateway.state == "running":
@@ -18,7 +19,7 @@ def gateway_moves(world: World, scope: Scope) -> Iterator[Move]:
         yield from _reap(world, scope)
 
 
-def _run(world: World, scope: Scope) -> Iterator[Move]:
+def _run(world: World, scope: Scope) -> Iterator[Move[World]]:
     gateway = world.gateway
     if gateway.next_index == scope.num_tokens:
         yield _to_finishing(world, scope)
@@ -36,7 +37,7 @@ def _run(world: World, scope: Scope) -> Iterator[Move]:
     yield Move("client leaves", world._replace(gateway=left), environment=True)
 
 
-def _to_finishing(world: World, scope: Scope) -> Move:
+def _to_finishing(world: World, scope: Scope) -> Move[World]:
     """All tokens are there. R4: FINISH is attempted first, and retried until acknowledged."""
     gateway = world.gateway
     if "done first" in scope.mutants:
@@ -46,7 +47,7 @@ def _to_finishing(world: World, scope: Scope) -> Move:
     return Move("all tokens delivered", world._replace(gateway=finishing))
 
 
-def _assign(world: World, scope: Scope) -> Iterator[Move]:
+def _assign(world: World, scope: Scope) -> Iterator[Move[World]]:
     """R14: ASSIGN names the incarnation it is for."""
     gateway = world.gateway
     for index, worker in enumerate(world.prefill):
@@ -56,7 +57,7 @@ def _assign(world: World, scope: Scope) -> Iterator[Move]:
             yield Move(f"ASSIGN to p{index}", after)
 
 
-def _pick_decode(world: World, scope: Scope, start: tuple[object, ...]) -> Iterator[Move]:
+def _pick_decode(world: World, scope: Scope, start: tuple[object, ...]) -> Iterator[Move[World]]:
     """R2, R17: one decode incarnation per epoch, and only after START."""
     gateway = world.gateway
     _, epoch, source, source_inc = start
@@ -71,7 +72,7 @@ def _pick_decode(world: World, scope: Scope, start: tuple[object, ...]) -> Itera
                 yield Move(f"RECEIVE to d{index}", after)
 
 
-def _sequence(world: World, scope: Scope, message: tuple[object, ...]) -> Iterator[Move]:
+def _sequence(world: World, scope: Scope, message: tuple[object, ...]) -> Iterator[Move[World]]:
     """R3: of the current epoch, exactly the next index; later ones are kept."""
     gateway = world.gateway
     token = message[1]
@@ -93,7 +94,7 @@ def _sequence(world: World, scope: Scope, message: tuple[object, ...]) -> Iterat
         )
 
 
-def _retry(world: World, scope: Scope) -> Iterator[Move]:
+def _retry(world: World, scope: Scope) -> Iterator[Move[World]]:
     """A failure, lost link, hand-back or timeout may be suspected at any moment."""
     gateway = world.gateway
     if gateway.epoch == scope.max_epochs - 1:
@@ -107,7 +108,7 @@ def _retry(world: World, scope: Scope) -> Iterator[Move]:
         yield Move("retries", after)
 
 
-def _finish(world: World, scope: Scope) -> Iterator[Move]:
+def _finish(world: World, scope: Scope) -> Iterator[Move[World]]:
     gateway = world.gateway
     written = _finished(world.record, gateway.outcome, scope)
     told = _told(gateway, gateway.outcome)
@@ -135,7 +136,7 @@ def _finished(record: Record, outcome: str, scope: Scope) -> Record:
     return record
 
 
-def _reap(world: World, scope: Scope) -> Iterator[Move]:
+def _reap(world: World, scope: Scope) -> Iterator[Move[World]]:
     """Another gateway takes the owner for dead, rightly or not."""
     abandoned = world._replace(record=Record("ABANDONED", world.record.num_billed + 1))
     cancels = [("CANCEL", epoch) for epoch in range(len(world.first_index))]

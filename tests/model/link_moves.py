@@ -13,7 +13,6 @@ from tests.model.links import (
     Gateway,
     Held,
     Message,
-    Move,
     Rules,
     Worker,
     World,
@@ -29,14 +28,14 @@ from tests.model.links import (
     with_connection,
     with_gateway,
 )
-from tests.model.search import Model, Verdict, search
+from tests.model.search import Model, Move, Verdict, search
 
 
 def explore(rules: Rules) -> Verdict:
     return search(Model(initial(rules), partial(moves, rules=rules), broken, settled))
 
 
-def moves(world: World, rules: Rules) -> Iterator[Move]:
+def moves(world: World, rules: Rules) -> Iterator[Move[World]]:
     for index, gateway in enumerate(world.gateways):
         if gateway.state != "dead":
             yield from _gateway_moves(world, rules, index)
@@ -52,7 +51,7 @@ def moves(world: World, rules: Rules) -> Iterator[Move]:
 # Gateways
 
 
-def _gateway_moves(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _gateway_moves(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     gateway = world.gateways[index]
     listed = gateway._replace(
         entries=world.registry - gateway.strangers, strangers=gateway.strangers & world.registry
@@ -70,7 +69,7 @@ def _gateway_moves(world: World, rules: Rules, index: int) -> Iterator[Move]:
         yield Move(f"g{index} dies", _dead(world, index), environment=True)
 
 
-def _dial(world: World, rules: Rules, index: int, incarnation: int) -> Iterator[Move]:
+def _dial(world: World, rules: Rules, index: int, incarnation: int) -> Iterator[Move[World]]:
     """Whoever lives at the address answers, and speaks first. One dial at a time."""
     dialling = sum(
         (c.gateway, c.to, c.gateway_end) == (index, incarnation, "dialling")
@@ -90,7 +89,7 @@ def _dial(world: World, rules: Rules, index: int, incarnation: int) -> Iterator[
     yield Move(f"g{index} dials {incarnation}", with_connection(world, slot, made))
 
 
-def _assign(world: World, index: int) -> Iterator[Move]:
+def _assign(world: World, index: int) -> Iterator[Move[World]]:
     gateway = world.gateways[index]
     for slot, connection in enumerate(world.connections):
         if connection is None or (connection.gateway, connection.gateway_end) != (index, "linked"):
@@ -121,7 +120,7 @@ def _dead(world: World, index: int) -> World:
     return with_gateway(world, index, Gateway("dead", epoch, num_hits=num_hits))
 
 
-def _hear_worker(world: World, rules: Rules, slot: int) -> Move:
+def _hear_worker(world: World, rules: Rules, slot: int) -> Move[World]:
     """The gateway's end reads the next message."""
     connection = world.connections[slot]
     assert connection is not None
@@ -177,7 +176,7 @@ def _lost(world: World, rules: Rules, slot: int) -> World:
 # The network
 
 
-def _connection_moves(world: World, rules: Rules, slot: int) -> Iterator[Move]:
+def _connection_moves(world: World, rules: Rules, slot: int) -> Iterator[Move[World]]:
     connection = world.connections[slot]
     assert connection is not None
     if connection.to_gateway:
@@ -219,7 +218,7 @@ def _broken_off(world: World, slot: int) -> World:
 # The worker
 
 
-def _worker_moves(world: World, rules: Rules) -> Iterator[Move]:
+def _worker_moves(world: World, rules: Rules) -> Iterator[Move[World]]:
     worker = world.worker
     if not worker.alive:
         reborn = Worker(worker.incarnation + 1)
@@ -243,7 +242,7 @@ def _fallen(world: World) -> World:
     return world._replace(worker=Worker(world.worker.incarnation, alive=False))
 
 
-def _hear_gateway(world: World, rules: Rules, slot: int) -> Move:
+def _hear_gateway(world: World, rules: Rules, slot: int) -> Move[World]:
     """The worker's end reads the next message."""
     connection = world.connections[slot]
     assert connection is not None

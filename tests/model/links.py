@@ -91,12 +91,6 @@ class World(NamedTuple):
     num_breaks: int = 0
 
 
-class Move(NamedTuple):
-    name: str
-    world: World
-    environment: bool = False
-
-
 def initial(rules: Rules) -> World:
     return World((Gateway(),) * rules.num_gateways, (None,) * rules.num_connections)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from tests.model.world import Decode, Mapping, Move, Pool, Read, Scope, World, with_decode
+from tests.model.search import Move
+from tests.model.world import Decode, Mapping, Pool, Read, Scope, World, with_decode
 
 
-def mapping_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def mapping_moves(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """A mapping is made for a pull and stays for the next. It ends with its owner's connection,
     which may break while the owner lives; R19: when the owner is gone it does end."""
     worker = world.decode[index]
@@ -22,7 +23,7 @@ def mapping_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(name, with_decode(world, index, unmapped), environment=not lost)
 
 
-def _map(world: World, index: int) -> Iterator[Move]:
+def _map(world: World, index: int) -> Iterator[Move[World]]:
     """The incarnation that the pull names must be there to pass its pool."""
     worker = world.decode[index]
     if world.prefill[worker.source].incarnation == worker.source_incarnation:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from tests.model.mapping_moves import left_to_mappings
+from tests.model.search import Move
 from tests.model.world import (
     FOREIGN,
     RIGHT,
     STALE,
     Lineage,
-    Move,
     Prefill,
     Scope,
     Token,
@@ -20,7 +20,7 @@ from tests.model.world import (
 NUM_PIECES = 2
 
 
-def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.prefill[index]
     if worker.state == "free":
         yield from _free(world, scope, index)
@@ -37,7 +37,7 @@ def prefill_moves(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} crashes", crashed, environment=True)
 
 
-def _free(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _free(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.prefill[index]
     if worker.preempted >= 0:
         yield from _resume(world, scope, index)
@@ -52,7 +52,9 @@ def _free(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} lends its block", with_prefill(world, index, other), True)
 
 
-def _accept(world: World, scope: Scope, index: int, message: tuple[object, ...]) -> Iterator[Move]:
+def _accept(
+    world: World, scope: Scope, index: int, message: tuple[object, ...]
+) -> Iterator[Move[World]]:
     """R14, and one attempt per epoch. START is sent as the first chunk is scheduled."""
     worker = world.prefill[index]
     epoch = message[1]
@@ -74,7 +76,7 @@ def _accept(world: World, scope: Scope, index: int, message: tuple[object, ...])
         yield Move(f"p{index} starts", after)
 
 
-def _resume(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _resume(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """The prefill is run again inside its epoch: the engine never does (R17), the protocol
     bears it all the same."""
     worker = world.prefill[index]
@@ -95,7 +97,7 @@ def _resume(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} forgets", with_prefill(world, index, forgotten))
 
 
-def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.prefill[index]
     freed = worker._replace(state="free")
     if "late generation" in scope.mutants:
@@ -106,7 +108,7 @@ def _used_by_another(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} forgets", with_prefill(world, index, forgotten))
 
 
-def _writing(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _writing(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.prefill[index]
     published = _watermark(worker, index)
     early = "early watermark" in scope.mutants and worker.piece0 == STALE
@@ -123,7 +125,7 @@ def _writing(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} cancels", with_prefill(world, index, _freed(worker)))
 
 
-def _pass_mark(world: World, scope: Scope, index: int, rank: int) -> Iterator[Move]:
+def _pass_mark(world: World, scope: Scope, index: int, rank: int) -> Iterator[Move[World]]:
     """A rank's share of its next piece is computed. R11: a piece is published when it is whole,
     so when the last rank has passed its mark."""
     worker = world.prefill[index]
@@ -149,7 +151,7 @@ def _watermark(worker: Prefill, index: int) -> tuple[object, ...]:
     return "WM", worker.epoch, index, worker.incarnation, worker.generation
 
 
-def _seal(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _seal(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     """SEAL to decode and token 1 to the gateway."""
     worker = world.prefill[index]
     generation = worker.generation + ("late generation" in scope.mutants)
@@ -161,7 +163,7 @@ def _seal(world: World, scope: Scope, index: int) -> Iterator[Move]:
         yield Move(f"p{index} seals", after)
 
 
-def _held(world: World, scope: Scope, index: int) -> Iterator[Move]:
+def _held(world: World, scope: Scope, index: int) -> Iterator[Move[World]]:
     worker = world.prefill[index]
     free = with_prefill(world, index, _freed(worker))
     if ("RELEASE", worker.epoch, index) in world.network:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tests.model.search import Model, Verdict, search
+from tests.model.search import Model, Move, Verdict, search
 
 ADMIT, FINISH = "ADMIT", "FINISH"
 FINAL = ("done", "void", "superseded")
@@ -78,12 +78,6 @@ class World(NamedTuple):
     num_false_reaps: int = 0
 
 
-class Move(NamedTuple):
-    name: str
-    world: World
-    environment: bool = False
-
-
 def explore(rules: Rules) -> Verdict:
     return search(Model(World(), partial(moves, rules=rules), broken, settled))
 
@@ -115,7 +109,7 @@ def settled(world: World) -> bool:
     return over and not (world.commands or store.owned or store.slots)
 
 
-def moves(world: World, rules: Rules) -> Iterator[Move]:
+def moves(world: World, rules: Rules) -> Iterator[Move[World]]:
     num_dead = 0
     for index, request in enumerate(world.requests):
         if request.state == "dead":
@@ -153,7 +147,7 @@ def _lost(world: World) -> World:
 # Gateways
 
 
-def _gateway_moves(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _gateway_moves(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     state, name = world.requests[index].state, f"r{index}"
     if state == "new":
         asked = _sent(_with(world, index, state="asked"), ADMIT, index)
@@ -178,7 +172,7 @@ def _told(world: World, index: int) -> World:
     return _with(world, index, state="ended", num_told=num_told)
 
 
-def _beat(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _beat(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     """It counts the beats; fewer than it knows of, or as many, are those of a Redis that forgot
     some. What FINISH has not ended for the client is admitted again."""
     store = world.store
@@ -195,7 +189,7 @@ def _beat(world: World, rules: Rules, index: int) -> Iterator[Move]:
 # Redis
 
 
-def _reap(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _reap(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     """Of a gateway whose beats stand still; one without beats is not known to anybody."""
     store = world.store
     if store.beats[index] is None:
@@ -213,7 +207,7 @@ def _reap(world: World, rules: Rules, index: int) -> Iterator[Move]:
     yield Move(f"r{index} is reaped", world._replace(store=store))
 
 
-def _run(world: World, rules: Rules, command: tuple[str, int]) -> Iterator[Move]:
+def _run(world: World, rules: Rules, command: tuple[str, int]) -> Iterator[Move[World]]:
     """It runs and is answered; or it runs, and will again. A dead gateway repeats nothing."""
     kind, index = command
     gone = world._replace(commands=world.commands - {command})

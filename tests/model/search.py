@@ -3,14 +3,17 @@
 from array import array
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 W = TypeVar("W", bound=Hashable)
 
 
-Step = tuple[str, W, bool]
-"""One atomic move: its name, the world after it, and whether it is the environment's. Those may
-happen, the system's must be enough."""
+class Move(NamedTuple, Generic[W]):
+    """One atomic step. The environment's moves may happen, the system's must be enough."""
+
+    name: str
+    world: W
+    environment: bool = False
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Model(Generic[W]):
     """What is searched, and what is asked of each world."""
 
     start: W
-    moves: Callable[[W], Iterable[Step[W]]]
+    moves: Callable[[W], Iterable[Move[W]]]
     """everything that may happen next"""
     broken: Callable[[W], str | None]
     """the first invariant that a world breaks"""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tests.model.search import Model, Verdict, search
+from tests.model.search import Model, Move, Verdict, search
 
 PROMPTS = ("SA", "SB")
 """names of the blocks of each"""
@@ -69,12 +69,6 @@ class World(NamedTuple):
     num_others: int = 0
 
 
-class Move(NamedTuple):
-    name: str
-    world: World
-    environment: bool = False
-
-
 def explore(rules: Rules) -> Verdict:
     start = World((Block(),) * rules.num_blocks)
     return search(Model(start, partial(moves, rules=rules), broken, settled))
@@ -104,7 +98,7 @@ def settled(world: World) -> bool:
     return over and not any(block.num_references for block in world.blocks)
 
 
-def moves(world: World, rules: Rules) -> Iterator[Move]:
+def moves(world: World, rules: Rules) -> Iterator[Move[World]]:
     for index, request in enumerate(world.requests):
         if request.state == "new":
             yield from _take(world, rules, index)
@@ -127,7 +121,7 @@ def moves(world: World, rules: Rules) -> Iterator[Move]:
 # Requests
 
 
-def _take(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _take(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     """R17: all blocks at once. Those of the cache are referred to before any other is evicted."""
     cached = []
     for name in PROMPTS[index]:
@@ -146,7 +140,7 @@ def _take(world: World, rules: Rules, index: int) -> Iterator[Move]:
         yield Move(f"r{index} takes {request.table}", _with_request(after, index, request))
 
 
-def _write(world: World, rules: Rules, index: int) -> Iterator[Move]:
+def _write(world: World, rules: Rules, index: int) -> Iterator[Move[World]]:
     request = world.requests[index]
     at, prompt = request.num_computed, PROMPTS[index]
     if at < len(prompt):
@@ -200,7 +194,7 @@ def _given_back(world: World, rules: Rules, index: int) -> World:
     return _with_request(world, index, gone)
 
 
-def _read(world: World, rules: Rules) -> Iterator[Move]:
+def _read(world: World, rules: Rules) -> Iterator[Move[World]]:
     """R11, R13: what is published, in any state of the pool; one verify after the last read."""
     request, at = world.requests[0], len(world.copy)
     if at < len(request.published):

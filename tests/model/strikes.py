@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tests.model.search import Model, Verdict, search
+from tests.model.search import Model, Move, Verdict, search
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,6 @@ class Story(NamedTuple):
     """times that the client heard how it ended"""
 
 
-class Move(NamedTuple):
-    name: str
-    story: Story
-    environment: bool = False
-
-
 def broken(story: Story, rules: Rules) -> str | None:
     """I10, or what is wrong with the way in which the request ended."""
     if len(story.strikes) > rules.max_strikes:
@@ -86,7 +80,7 @@ def explore(rules: Rules) -> Verdict:
     return search(Model(start, partial(_moves, rules=rules), partial(broken, rules=rules), settled))
 
 
-def _moves(story: Story, rules: Rules) -> Iterator[Move]:
+def _moves(story: Story, rules: Rules) -> Iterator[Move[Story]]:
     """Only the clock and FINISH are sure to go on."""
     for after in _clock(story, rules):
         yield Move("the clock", after)

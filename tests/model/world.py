@@ -163,14 +163,6 @@ class World(NamedTuple):
     num_crashes: int = 0
 
 
-class Move(NamedTuple):
-    """One atomic step. The environment's moves may happen, the system's must be enough."""
-
-    name: str
-    world: World
-    environment: bool = False
-
-
 def initial(scope: Scope) -> World:
     return World(prefill=(Prefill(),) * scope.num_prefill, decode=(Decode(),) * scope.num_decode)
 

@@ -190,14 +190,14 @@ async def faulted_cell(
     plan: Plan, output: Output, spared: frozenset[str], wires: Sequence[Wire] = ()
 ) -> AsyncIterator[Cell]:
     """Ready. What dies is started again, as `baton up` does. `wires`: of the plan's workers."""
-    with reserve_port("127.0.0.1", 0) as port, reserve_port("127.0.0.1", 0) as admin_port:
+    with reserve_port(LOOPBACK, 0) as port, reserve_port(LOOPBACK, 0) as admin_port:
         async with running(plan, output, restart=True) as cell:
             await cell.wait_ready()
             second = _second_gateway(
                 cell, output, *(each.getsockname()[1] for each in (port, admin_port))
             )
             task = asyncio.create_task(second.child.run())
-            whole = replace(_whole_cell(cell, second, spared), wires=wires)
+            whole = _whole_cell(cell, second, spared, wires)
             try:
                 if not await whole.wait_whole(START_S):
                     raise BatonError("the second gateway did not become ready")
@@ -244,10 +244,12 @@ def _second_gateway(cell: LocalCell, output: Output, port: int, admin_port: int)
     assert cell.redis is not None
     spec = plan.gateway(cell.redis.url, port, GATEWAYS[1])
     child = Child(spec, baton_command(), output, restart=True)
-    return Gateway(child, *(local_url("127.0.0.1", each) for each in (port, admin_port)))
+    return Gateway(child, *(local_url(LOOPBACK, each) for each in (port, admin_port)))
 
 
-def _whole_cell(cell: LocalCell, second: Gateway, spared: frozenset[str]) -> Cell:
+def _whole_cell(
+    cell: LocalCell, second: Gateway, spared: frozenset[str], wires: Sequence[Wire]
+) -> Cell:
     first, *workers = cell.supervisor.children
     assert cell.redis is not None
     return Cell(
@@ -256,6 +258,7 @@ def _whole_cell(cell: LocalCell, second: Gateway, spared: frozenset[str]) -> Cel
         cell.redis,
         RedisClient(cell.redis.url),
         spared=spared,
+        wires=wires,
         secret=cell.plan.settings.network.cell_secret,
     )
 

@@ -1,16 +1,18 @@
 """A worker behind a wire, and a gateway that talks with it, as far as a wire can tell."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar
 
 from services.cli.chaos.wires.wire import Wire
-from shared.challenge import GREETING_BYTES, PROOF_BYTES, Challenge, Channel
+from shared.challenge import Channel
 from shared.errors import ProtocolError
-from shared.protocol import SPOKEN
+from tests.support.introduction import introduce
 
 SECRET = "a secret of the cell's own"  # noqa: S105
+BIG = random.Random(1).randbytes(3 * 2**20)  # noqa: S311
 LIMIT_S = 5.0
 SOON_S = 0.1
 
@@ -34,10 +36,7 @@ class Echo:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         with suppress(OSError, EOFError, ProtocolError):
-            challenge = Challenge(SECRET, self._channel, SPOKEN, dials=False)
-            writer.write(challenge.greeting)
-            for num_bytes in (GREETING_BYTES, PROOF_BYTES):
-                writer.write(challenge.receive(await reader.readexactly(num_bytes)))
+            await introduce(reader, writer, self._channel, dials=False, cell_secret=SECRET)
             while piece := await reader.read(2**16):
                 writer.write(piece)
                 await writer.drain()
@@ -57,10 +56,8 @@ class Talk:
     @classmethod
     async def open(cls, wire: Wire) -> "Talk":
         talk = cls(*await asyncio.open_connection("127.0.0.1", wire.port))
-        challenge = Challenge(SECRET, wire.channel, SPOKEN, dials=True)
-        talk.writer.write(challenge.greeting)
-        talk.writer.write(challenge.receive(await talk.hear(GREETING_BYTES)))
-        challenge.receive(await talk.hear(PROOF_BYTES))
+        async with asyncio.timeout(LIMIT_S):
+            await introduce(talk.reader, talk.writer, wire.channel, cell_secret=SECRET)
         return talk
 
     async def hear(self, num_bytes: int) -> bytes:

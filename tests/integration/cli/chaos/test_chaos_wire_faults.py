@@ -19,17 +19,9 @@ from services.cli.chaos.wires.lane import Damage, Hold, Lane, Late, Swallow
 from services.cli.chaos.wires.wire import WAYS, Disturbance, Passage, Wire
 from services.cli.cluster.plan import Machine, make_plan
 from shared.errors import ProtocolError
-from tests.support.pairs.wired_pair import SECRET, Talk, wired
+from tests.support.pairs.wired_pair import BIG, SECRET, Talk, wired
 
 pytestmark = pytest.mark.anyio
-
-BIG = random.Random(1).randbytes(3 * 2**20)  # noqa: S311
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with wired("link") as made:
-        yield made
 
 
 def process(name: str, role: str, pid: int | None = None) -> Any:

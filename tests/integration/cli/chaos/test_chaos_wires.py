@@ -3,7 +3,7 @@
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,17 +12,9 @@ from services.cli.chaos import wire_faults
 from services.cli.chaos.wires import lane as lanes
 from services.cli.chaos.wires.lane import Damage, Hold, Late, MakeTrouble, Swallow, Tide, Way
 from services.cli.chaos.wires.wire import WAYS, Disturbance, Wire
-from tests.support.pairs.wired_pair import LIMIT_S, SECRET, SOON_S, Talk, closed, wired
+from tests.support.pairs.wired_pair import BIG, LIMIT_S, SECRET, SOON_S, Talk, closed
 
 pytestmark = pytest.mark.anyio
-
-BIG = random.Random(1).randbytes(3 * 2**20)  # noqa: S311
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with wired("link") as made:
-        yield made
 
 
 def everything(make: MakeTrouble, *ways: Way) -> Disturbance:
