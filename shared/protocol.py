@@ -209,9 +209,8 @@ class Hello:
     attempts: tuple[Attempt, ...] = ()
     """gateway only: all that it still owns on this worker, at most MAX_LIVE_ATTEMPTS"""
     load: Load | None = None
-    """worker only"""
     transfer_address: TransferAddress = NOWHERE
-    """worker only: where a decode worker pulls this worker's KV from"""
+    """worker only, as `load`: where a decode worker pulls this worker's KV from"""
     pid: int = 0
     host: str = ""
     prefill_token_s: float = 0.0
@@ -219,8 +218,9 @@ class Hello:
     to: str = ""
     """gateway only: the receiver's incarnation, as its HELLO said"""
     session: str = ""
-    """gateway only: a secret of this gateway's incarnation for this receiver. Its attempts there
-    move to a new link only if that says the same"""
+    """gateway only: its incarnation's secret for this receiver, the same on every link"""
+    dial: int = 0
+    """gateway only: the number of this dial; a HELLO that comes after that of a later one is late"""
 
 
 @dataclass(frozen=True)

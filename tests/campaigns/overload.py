@@ -40,7 +40,7 @@ MAX_REFUSAL_S = 0.5
 class Size:
     """How long each phase is, in seconds."""
 
-    capacity_s: float = 30.0
+    capacity_s: float = 60.0
     calm_s: float = 90.0
     storm_s: float = 180.0
     after_s: float = 40.0

@@ -84,7 +84,10 @@ def _dial(world: World, rules: Rules, index: int, incarnation: int) -> Iterator[
     gateway = world.gateways[index]
     runs_there = gateway.state == "running" and gateway.at == incarnation
     named = frozenset({gateway.epoch} if runs_there else ())
-    made = Connection(index, world.worker.incarnation, incarnation, named)
+    dials = [c.dial for c in world.connections if c is not None and c.gateway == index]
+    made = Connection(
+        index, world.worker.incarnation, incarnation, named, 1 + max(dials, default=0)
+    )
     slot = world.connections.index(None)
     yield Move(f"g{index} dials {incarnation}", with_connection(world, slot, made))
 
@@ -181,8 +184,7 @@ def _connection_moves(world: World, rules: Rules, slot: int) -> Iterator[Move[Wo
     assert connection is not None
     if connection.to_gateway:
         yield _hear_worker(world, rules, slot)
-    overtakes = "a HELLO overtakes an earlier one" in rules.mutants
-    if connection.to_worker and world.worker.alive and (overtakes or not _waits(world, slot)):
+    if connection.to_worker and world.worker.alive:
         yield _hear_gateway(world, rules, slot)
     if world.num_breaks >= rules.max_breaks:
         return
@@ -192,19 +194,6 @@ def _connection_moves(world: World, rules: Rules, slot: int) -> Iterator[Move[Wo
     if connection.gateway_end == "linked":
         silent = _lost(note_hit(world, slot), rules, slot)
         yield Move(f"g{connection.gateway} hears nothing for too long", silent, environment=True)
-
-
-def _waits(world: World, slot: int) -> bool:
-    """A gateway dials again once it has given up the former link, whose HELLO comes first."""
-    connection = world.connections[slot]
-    assert connection is not None
-    return connection.gateway_end == "linked" and any(
-        other.gateway == connection.gateway
-        and other.gateway_end == "closed"
-        and any(message.kind == HELLO for message in other.to_worker)
-        for other in world.connections
-        if other is not None
-    )
 
 
 def _broken_off(world: World, slot: int) -> World:
@@ -266,9 +255,18 @@ def _hear_gateway(world: World, rules: Rules, slot: int) -> Move[World]:
 
 def _admitted(world: World, rules: Rules, slot: int, hello: Message) -> World:
     """HELLO for this incarnation: what it does not name is dropped, the rest goes on over this
-    connection, and a former one of the same gateway is hung up on."""
+    connection, and a former one of the same gateway is hung up on. Of an earlier dial than the
+    link there is, it is late: that dial was given up."""
     connection = world.connections[slot]
     assert connection is not None
+    late = any(
+        (other.gateway, other.worker_end) == (connection.gateway, "peer")
+        and other.dial > connection.dial
+        for other in world.connections
+        if other is not None
+    )
+    if late and "a late HELLO counts" not in rules.mutants:
+        return close_worker_end(world, slot)
     if hello.to != world.worker.incarnation and "worker takes any HELLO" not in rules.mutants:
         return close_worker_end(world, slot)
     for held in world.worker.held:

@@ -45,6 +45,8 @@ class Connection(NamedTuple):
     """that was dialled"""
     named: frozenset[int]
     """epochs that were running there when it was dialled"""
+    dial: int
+    """of those of this gateway that there are, the later the higher"""
     gateway_end: str = "dialling"
     """dialling, linked, closed"""
     worker_end: str = "stranger"

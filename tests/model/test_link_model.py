@@ -18,7 +18,7 @@ SOUND = {
 MUTANTS = {
     "gateway tells whoever answers": (Rules(max_breaks=0), "L1"),
     "two dials at once": (Rules(), "L1"),
-    "a HELLO overtakes an earlier one": (Rules(), "L1"),
+    "a late HELLO counts": (Rules(), "L1"),
     "attempts outlive a link": (Rules(), "L2"),
     "HELLO drops nothing": (Rules(), "L2"),
     "worker keeps what has no link": (Rules(max_gateway_deaths=1), "L2"),

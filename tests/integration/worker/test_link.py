@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from shared.link import server as server_module
 from shared.link.link import Link
 from shared.link.server import HELLO_TIMEOUT_S, LinkServer, Peer
 from shared.protocol import MAX_HELLO_BYTES, Hello, Message, Ping, encode
+from shared.worker.sessions import Sessions
 from tests.support.introduction import introduce
 
 pytestmark = pytest.mark.anyio
@@ -248,6 +250,25 @@ async def test_a_namesake_that_is_refused_ends_nobody_s_link(
         await until(namesake.closed.is_set)
         link.send(Ping(1))
         await until(lambda: inbox.messages == [Ping(1)])
+
+
+async def test_a_hello_that_comes_after_that_of_a_later_dial_ends_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The network held it back until the gateway had given that dial up and had dialled again."""
+    inbox, ours, given_up = Inbox(), Inbox(), Inbox()
+    sessions = Sessions()
+    async with serving(inbox) as (server, port):
+        monkeypatch.setattr(server, "_on_open", lambda peer: sessions.admit(peer.hello))
+        later = replace(gateway_hello(), dial=2)
+        link = await Link.dial("127.0.0.1", port, later, ours.receive, ours.close)
+        await until(lambda: server.peers)
+        former = replace(gateway_hello(), dial=1)
+        await Link.dial("127.0.0.1", port, former, given_up.receive, given_up.close)
+        await until(given_up.closed.is_set)
+        link.send(Ping(1))
+        await until(lambda: inbox.messages == [Ping(1)])
+        assert not ours.closed.is_set()
 
 
 async def test_dial_fails_cleanly_when_nobody_answers() -> None:

@@ -134,3 +134,17 @@ def test_a_gateway_is_who_showed_its_secret_first() -> None:
     for number in range(MAX_SESSIONS):
         sessions.admit(hello(f"h.{number}", "c"))
     sessions.admit(hello("g.1", "new"))  # forgotten: memory is bounded
+
+
+def test_a_hello_of_an_earlier_dial_than_the_last_is_refused() -> None:
+    sessions = Sessions()
+
+    def hello(incarnation: str, dial: int) -> Hello:
+        return Hello("gateway", incarnation, "pool", session="a", dial=dial)
+
+    for dial in (2, 4, 4):
+        sessions.admit(hello("g.1", dial))
+    sessions.admit(hello("g.2", 1))  # whose dials are its own
+    with pytest.raises(ProtocolError, match="dialled again"):
+        sessions.admit(hello("g.1", 3))
+    sessions.admit(hello("g.1", 4))  # a refusal changes nothing

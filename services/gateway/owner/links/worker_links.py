@@ -104,6 +104,7 @@ class WorkerLinks:
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
         self._ping_seq = 0
+        self._num_dials = 0
         self._closing = False
         self._tasks = Tasks()
         self.loops = Loops(clock)
@@ -254,6 +255,7 @@ class WorkerLinks:
         assert self._user is not None
         attempts = self._user.live_attempts(entry.incarnation)[:MAX_LIVE_ATTEMPTS]
         session = purpose_key(self._session_secret, entry.incarnation).hex()
+        self._num_dials += 1
         hello = Hello(
             "gateway",
             self._gateway_incarnation,
@@ -261,6 +263,7 @@ class WorkerLinks:
             attempts,
             to=entry.incarnation,
             session=session,
+            dial=self._num_dials,
         )
         try:
             link = await self._dial(entry.host, entry.port, hello, self._receive, self._closed)

@@ -83,6 +83,7 @@ async def test_a_broken_link_is_dialled_again_and_totals_are_not_doubled() -> No
         await until(lambda: len(d.greetings) == 2)
         await settle()
         assert states(bench) == [("d0", "ready")]
+        assert d.greetings[0].dial < d.greetings[1].dial
         d.say(Pong(1, KV, {"steps": 6}))
         assert bench.links.counter_totals() == {"steps": 6}
 
