@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ cancels: install ## clients that hang up, in every state of a request and five h
 
 overload: install ## three times what the cell can answer, for three minutes: whoever is admitted waits no longer (SECONDS=)
 	$(BIN)/python -m tests.campaigns.overload $(if $(SECONDS),--seconds $(SECONDS))
+
+failpoints: install ## a process dies right before and right after each step of a request, two times each (TURNS= SEED=)
+	$(BIN)/python -m tests.campaigns.failpoints $(if $(TURNS),--turns $(TURNS)) $(if $(SEED),--seed $(SEED))
 
 poison: install ## six requests that kill engines among 200 others, which are all answered
 	POISONS=6 INNOCENTS=200 POISON_WINDOW_S=60 $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) \

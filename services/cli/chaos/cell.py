@@ -127,6 +127,15 @@ class Cell:
                 found |= dict(zip(names, [io, *io.children(recursive=True)], strict=False))
         return found
 
+    def gateways_lived_s(self) -> float:
+        """How long ago the oldest gateway started. The silence of others is known to it alone."""
+        lived_s = [0.0]
+        for gateway in self.gateways:
+            with suppress(psutil.NoSuchProcess):
+                if gateway.child.pid is not None:
+                    lived_s.append(time.time() - psutil.Process(gateway.child.pid).create_time())
+        return max(lived_s)
+
     def unexplained_exits(self) -> list[str]:
         """Of processes that ended more often than faults ended them, since this was last asked. A
         worker may give up whose engines die again and again, of whatever kinds of faults."""

@@ -102,7 +102,7 @@ def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
     check_model(cell_plan.settings.model, cell_plan.settings.compute.max_model_len)
     on_cpu = cell_plan.settings.compute.device == "cpu"
     plan = Plan(arguments.faults, seed, kinds, arguments.pause_s, on_cpu)
-    return asyncio.run(until_stopped(_run(cell_plan, plan, spared, arguments.log_dir)))
+    return asyncio.run(until_stopped(run_plan(cell_plan, plan, spared, arguments.log_dir)))
 
 
 def _spared(names: str | None) -> frozenset[str]:
@@ -140,9 +140,13 @@ def make_cell_plan(arguments: argparse.Namespace) -> CellPlan:
     return replace(plan, most_drain_s=DRAIN_S)
 
 
-async def _run(
-    cell_plan: CellPlan, plan: Plan, spared: frozenset[str], log_folder: Path | None
+async def run_plan(
+    cell_plan: CellPlan,
+    plan: Plan,
+    spared: frozenset[str] = frozenset(),
+    log_folder: Path | None = None,
 ) -> Outcome:
+    """In a cell of its own. `spared`: names of gateways and workers that no fault hits."""
     output = Output(quiet=True, log_folder=log_folder, stream=sys.stderr)
     _say(f"starting {cell_plan.summary}; seed {plan.seed}")
     async with AsyncExitStack() as stack:

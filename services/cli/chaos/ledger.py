@@ -15,7 +15,8 @@ from shared.state.reply import as_bytes, as_list
 
 EVERY_S = 1.0
 PATIENCE_S = 20.0
-"""from an attempt's end on: its gateway may wait for Redis, or may be gone and be reaped"""
+"""from an attempt's end on: its gateway may wait for Redis, or may be gone and be reaped, by one
+that has lived for so long itself"""
 FIELDS = ("state", "num_output_tokens", "num_attempts")
 
 
@@ -91,9 +92,10 @@ class Ledger:
         values = as_list(await self._cell.state.command("HMGET", key, *FIELDS))
         state, tokens, attempts = ((as_bytes(one) if one else b"").decode() for one in values)
         record = Record(state, int(tokens or 0), int(attempts or 0)) if state else None
-        over = time.monotonic() - attempt.end_s > PATIENCE_S
-        if not over and (record is None or not record.is_final):
-            return False
+        if record is None or not record.is_final:
+            waited_s = min(time.monotonic() - attempt.end_s, self._cell.gateways_lived_s())
+            if waited_s <= PATIENCE_S:
+                return False
         if record is not None or attempt.status == OK:  # what was refused need have no record
             self.records[attempt.rid] = record
         return True

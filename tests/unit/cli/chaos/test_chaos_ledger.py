@@ -1,5 +1,6 @@
 """What was recorded of each attempt: read once it is final, or long after its end."""
 
+import math
 import random
 import time
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ def attempt(rid: str = "r1", status: int = 200) -> Attempt:
 
 def made(*attempts: Attempt) -> tuple[Ledger, Store, Any]:
     store = Store()
-    cell: Any = SimpleNamespace(state=store, data_losses_s=[])
+    cell: Any = SimpleNamespace(state=store, data_losses_s=[], gateways_lived_s=lambda: math.inf)
     load = Load([], "m", random.Random(1))  # noqa: S311
     load.ended += attempts
     return Ledger(cast(Cell, cell), load), store, cell
@@ -105,3 +106,17 @@ async def test_settling_ends_also_without_redis(monkeypatch: pytest.MonkeyPatch)
     assert not await ledger.settle(0.05)
     store.away = False
     assert await ledger.settle(1.0)
+
+
+async def test_a_record_is_waited_for_while_no_gateway_has_lived_for_long() -> None:
+    """Each gateway knows for how long others were silent only from its own start on."""
+    old = attempt()
+    old.end_s -= 10 * ledger_module.PATIENCE_S
+    ledger, store, cell = made(old)
+    store.records["r1"] = [b"live", b"3", b"1"]
+    cell.gateways_lived_s = lambda: ledger_module.PATIENCE_S / 2
+    await ledger.read()
+    assert not ledger.records
+    cell.gateways_lived_s = lambda: 2 * ledger_module.PATIENCE_S
+    await ledger.read()
+    assert ledger.records == {"r1": Record("live", 3, 1)}
