@@ -1,7 +1,7 @@
 """On the PYTHONPATH of a process: it kills itself at a place in the code, once it is told which.
 
 FAILPOINTS names a folder. Each line of its file `places` is one: `module:Class.method before`, or
-`after`. A place is armed while the folder has a file of its number. Who comes there first takes
+`after`. A place is armed while the folder has a file of its number. Whoever comes there first takes
 that away, leaves its process id in the new name, and dies by SIGKILL.
 """
 
