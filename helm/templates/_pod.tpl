@@ -121,6 +121,24 @@ list, where not all that the role reads are mounted. */}}
 {{- end }}
 {{- end -}}
 
+{{/* Where checkpoints come from, as the source of a volume; empty where there is no such volume.
+Takes {root}. */}}
+{{- define "baton.modelVolume" -}}
+{{- $version := .root.Capabilities.KubeVersion.Version -}}
+{{- with .root.Values.modelVolume }}
+{{- if and .existingClaim .image.reference }}
+{{- fail "modelVolume: existingClaim and image.reference are both set; checkpoints come from one of them" }}
+{{- else if .existingClaim -}}
+persistentVolumeClaim: {claimName: {{ .existingClaim }}, readOnly: true}
+{{- else if .image.reference }}
+{{- if semverCompare "<1.31.0-0" $version }}
+{{- fail (printf "modelVolume.image: volumes from images need Kubernetes 1.31 or later (feature gate ImageVolume); this is %s" $version) }}
+{{- end -}}
+image: {reference: {{ .image.reference | quote }}, pullPolicy: {{ .image.pullPolicy }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "baton.volumeMounts" -}}
 {{- $prefix := include "baton.prefix" . -}}
 - name: {{ $prefix }}tmp
@@ -135,7 +153,7 @@ list, where not all that the role reads are mounted. */}}
 - name: transfer
   mountPath: {{ . }}
 {{- end }}
-{{- if .root.Values.modelVolume.existingClaim }}
+{{- if include "baton.modelVolume" . }}
 - name: models
   mountPath: {{ .root.Values.modelVolume.mountPath }}
   readOnly: true
@@ -175,9 +193,9 @@ list, where not all that the role reads are mounted. */}}
   emptyDir: {sizeLimit: 1Mi} # sockets
   {{- end }}
 {{- end }}
-{{- with .root.Values.modelVolume.existingClaim }}
+{{- with include "baton.modelVolume" . }}
 - name: models
-  persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
 - name: {{ $name }}-secret

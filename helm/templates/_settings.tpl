@@ -69,7 +69,7 @@ Takes {root, role, settings}. */}}
 {{- define "baton.checkModel" -}}
 {{- $model := .settings.model | default "demo" -}}
 {{- $mounts := list -}}
-{{- if .root.Values.modelVolume.existingClaim }}{{ $mounts = append $mounts .root.Values.modelVolume.mountPath }}{{ end -}}
+{{- if include "baton.modelVolume" . }}{{ $mounts = append $mounts .root.Values.modelVolume.mountPath }}{{ end -}}
 {{- range (get .root.Values .role).extraVolumeMounts }}{{ $mounts = append $mounts .mountPath }}{{ end -}}
 {{- $mounted := false -}}
 {{- range $mounts }}{{ if hasPrefix (printf "%s/" (trimSuffix "/" .)) $model }}{{ $mounted = true }}{{ end }}{{ end -}}

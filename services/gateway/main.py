@@ -1,6 +1,6 @@
 """`baton serve gateway`: the gateway's process.
 
-checkpoint (config, tokenizer) -> links, core, upkeep -> HTTP; the pool comes from the workers
+checkpoint (config, tokenizer, no weights) -> links, core, upkeep -> HTTP; the pool comes from the workers
 SIGTERM                        -> no new connections, live streams finish, then stop
 """
 
@@ -74,7 +74,8 @@ def run(settings: Settings) -> int:
     warn_if_short(settings.network.cell_secret)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     map_large_blocks()
-    checkpoint = load_checkpoint(settings.model.name, random_weights=settings.model.random_weights)
+    model = settings.model
+    checkpoint = load_checkpoint(model.name, random_weights=model.random_weights, texts_only=True)
     network = settings.network
     listeners = Listeners(
         listen(network.host, network.port, "--port"),

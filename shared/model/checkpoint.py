@@ -39,26 +39,32 @@ class Checkpoint:
     eos_token_ids: tuple[int, ...]
     identity: str
     """hex digest over the config and a sample of the weights; two workers that agree on it
-    hold the same model"""
+    hold the same model. Empty where only texts were read"""
 
 
 def load_checkpoint(
-    model: str, cache_dir: Path | None = None, *, random_weights: bool = False
+    model: str,
+    cache_dir: Path | None = None,
+    *,
+    random_weights: bool = False,
+    texts_only: bool = False,
 ) -> Checkpoint:
     """Resolve `model` and read everything but the weights.
 
-    `random_weights`: `model` is a shape, whose weights every engine draws for itself. `cache_dir`
-    is for what is made here (a shape's text files, a random demo model while no trained one
-    exists); default ~/.cache/baton. MissingError without huggingface_hub, ModelError for all
-    that is wrong with the checkpoint.
+    `random_weights`: `model` is a shape, whose weights every engine draws for itself.
+    `texts_only`: nobody looks at the weights, which need not be there; those of a hub id are not
+    fetched. `cache_dir` is for what is made here (a shape's text files, a random demo model while
+    no trained one exists); default ~/.cache/baton. MissingError without huggingface_hub, ModelError
+    for all that is wrong with the checkpoint.
     """
     if random_weights:
         return _shape(model, cache_dir)
-    path = resolve_model(model, cache_dir)
+    path = resolve_model(model, cache_dir, texts_only=texts_only)
     raw = _read_json(path / "config.json")
     config = parse_config(raw)
     name = model if model == DEMO or not Path(model).is_dir() else path.resolve().name
-    return Checkpoint(path, name, config, _eos_token_ids(path, raw), _identity(path))
+    identity = "" if texts_only else _identity(path)
+    return Checkpoint(path, name, config, _eos_token_ids(path, raw), identity)
 
 
 def random_checkpoint(path: Path, name: str, raw: Mapping[str, Any]) -> Checkpoint:

@@ -75,6 +75,24 @@ def test_a_wrong_object_is_found(
         validate(item, VERSIONS[0])
 
 
+def test_checkpoints_come_from_an_image() -> None:
+    """Of every pod that reads one, where `settings.model` looks."""
+    release = render(
+        {
+            "settings": {"model": "/models/llama"},
+            "modelVolume": {"image": {"reference": "models/llama:1"}},
+        }
+    )
+    for role in ("gateway", "prefill", "decode"):
+        workload = release.workload(role)
+        validate(workload, VERSIONS[-1])
+        pod = workload["spec"]["template"]["spec"]
+        (volume,) = (each for each in pod["volumes"] if each["name"] == "models")
+        assert volume["image"] == {"reference": "models/llama:1", "pullPolicy": "IfNotPresent"}
+        mounts = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "models"]
+        assert mounts == [{"name": "models", "mountPath": "/models", "readOnly": True}]
+
+
 def test_no_two_objects_share_a_name(releases: dict[str, Release]) -> None:
     for release in releases.values():
         names = [(o["apiVersion"], o["kind"], o["metadata"]["name"]) for o in release.objects]

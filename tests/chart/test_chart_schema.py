@@ -27,6 +27,17 @@ def test_lint_is_clean(name: str) -> None:
         assert (found, report["errors"]) == ([], [])
 
 
+def test_checkpoints_in_an_image_need_a_cluster_that_mounts_images(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Lint shows what a template fails with, and goes on."""
+    values = put("modelVolume.image.reference", "llama:1")
+    for version, refused in (("1.30.9", True), ("1.31.0", False), ("1.37.0", False)):
+        helm_python.lint(CHART, values, strict=True, kube_version=version)
+        said = capfd.readouterr().err
+        assert ("need Kubernetes 1.31 or later" in said) == refused, said
+
+
 def put(path: str, value: Any) -> dict[str, Any]:
     """Values with one entry, at a dotted path."""
     for key in reversed(path.split(".")):
@@ -75,6 +86,7 @@ BAD = [
     (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "'nvidia.com/gpu'"),
     (put("security.runAsUser", 0), "/security/runAsUser"),
     (put("hub.cache.size", "big"), "/hub/cache/size"),
+    (put("modelVolume.image", {"reference": "a b"}), "/modelVolume/image/reference"),
     (put("transfer.hostPath", "kv"), "/transfer/hostPath"),
     (put("transfer.hostPath", "/"), "/transfer/hostPath"),
     (put("decode.resources.requests.cpu", -1), "/decode/resources/requests/cpu"),
@@ -122,6 +134,10 @@ def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason:
         ({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}, "it weighs prefill"),
         (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
         (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),
+        (
+            put("modelVolume", {"existingClaim": "c", "image": {"reference": "llama:1"}}),
+            "checkpoints come from one of them",
+        ),
     ],
 )
 def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason: str) -> None:

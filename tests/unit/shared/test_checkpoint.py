@@ -78,6 +78,26 @@ def test_a_hub_id_without_the_hub_package_names_the_cure(monkeypatch: pytest.Mon
         resolve_model("owner/name")
 
 
+def test_texts_are_read_without_weights_and_of_the_hub_nothing_else_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway needs no weights."""
+    whole = write_checkpoint(tmp_path / "whole", TINY)
+    (tmp_path / "whole/model.safetensors").unlink()
+    texts = load_checkpoint(str(tmp_path / "whole"), texts_only=True)
+    assert (texts.config, texts.eos_token_ids) == (whole.config, whole.eos_token_ids)
+    assert texts.identity == ""
+    fetched: list[str] = []
+
+    def fetch(_: str, allow_patterns: list[str]) -> str:
+        fetched.extend(allow_patterns)
+        return str(tmp_path / "whole")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert load_checkpoint("owner/name", texts_only=True).name == "owner/name"
+    assert fetched == ["*.json", "*.jinja"]
+
+
 def test_a_hub_that_is_out_of_reach_names_the_cures(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(*_: object, **__: object) -> str:
         raise OSError("connection refused\nand more")
