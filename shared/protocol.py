@@ -220,7 +220,7 @@ class Hello:
     session: str = ""
     """gateway only: its incarnation's secret for this receiver, the same on every link"""
     dial: int = 0
-    """gateway only: the number of this dial; a HELLO that comes after that of a later one is late"""
+    """gateway only: the number of this dial; what comes after the HELLO of a later one is late"""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`baton serve gateway`: the gateway's process.
 
-checkpoint (config, tokenizer, no weights) -> links, core, upkeep -> HTTP; the pool comes from the workers
-SIGTERM                        -> no new connections, live streams finish, then stop
+checkpoint without weights -> links, core, upkeep -> HTTP; the pool comes from the workers
+SIGTERM                    -> no new connections, live streams finish, then stop
 """
 
 import asyncio

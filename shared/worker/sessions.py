@@ -7,7 +7,6 @@ after that of a later dial must not cost the gateway the link that it has.
 """
 
 import hmac
-
 from typing import NamedTuple
 
 from shared.errors import ProtocolError
