@@ -22,7 +22,7 @@ FOR_READERS = {".md"}
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a copy of the sources: a build leaves files beside them."""
+    """Of a copy of the sources: a build leaves files next to them."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
