@@ -37,6 +37,7 @@ from services.gateway.owner.records.refusals import error_of, refusal
 from services.gateway.owner.retrying.retries import Retries
 from services.gateway.owner.waiting_line import WaitingLine
 from shared.clock import Clock
+from shared.process import worker_id_of
 from shared.protocol import Assign, Attempt, Cancel, Receive
 from shared.state.records import Admission, FinalState, KeyTaken, Outcome, RequestState
 
@@ -245,7 +246,8 @@ class Requests:
             worker.send(Cancel(Attempt(live.rid, effect.epoch), effect.reason))
 
     def _requeue(self, live: LiveRequest, effect: Requeue) -> None:
-        logger.info("request %s: epoch %d after %s", live.rid, effect.epoch, effect.cause)
+        where = "".join(f" on {worker_id_of(each)}" for each in effect.blamed)
+        logger.info("request %s: epoch %d after %s%s", live.rid, effect.epoch, effect.cause, where)
         self._journal.retried(live, effect.cause)
         live.begin_epoch(effect.cause, effect.prefer_incarnation)
         if effect.num_failures:

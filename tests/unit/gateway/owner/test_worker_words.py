@@ -81,3 +81,21 @@ async def test_why_an_attempt_failed_is_logged_once(caplog: pytest.LogCaptureFix
         assert q.last(Assign).work.attempt.epoch == 1
     told = [record.getMessage() for record in caplog.records if text in record.getMessage()]
     assert told == [f"request r1: epoch 0 failed on p0 with refused: {text}"]
+
+
+async def test_where_a_request_was_when_its_worker_died_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """So that the log of a death leads to the requests that it cost a pause, and back."""
+    caplog.set_level(logging.INFO)
+    p, d = pair()
+    async with started(Bench()) as bench:
+        await bench.add(p, FakeWorker("prefill", "p1"), d)
+        bench.door.submit(bench.request())
+        bench.door.submit(bench.request("r2"))
+        p.die()
+    told = [record.getMessage() for record in caplog.records]
+    assert "p0 lost with 1 live requests" in told
+    assert [each for each in told if " on p0" in each] == [
+        "request r1: epoch 1 after link_lost on p0"
+    ]
