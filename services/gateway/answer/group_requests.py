@@ -27,6 +27,8 @@ class HttpRequest:
     client_traceparent: str | None
     received_ns: int
     client_key: ClientKey | None = None
+    max_live: int = 0
+    """live requests of its tenant, this one included; 0: no limit"""
 
 
 def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[GenerateRequest]:
@@ -51,6 +53,7 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             client_traceparent=http.client_traceparent,
             received_ns=http.received_ns,
             client_key=http.client_key,
+            max_live=http.max_live,
             block_hashes=prompt.block_hashes,
             group=group,
             choice=index,

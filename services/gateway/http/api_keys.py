@@ -3,6 +3,7 @@
     [[keys]]
     tenant = "team-a"
     sha256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+    max_live_requests = 16     # may be left out
 
 The file has digests, so that reading it tells no key. A key is looked up by its digest: how long
 that takes tells nothing, since nobody can choose what a digest begins with.
@@ -13,7 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -23,13 +24,22 @@ DEFAULT_TENANT = "default"
 """of everybody where there are no keys"""
 MAX_TENANT_CHARS = 64
 _TENANT = "baton.tenant"
+_LIMIT = "max_live_requests"
 _DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class Tenant(NamedTuple):
+    """Whose requests they are."""
+
+    name: str
+    max_live_requests: int = 0
+    """at all gateways of the cell together; 0: as many as there is room for"""
 
 
 class ApiKeys:
     """The keys of one gateway. Without any, everybody may ask."""
 
-    def __init__(self, tenants: Mapping[str, str] | None = None) -> None:
+    def __init__(self, tenants: Mapping[str, Tenant] | None = None) -> None:
         """`tenants`: by the SHA-256 of a key, in hexadecimal. None: there are no keys."""
         self._tenants = tenants
 
@@ -45,12 +55,15 @@ class ApiKeys:
         entries = content.pop("keys", None)
         if content or not isinstance(entries, list) or not entries:
             raise SettingsError(f"--api-keys-file {path}: needs tables [[keys]] and nothing else")
-        tenants: dict[str, str] = {}
+        tenants: dict[str, Tenant] = {}
+        by_name: dict[str, Tenant] = {}
         for number, entry in enumerate(entries, 1):
             place = f"--api-keys-file {path}: key {number}"
             digest, tenant = _entry(place, entry)
             if digest in tenants:
                 raise SettingsError(f"{place}: the same key stands there twice")
+            if by_name.setdefault(tenant.name, tenant) != tenant:
+                raise SettingsError(f"{place}: another key of this tenant has other limits")
             tenants[digest] = tenant
         return cls(tenants)
 
@@ -64,33 +77,34 @@ class ApiKeys:
         request.scope[_TENANT] = tenant
 
 
-def tenant_of(scope: MutableMapping[str, Any]) -> str:
+def tenant_of(scope: MutableMapping[str, Any]) -> Tenant:
     """Of an admitted request."""
-    tenant: str = scope.get(_TENANT, DEFAULT_TENANT)
+    tenant: Tenant = scope.get(_TENANT, Tenant(DEFAULT_TENANT))
     return tenant
 
 
 def asking_tenant(scope: MutableMapping[str, Any]) -> str | None:
     """Whose key the request has; None where none is asked for."""
-    tenant: str | None = scope.get(_TENANT)
-    return tenant
+    tenant: Tenant | None = scope.get(_TENANT)
+    return tenant.name if tenant is not None else None
 
 
 def may_see(scope: MutableMapping[str, Any], tenant: str) -> bool:
     """Whether what is a tenant's is shown: to the tenant alone, if the one who asks is known."""
-    asking: str = scope.get(_TENANT, tenant)
-    return asking == tenant
+    return asking_tenant(scope) in (None, tenant)
 
 
-def _entry(place: str, entry: Any) -> tuple[str, str]:
-    if not isinstance(entry, dict) or entry.keys() != {"sha256", "tenant"}:
-        raise SettingsError(f"{place}: needs `sha256` and `tenant` and nothing else")
-    digest, tenant = entry["sha256"], entry["tenant"]
+def _entry(place: str, entry: Any) -> tuple[str, Tenant]:
+    if not isinstance(entry, dict) or entry.keys() - {_LIMIT} != {"sha256", "tenant"}:
+        raise SettingsError(f"{place}: needs `sha256` and `tenant`; `{_LIMIT}` and nothing else")
+    digest, tenant, limit = entry["sha256"], entry["tenant"], entry.get(_LIMIT, 0)
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise SettingsError(f"{place}: `sha256` is 64 digits of lower-case hexadecimal")
     if not isinstance(tenant, str) or not 0 < len(tenant) <= MAX_TENANT_CHARS:
         raise SettingsError(f"{place}: `tenant` is a name of 1 to {MAX_TENANT_CHARS} characters")
-    return digest, tenant
+    if _LIMIT in entry and (type(limit) is not int or limit < 1):
+        raise SettingsError(f"{place}: `{_LIMIT}` is a number from 1 on; leave it out for no limit")
+    return digest, Tenant(tenant, limit)
 
 
 def _key_of(request: Request) -> bytes:

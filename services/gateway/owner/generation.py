@@ -63,6 +63,8 @@ class GenerateRequest:
     """the client's field that the sampling's grammar comes from"""
     client_key: ClientKey | None = None
     """of its HTTP request"""
+    max_live: int = 0
+    """HTTP requests of its tenant that may live at once; 0: no limit"""
     prefer_incarnation: str | None = None
     """incarnation that has computed the same prompt for another choice of the group"""
 

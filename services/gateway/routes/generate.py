@@ -83,9 +83,11 @@ class GenerateRoutes:
         prepared, received_ns = incoming.answer, incoming.received_ns
         assert isinstance(prepared, PreparedRequest)
         with_receipt = receipt_wanted(request.headers)
+        tenant = tenant_of(request.scope)
         http = HttpRequest(
             rid=request_id(request.scope),
-            tenant=tenant_of(request.scope),
+            tenant=tenant.name,
+            max_live=tenant.max_live_requests,
             endpoint=prepared.endpoint,
             timeout_s=incoming.deadline.left_s(),
             limit_s=incoming.deadline.limit_s,

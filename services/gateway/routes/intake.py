@@ -49,7 +49,7 @@ class Intake:
     async def read(self, request: Request, kind: Kind) -> Incoming:
         """RequestError if it is wrong; OverloadedError, AttemptError or ClientGoneError if there
         is no room, no time or no client left."""
-        tenant = tenant_of(request.scope)
+        tenant = tenant_of(request.scope).name
         named = idempotency_key(request.headers)
         deadline = Deadline.of(request, self._limits.request_timeout_s)
         share = self._budget.share()

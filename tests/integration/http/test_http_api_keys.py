@@ -47,7 +47,8 @@ async def running_app(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServedApp]:
     path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    path.write_text("".join(entry(key, tenant) for key, tenant in KEYS.items()))
+    entries = "".join(entry(key, tenant) for key, tenant in KEYS.items())
+    path.write_text(f"{entries}max_live_requests = 3\n")  # of the last one, team-b
     settings = settings_with(api_keys_file=str(path))
     async with serve_app(text_directory, tokenizer, settings) as served:
         yield served
@@ -108,6 +109,14 @@ async def test_a_key_is_taken_as_clients_send_it(
     assert (await client.post(CHAT, json=chat_body(), headers=headers)).status_code == 200
     assert (await client.get("/v1/models", headers=headers)).status_code == 200
     assert [request.tenant for request in app.door.requests] == ["team-a"]
+
+
+async def test_a_key_names_how_many_requests_of_its_tenant_may_live(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    for headers in (A, B):
+        assert (await client.post(CHAT, json=chat_body(), headers=headers)).status_code == 200
+    assert [request.max_live for request in app.door.requests] == [0, 3]
 
 
 async def test_probes_and_documentation_need_no_key(client: httpx.AsyncClient) -> None:

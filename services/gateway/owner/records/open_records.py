@@ -176,7 +176,7 @@ class OpenRecords:
         )
         record = OpenRecord(admitted, group.num_choices if group else 1)
         self._open[admitted.rid] = record
-        self._writer.admit(admitted, partial(self._answered, record))
+        self._writer.admit(admitted, partial(self._answered, record), request.max_live)
         return record
 
     def _answered(self, record: OpenRecord, answer: Admission | KeyTaken | None) -> None:

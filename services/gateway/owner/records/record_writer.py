@@ -55,9 +55,9 @@ class RecordWriter:
     def start(self, loops: Loops) -> None:
         loops.start("finish", self._write_oldest)
 
-    def admit(self, request: AdmittedRequest, answered: Told) -> None:
-        """ADMIT."""
-        self._tasks.start(self._admit(request, answered))
+    def admit(self, request: AdmittedRequest, answered: Told, max_live: int = 0) -> None:
+        """ADMIT. `max_live`: requests of its tenant; 0: no limit."""
+        self._tasks.start(self._admit(request, answered, max_live))
 
     def finish(
         self, request: AdmittedRequest, outcome: Outcome, answered: Callable[[], None]
@@ -75,9 +75,9 @@ class RecordWriter:
                     await asyncio.sleep(_CLOSE_POLL_S)
         await self._tasks.close()
 
-    async def _admit(self, request: AdmittedRequest, answered: Told) -> None:
+    async def _admit(self, request: AdmittedRequest, answered: Told, max_live: int) -> None:
         try:
-            admission = await self._records.admit(request)
+            admission = await self._records.admit(request, max_live)
         except StateRefusedError:
             answered(Admission.REFUSES_WRITES)
         except BatonError:

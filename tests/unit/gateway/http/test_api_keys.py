@@ -26,6 +26,13 @@ GOOD = f'[[keys]]\ntenant = "t"\nsha256 = "{DIGEST}"\n'
         ('[[keys]]\ntenant = "t"\nsha256 = "sk-secret"\n', "`sha256`"),
         (f'[[keys]]\ntenant = "t"\nsha256 = "{DIGEST.upper()}"\n', "`sha256`"),
         (GOOD + GOOD, "key 2: the same key"),
+        (GOOD + "max_live_requests = 0\n", "a number from 1 on"),
+        (GOOD + "max_live_requests = true\n", "a number from 1 on"),
+        (GOOD + 'max_live_requests = "4"\n', "a number from 1 on"),
+        (
+            GOOD + GOOD.replace(DIGEST, "b" * 64) + "max_live_requests = 4\n",
+            "key 2: .* other limits",
+        ),
         ("[[keys", "api-keys-file"),
         ("\xff", "api-keys-file"),
     ],

@@ -165,6 +165,30 @@ async def test_a_group_is_refused_once_also_its_later_choices() -> None:
         assert not bench.requests.progress()
 
 
+async def test_a_tenant_s_limit_is_of_what_lives_and_not_of_what_is_written_again() -> None:
+    async with started(Bench()) as bench:
+        p, d = await running(bench)
+
+        def limited(rid: str) -> Generation:
+            return bench.door.submit(replace(bench.request(rid, max_tokens=2), max_live=1))
+
+        first = limited("r0")
+        await settle()
+        second, other = limited("r1"), bench.door.submit(bench.request("r2"))
+        await settle()
+        assert isinstance(second.failure, OverloadedError) and second.failure.status == 429
+        assert other.failure is None, "the limit is of whom it names"
+        bench.records._stored.clear()  # Redis lost its data
+        bench.requests.admit_all_again()
+        await settle()
+        assert first.failure is None
+        end(p, d, 0)
+        await until(lambda: ("finish", "r0") in bench.records.calls)
+        third = limited("r3")
+        await settle()
+        assert third.failure is None
+
+
 async def test_an_unknown_admission_is_finished_once_when_redis_is_back() -> None:
     async with started(Bench()) as bench:
         await running(bench)
