@@ -1,4 +1,5 @@
-"""`baton autoscaler run|explain`: the process that scales a cell's pools, and what it says."""
+"""`baton autoscaler run|explain|simulate`: what scales a cell's pools, what it says, and policies
+compared on simulated load."""
 
 import argparse
 import importlib
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain = actions.add_parser("explain", help="print the last decision")
     explain.add_argument("--url", default=DEFAULT_URL, metavar="U", help=f"default {DEFAULT_URL}")
     explain.add_argument("--json", action="store_true", help="print its answer as it is")
+    _add_simulate(actions.add_parser("simulate", help="compare policies on simulated load"))
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +60,44 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_whole, default=8080)
 
 
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("what arrives")
+    load.add_argument(
+        "--trace",
+        default="azure-code",
+        metavar="T",
+        help="azure-code, mooncake, or a file as these were published; azure-code",
+    )
+    load.add_argument(
+        "--copies", type=_whole, default=0, metavar="N", help="of the trace at once; 0: as fits"
+    )
+    load.add_argument("--swing", type=_amount, default=0.7, metavar="S", help="of a day; 0.7")
+    load.add_argument("--hours", type=above_zero, default=3.0, metavar="H")
+    load.add_argument("--seed", type=_whole, default=1, metavar="N")
+    cell = parser.add_argument_group("the cell")
+    cell.add_argument("--start-s", type=above_zero, default=90.0, metavar="S", help="of a worker")
+    cell.add_argument("--slo-ttft-ms", type=above_zero, default=1000.0, metavar="N")
+    cell.add_argument("--slo-gap-ms", type=above_zero, default=50.0, metavar="N")
+    cell.add_argument("--decode", action="store_true", help="decode workers too")
+    cell.add_argument(
+        "--budget", type=_whole, default=0, metavar="N", help="GPUs of both roles; 0: no limit"
+    )
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="P", help="may be repeated; default: some"
+    )
+    parser.add_argument("--sweep", action="store_true", help="more points of the frontier")
+    parser.add_argument("--sensitivity", action="store_true", help="other starts and promises")
+    parser.add_argument("--out", default="scaling.html", metavar="FILE", help="the report")
+    parser.add_argument("--json", action="store_true", help="print the outcomes, not a table")
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "explain":
         return _explain(arguments)
+    if arguments.action == "simulate":
+        simulator = importlib.import_module("services.simulator.main")
+        simulated: int = simulator.run(vars(arguments))
+        return simulated
     settings = load_settings(given_settings(arguments))
     autoscaler = importlib.import_module("services.autoscaler.main")
     code: int = autoscaler.run(settings, vars(arguments))
@@ -106,6 +143,10 @@ def _share(text: str) -> float:
     if share > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is above 1")
     return share
+
+
+def _amount(text: str) -> float:
+    return 0.0 if text in ("0", "0.0") else above_zero(text)
 
 
 def _whole(text: str) -> int:

@@ -1,9 +1,8 @@
 """Which tokens the next step computes. Pure decisions: no tensor, no clock, no I/O.
 
 Decoding sequences go first, one token each; what is left of the token budget goes to prompts, in
-chunks that end on block boundaries except the last (R15). Prompts that fit one step are computed in
-order of arrival. A longer one lets later ones go first, until PATIENCE times its own tokens have
-arrived after it: short prompts do not wait for a long one's end, and no prompt waits forever.
+chunks that end on block boundaries except the last (R15), in the order of `prompt_order`: short
+prompts do not wait for a long one's end, and no prompt waits forever.
 
 One queue, by arrival, feeds both kinds of admission (a prompt to compute here, a reservation for KV
 that arrives): its head gets all blocks of its known tokens at once or everybody waits (R17), so
@@ -30,6 +29,7 @@ from collections import deque
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import drop_blocks, take_blocks
+from shared.engine.scheduling.prompt_order import due as due_after
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
 from shared.engine.scheduling.turns import Turns
@@ -37,8 +37,6 @@ from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
 
 MAX_PREEMPTIONS = 3
-PATIENCE = 4
-"""short prompts that are up to 4/5 of all tokens never wait for a long one's end"""
 
 
 class Scheduler:
@@ -79,9 +77,8 @@ class Scheduler:
         if sequence.spec.mode != "decode":
             num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
-            whole_steps = (num_tokens - 1) // self.max_num_batched_tokens
-            patience = PATIENCE * whole_steps * self.max_num_batched_tokens
-            sequence.due = self._num_arrived_tokens + patience
+            limit = self.max_num_batched_tokens
+            sequence.due = due_after(self._num_arrived_tokens, num_tokens, limit)
             self._num_arrived_tokens += num_tokens
             insort(self._waiting_prompts, sequence, key=_due)
 

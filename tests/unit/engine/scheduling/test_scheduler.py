@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
+from shared.engine.scheduling.prompt_order import PATIENCE
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
-from shared.engine.scheduling.scheduler import PATIENCE, Scheduler
+from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState
 from shared.errors import SettingsError
 from shared.protocol import Sampling

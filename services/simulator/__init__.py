@@ -1,0 +1,1 @@
+"""A cell under hours of load in seconds: which scaling policy keeps the promise, at what cost."""

@@ -1,0 +1,91 @@
+"""The gateway of a simulated cell: the product's router, and the line of what finds no worker."""
+
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from services.gateway.owner.placement.router import (
+    Placement,
+    Prompt,
+    choose_decode,
+    choose_placement,
+    choose_worker,
+)
+from services.simulator.decode_worker import DecodeWorker
+from services.simulator.prefill_worker import PrefillWorker
+from services.simulator.request import Request
+from shared.queue.backlog import Waiting
+
+NOBODY: Mapping[str, int] = {}
+"""holds a prefix: prefix hits are part of a trace, not of the cell"""
+
+
+class Gateway:
+    """Sends each request to a prefill worker, and then to a decode worker where there are some."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._prefill: dict[str, PrefillWorker] = {}
+        self._decode: dict[str, DecodeWorker] = {}
+        self._placement: Placement | None = None
+        self._backlog: deque[Request] = deque()
+        self._computed: deque[Request] = deque()
+        """prompts whose KV no decode worker can take"""
+        self._num_waiting_tokens = 0
+
+    @property
+    def waiting(self) -> Waiting:
+        return Waiting(len(self._backlog), self._num_waiting_tokens)
+
+    @property
+    def num_unsent(self) -> int:
+        """Computed, and waiting for a decode worker to be there."""
+        return len(self._computed)
+
+    def serve_with(
+        self, prefill: Sequence[PrefillWorker], decode: Sequence[DecodeWorker] | None
+    ) -> None:
+        """These take work from now on. `decode`: None: the cell only computes prompts."""
+        self._prefill = {worker.routed.incarnation: worker for worker in prefill}
+        self._decode = {worker.routed.incarnation: worker for worker in decode or ()}
+        views = [worker.routed for worker in prefill]
+        views += [worker.routed for worker in decode or ()]
+        placement = choose_placement(views, "pd", prefill_seen=True)
+        if not prefill:  # decode workers could do both; here they do not
+            placement = None
+        elif decode is not None and not decode:
+            placement = Placement("prefill", "", [worker.routed for worker in prefill])
+        self._placement = placement
+        while self._decode and self._computed:
+            self.hand_over(self._computed.popleft())
+        self.place_waiting()
+
+    def arrive(self, request: Request) -> None:
+        self._backlog.append(request)
+        self._num_waiting_tokens += request.num_tokens
+        if len(self._backlog) == 1:
+            self.place_waiting()
+
+    def place_waiting(self) -> None:
+        """First come, first placed, as far as there is room."""
+        placement = self._placement
+        while placement is not None and self._backlog:
+            request = self._backlog[0]
+            prompt = Prompt(request.num_tokens, 1, NOBODY)
+            route = choose_worker(placement, prompt, self._rng)
+            if route is None:
+                return
+            self._backlog.popleft()
+            self._num_waiting_tokens -= request.num_tokens
+            self._prefill[route.incarnation].take(request)
+
+    def hand_over(self, request: Request) -> None:
+        """Its prompt is computed: a decode worker goes on."""
+        arrival = request.arrival
+        prompt = Prompt(arrival.num_prompt_tokens + arrival.num_output_tokens, 16, NOBODY)
+        views = [worker.routed for worker in self._decode.values()]
+        chosen = choose_decode(views, prompt)
+        if chosen is None:
+            self._computed.append(request)
+        else:
+            self._decode[chosen].take(request)

@@ -1,0 +1,138 @@
+"""A prefill worker, simulated step by step.
+
+    prompts -> line, in the order of `prompt_order` -> steps of `step_tokens` -> computed
+
+A step takes chunks from the front of the line until it is full, as the engine does, and lasts as
+long as the worker's costs say. Its KV pool never fills: what is computed is handed over at once.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+
+from services.autoscaler.view import WorkerView as SeenWorker
+from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
+from services.simulator.request import Request
+from services.simulator.timeline import Timeline
+from services.simulator.worker_kind import WorkerKind
+from shared.engine.scheduling.prompt_order import due
+
+ROOM_STEPS = 2
+"""of prompts that have not begun, which a worker takes (`shared.worker.node`); the rest waits
+where any worker can take it"""
+
+
+class PrefillWorker:
+    """`on_computed` is called with each prompt, then `on_room` if another may come."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        kind: WorkerKind,
+        timeline: Timeline,
+        on_computed: Callable[[Request], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.kind = kind
+        self.began_s = timeline.now_s
+        self.busy_s = 0.0
+        """computed so far, a step that runs included as a whole"""
+        self._timeline = timeline
+        self._on_computed = on_computed
+        self._on_room = on_room
+        self._line: list[Request] = []
+        """what computes and what waits"""
+        self._num_unstarted = 0
+        """tokens of prompts that have not begun"""
+        self._num_arrived = 0
+        self._is_computing = False
+        self._room_limit = ROOM_STEPS * kind.step_tokens
+        self.routed = RoutedWorker(
+            incarnation=incarnation,
+            role="prefill",
+            ready=True,
+            room_tokens=self._room_limit,
+            idle=True,
+            queued_tokens=0,
+            num_sequences=0,
+            spare_blocks=kind.num_blocks,
+            token_s=kind.token_s,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._line
+
+    def take(self, request: Request) -> None:
+        """Compute it when its turn comes."""
+        num_tokens = request.num_left
+        request.due = due(self._num_arrived, num_tokens, self.kind.step_tokens)
+        self._num_arrived += num_tokens
+        insort(self._line, request, key=_due)
+        self._num_unstarted += num_tokens
+        self.routed.queued_tokens += num_tokens
+        self._note_room()
+        if not self._is_computing:
+            self._begin_step()
+
+    def seen(self, *, is_draining: bool) -> SeenWorker:
+        """As it registers itself."""
+        routed, kind = self.routed, self.kind
+        return SeenWorker(
+            name=routed.incarnation,
+            incarnation=routed.incarnation,
+            age_s=self._timeline.now_s - self.began_s,
+            is_draining=is_draining,
+            num_attempts=len(self._line),
+            num_queued_tokens=routed.queued_tokens,
+            num_free_blocks=kind.num_blocks,
+            num_blocks=kind.num_blocks,
+            costs=kind.costs,
+            step_tokens=kind.step_tokens,
+            block_size=kind.block_size,
+        )
+
+    def _begin_step(self) -> None:
+        costs, budget, takes_s = self.kind.costs, self.kind.step_tokens, self.kind.costs.step_s
+        chunks: list[tuple[Request, int]] = []
+        for request in self._line:
+            num_tokens = min(request.num_left, budget)
+            start = request.arrival.num_prompt_tokens - request.num_left
+            takes_s += num_tokens * costs.chunk_token_s
+            takes_s += num_tokens * (start + (num_tokens + 1) / 2) * costs.chunk_pair_s
+            if request.num_left == request.num_tokens:
+                self._num_unstarted -= request.num_tokens
+            chunks.append((request, num_tokens))
+            budget -= num_tokens
+            if not budget:
+                break
+        self._is_computing = True
+        self.busy_s += takes_s
+        self._note_room()
+        self._timeline.after(takes_s, lambda: self._end_step(chunks))
+
+    def _end_step(self, chunks: list[tuple[Request, int]]) -> None:
+        computed = []
+        for request, num_tokens in chunks:
+            request.num_left -= num_tokens
+            self.routed.queued_tokens -= num_tokens
+            if not request.num_left:
+                request.computed_s = self._timeline.now_s
+                computed.append(request)
+        if computed:
+            self._line = [request for request in self._line if request.num_left]
+        self._is_computing = bool(self._line)
+        if self._line:
+            self._begin_step()
+        for request in computed:
+            self._on_computed(request)
+        self._on_room()
+
+    def _note_room(self) -> None:
+        routed = self.routed
+        routed.idle = not self._num_unstarted
+        routed.room_tokens = max(0, self._room_limit - self._num_unstarted)
+        routed.num_sequences = len(self._line)
+
+
+def _due(request: Request) -> int:
+    return request.due

@@ -1,0 +1,1 @@
+"""What the runs say: one HTML file, one table, one JSON object."""

@@ -1,0 +1,39 @@
+"""What a worker can do: the numbers that all workers of a role share."""
+
+from dataclasses import dataclass
+
+from services.autoscaler.planning.prefill_replay import computing_s
+from services.autoscaler.planning.typical_worker import TypicalWorker
+from services.autoscaler.view import Arrival
+from shared.protocol import StepCosts
+
+
+@dataclass(frozen=True)
+class WorkerKind:
+    """One role's workers."""
+
+    costs: StepCosts
+    step_tokens: int = 2048
+    num_blocks: int = 25_000
+    block_size: int = 16
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per prompt token in a full step, as gateways fit it."""
+        return self.alone_s(Arrival(0.0, self.step_tokens)) / self.step_tokens
+
+    def alone_s(self, arrival: Arrival) -> float:
+        """What one that does nothing else needs for a prompt."""
+        worker = TypicalWorker(self.costs, self.step_tokens, self.num_blocks, self.block_size)
+        return computing_s([arrival], worker)[0]
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+
+PREFILL = WorkerKind(StepCosts(chunk_token_s=6e-5))
+"""16,700 prompt tokens a second: a model of 8 billion parameters on a GPU that computes 267 TFLOP
+of it in a second; the same for every token, so that a load in workers is tokens x this"""
+DECODE = WorkerKind(StepCosts(step_s=6e-3, row_s=3e-5, context_token_s=5e-8, chunk_token_s=6e-5))
+"""The same model: 16 GB of weights are read in each step and 128 KiB of KV per token, at 2.6 TB/s;
+25,000 blocks are 52 GB"""
