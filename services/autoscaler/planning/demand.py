@@ -11,6 +11,7 @@ from math import ceil
 from services.autoscaler.planning.decode_replay import DecodeReplay
 from services.autoscaler.planning.line import (
     Line,
+    Patience,
     decode_line,
     is_full_of_sealed,
     prefill_line,
@@ -82,10 +83,10 @@ def _clearing(view: View, pool: Pool, line: Line) -> float:
     """Workers that the line of now asks for; 0: it needs none. A worker that drains comes back
     before another is ordered."""
     num_ready = sum(not is_full_of_sealed(worker) for worker in pool.serving)
-    limit_s = view.promise.wait_s
-    needed = workers_to_clear(line, num_ready, pool.coming_s, view.start_s, limit_s)
+    patience = Patience.of(view)
+    needed = workers_to_clear(line, num_ready, pool.coming_s, patience)
     if needed and pool.victim and not pool.memory.is_going:
-        more = workers_to_clear(line, num_ready + 1, pool.coming_s, view.start_s, limit_s)
+        more = workers_to_clear(line, num_ready + 1, pool.coming_s, patience)
         return max(pool.replicas, more)
     return needed
 

@@ -38,6 +38,27 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Patience:
+    """How long is waited for what."""
+
+    start_s: float
+    """for a worker that is ordered now"""
+    limit_s: float
+    """for a line to clear as it is; no more is ordered for a shorter one"""
+    clear_s: float
+    """for a longer one to clear, once those that are ordered for it are there"""
+
+    @classmethod
+    def of(cls, view: View) -> "Patience":
+        """While a line clears whoever comes is late, so it may last as long as the promise lets
+        requests be late. A line that had to clear at once would order workers for minutes, as none
+        goes sooner, that are of use for a second."""
+        promise = view.promise
+        limit_s = max(LEAST_LIMIT_S, promise.wait_s)
+        return cls(view.start_s, limit_s, max(limit_s, (1 - promise.target) * view.look_s))
+
+
+@dataclass(frozen=True)
 class WaitingTokens:
     """Prompt tokens that wait, by the role that keeps them."""
 
@@ -95,21 +116,21 @@ def decode_line(view: View, worker: TypicalWorker) -> Line:
 
 
 def workers_to_clear(
-    line: Line, num_ready: int, coming_s: Sequence[float], start_s: float, limit_s: float
+    line: Line, num_ready: int, coming_s: Sequence[float], patience: Patience
 ) -> float:
-    """Workers that clear the line within `limit_s`, once a worker ordered now has started; 0 if
-    those that are ready, or coming, do.
+    """Workers that clear the line in time, once one ordered now has started; 0 if those that are
+    ready, or coming, do.
 
     `coming_s`: how long each that is ordered already will still take to start.
     """
-    limit_s = max(LEAST_LIMIT_S, limit_s)
+    start_s, limit_s = patience.start_s, patience.limit_s
     if line.work_s <= limit_s * num_ready:
         return 0
     done_s = num_ready * start_s + sum(max(0.0, start_s - left_s) for left_s in coming_s)
     left_s = line.work_s + line.comes * start_s - done_s
     if left_s <= limit_s * (num_ready + len(coming_s)):
         return 0
-    return left_s / limit_s + line.comes
+    return left_s / patience.clear_s + line.comes
 
 
 def _num_recent(view: View) -> int:

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from services.autoscaler.planning.line import Line, workers_to_clear
+from services.autoscaler.planning.line import Line, Patience, workers_to_clear
 from services.autoscaler.planning.policy import HOLD_S, decide
 from services.autoscaler.planning.pool import NO_PLACE_S
 from services.autoscaler.view import (
     Decision,
     Memory,
     PodView,
+    Promise,
     RoleDecision,
     RoleMemory,
     RoleView,
@@ -57,7 +58,7 @@ def test_workers_that_come_are_not_ordered_twice() -> None:
     waiting = Waiting(400, 2_000_000)
     one = pool(workers("p", 1), most=1000)
     first = prefill_of(cell(one, arrivals=CALM, waiting=waiting)).replicas
-    assert 100 < first < 200
+    assert 10 < first < 25
     for age_s in (0.0, 30.0, 59.0):
         coming = [PodView("p-0", True, 500.0)]
         coming += [PodView(f"p-{i}", False, age_s) for i in range(1, first)]
@@ -81,7 +82,17 @@ def test_a_line_asks_for_what_clears_it_after_a_start(
     work_s: float, comes: float, num_ready: int, coming_s: list[float], expected: float
 ) -> None:
     line = Line(work_s, comes)
-    assert workers_to_clear(line, num_ready, coming_s, 60.0, 1.0) == pytest.approx(expected)
+    at_once = Patience(start_s=60.0, limit_s=1.0, clear_s=1.0)
+    assert workers_to_clear(line, num_ready, coming_s, at_once) == pytest.approx(expected)
+
+
+def test_a_line_clears_within_the_time_that_the_promise_lets_requests_be_late() -> None:
+    """0.99 of 900 s: 9 s. A line is no reason to order a cluster's worth of workers."""
+    line, patience = Line(100.0, 0.5), Patience.of(cell(start_s=60.0))
+    assert patience.clear_s == pytest.approx(9.0)
+    assert workers_to_clear(line, 1, [], patience) == pytest.approx(70 / 9 + 0.5)
+    always = Patience.of(cell(start_s=60.0, promise=Promise(target=1.0)))
+    assert workers_to_clear(line, 1, [], always) == pytest.approx(70 + 0.5)
 
 
 def _decode_bound(**sealed: object) -> View:
