@@ -22,7 +22,7 @@ TIME ?= 60s
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,10 @@ slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mappe
 
 kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECONDS= SEED= BUSY=1)
 	$(BIN)/python -m tests.campaigns.kill_campaign $(CAMPAIGN) $(if $(BUSY),--busy)
+
+simulate: install ## scaling policies on simulated days, and what is claimed of ours (TRACES="FILE ..." SEEDS= HOURS= JOBS= LINES=)
+	$(BIN)/python -m tests.campaigns.simulate $(foreach trace,$(TRACES),--source $(trace)) \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(HOURS),--hours $(HOURS)) --jobs $(JOBS) $(if $(LINES),--lines $(LINES))
 
 stopped-worker: install ## one of two decode workers stands still for 8 s under 16 streams
 	$(BIN)/python -m tests.campaigns.stopped_worker $(CAMPAIGN)

@@ -16,6 +16,8 @@ COST = 1.25
 """times the GPU-hours of that one"""
 REVERSALS = 2.0
 """an hour"""
+STEADY_REVERSALS = 0.0
+"""of a load that stays within 10 %"""
 ABOVE = {"azure": 0.0, "mooncake": 0.003}
 """of attainment, that a rival may lie above the policy's curve"""
 BELOW = 0.01
@@ -78,8 +80,9 @@ def claims(load: str, outcomes: Sequence[Outcome]) -> list[Claim]:
         result.append(Claim(text, f"{cost:.2f}", cost <= COST))
     reversals = [one.reversals_an_hour for one in outcomes if one.policy == NAME]
     if reversals:
-        text = f"{load}: at most {REVERSALS:g} quick reversals an hour"
-        result.append(Claim(text, f"{max(reversals):.1f}", max(reversals) <= REVERSALS))
+        most = STEADY_REVERSALS if load == "steady" else REVERSALS
+        text = f"{load}: at most {most:g} quick reversals an hour"
+        result.append(Claim(text, f"{max(reversals):.2g}", max(reversals) <= most))
     curve = curve_of(found)
     for policy, (pods, share) in sorted(found.items()):
         if policy.startswith(("hpa", "keda")):

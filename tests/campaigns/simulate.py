@@ -2,24 +2,28 @@
 
     python -m tests.campaigns.simulate [--source azure-code --source FILE ...] [--seeds 3]
 
-Each load is run by each policy with each seed, free and with a joint budget of GPUs; the table and
-the verdict go to the output. `--lines FILE` keeps each outcome as it comes, and a second run goes
+Each load is run by each policy with each seed, free and with a joint budget of GPUs; so is a week
+of a load that stays within 10 %, by the product's policy. The table and the verdict go to the
+output. `--lines FILE` keeps each outcome as it comes, and a second run goes
 on from there. Exit code 1: a claim does not hold.
 """
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from services.autoscaler.view import Arrival
 from services.simulator.cell import Setup, with_budget
-from services.simulator.loads import first_workers, make_load, simulate
+from services.simulator.loads import Load, first_workers, make_load, simulate
 from services.simulator.outcome import Outcome
 from services.simulator.traces.superposition import Day
-from tests.campaigns.scaling_claims import claims, points
+from services.simulator.worker_kind import PREFILL
+from tests.campaigns.scaling_claims import NAME, claims, points
 
 TARGETS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 FREE = (
@@ -30,6 +34,11 @@ FREE = (
 )
 BUDGETED = ("replay-0.99", "foresight-0.99")
 BUDGET = 12
+STEADY = "steady"
+WEEK_H = 168.0
+STEADY_WORKERS = 2.4
+STEADY_TOKENS = (8_000, 24_000)
+"""of a prompt: large ones, so that a week is a million of them"""
 
 
 @dataclass(frozen=True)
@@ -48,11 +57,27 @@ class Task:
         return json.dumps(asdict(self))
 
     def run(self) -> Outcome:
-        load = make_load(self.source, 900.0 + 3600 * self.hours, self.seed, Day())
+        length_s = 900.0 + 3600 * self.hours
+        if self.source == STEADY:
+            load = steady_load(length_s, self.seed)
+        else:
+            load = make_load(self.source, length_s, self.seed, Day())
         setup = Setup(first_workers(load, decodes=self.budget > 0), seed=self.seed)
         if self.budget:
             setup = with_budget(setup, self.budget)
         return simulate(self.policy, setup, load)
+
+
+def steady_load(length_s: float, seed: int) -> Load:
+    """Each minute has a rate of its own, within 10 % of the mean."""
+    rng = random.Random(seed)  # noqa: S311
+    mean_s = sum(STEADY_TOKENS) / 2 * PREFILL.token_s / STEADY_WORKERS
+    arrivals: list[Arrival] = []
+    for minute in range(int(length_s // 60)):
+        rate_s, at_s = rng.uniform(0.9, 1.1) / mean_s, 60.0 * minute
+        while (at_s := at_s + rng.expovariate(rate_s)) < 60 * (minute + 1):
+            arrivals.append(Arrival(at_s, rng.randrange(*STEADY_TOKENS)))
+    return Load(STEADY, arrivals, length_s)
 
 
 def main() -> int:
@@ -60,13 +85,15 @@ def main() -> int:
     parser.add_argument("--source", action="append", default=[])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=float, default=3.0)
+    parser.add_argument("--steady-hours", type=float, default=WEEK_H)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--lines", type=Path, default=None)
     options = parser.parse_args()
     sources = options.source or ["azure-code", "mooncake"]
     tasks = list(_tasks(sources, range(1, options.seeds + 1), options.hours))
-    outcomes = _run(tasks, options.jobs, options.lines)
-    holds = True
+    steady = Task(STEADY, 1, options.steady_hours, 0, NAME)
+    outcomes = _run([steady, *tasks], options.jobs, options.lines)
+    holds = _tell(STEADY, [outcomes[steady]])
     for source in sources:
         for budget in (0, BUDGET):
             found = [

@@ -56,6 +56,13 @@ def test_mooncake_allows_a_little_more() -> None:
     assert failing("mooncake", outcome("hpa-0.7", 8.0, 0.972)) == []
 
 
+def test_a_steady_load_allows_no_reversal_at_all() -> None:
+    restless = outcome("replay-0.99", 9.0, 0.99, num_reversals=1)
+    assert [claim.holds for claim in claims("steady", [restless])] == [False]
+    assert [claim.holds for claim in claims("steady", [SOME])] == [False]
+    assert [claim.holds for claim in claims("steady", [CURVE[1]])] == [True]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
