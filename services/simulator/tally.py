@@ -25,6 +25,8 @@ class Tally:
 
     def placed(self, now_s: float, number: Mapping[Role, int]) -> None:
         """Of each role, the pods that have GPUs from now on."""
+        if self.path and self.path[-1][0] == now_s:
+            self.path.pop()
         if not self.path or self.path[-1][1] != number:
             self.path.append((now_s, dict(number)))
 

@@ -21,12 +21,13 @@ from services.simulator.policies.planner import PlannerPolicy
 from services.simulator.policies.policy import Policy
 from services.simulator.policies.replay import ReplayPolicy
 from services.simulator.policies.static import StaticPolicy
-from services.simulator.policies.utilisation import UtilisationPolicy
+from services.simulator.policies.utilisation import FRESH_S, RATE_S, UtilisationPolicy
 from shared.errors import SettingsError
 
 SOME = ("replay", "foresight", "hpa-0.7", "hpa-0.5", "keda", "keda-hpa", "planner")
 """compared unless others are named"""
 MOST_STATIC = 1000
+WINDOWS_S = {"hpa": FRESH_S, "hpa2m": RATE_S}
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ def candidate(name: str, setup: Setup, arrivals: Sequence[Arrival]) -> Candidate
     if kind == "static":
         numbers = _numbers(name, number, setup)
         return Candidate(name, replace(setup, first=numbers), lambda: StaticPolicy(numbers))
-    if kind == "hpa":
+    if kind in WINDOWS_S:
         target = _share(name, number)
-        return Candidate(name, setup, lambda: UtilisationPolicy(target))
+        return Candidate(name, setup, lambda: UtilisationPolicy(target, WINDOWS_S[kind]))
     return Candidate(name, setup, _fixed(name, setup))
 
 

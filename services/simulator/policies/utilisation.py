@@ -1,8 +1,16 @@
 """A HorizontalPodAutoscaler on how busy workers are."""
 
+from collections import deque
+from statistics import fmean
+
 from services.autoscaler.view import Decision, Role, RoleDecision
 from services.simulator.policies.pace import Behaviour, Pace, by_average, by_ratio
 from services.simulator.policies.policy import Seen
+
+FRESH_S = 15.0
+"""as fresh as a metric can be: that of metrics-server, at its default resolution"""
+RATE_S = 120.0
+"""a rate over two minutes, as prometheus-adapter's walk-through takes of a metric of one's own"""
 
 
 class UtilisationPolicy:
@@ -11,15 +19,18 @@ class UtilisationPolicy:
 
     every_s = 15.0
 
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, window_s: float = FRESH_S) -> None:
+        """`window_s`: over which the busy share is taken."""
         self._target = target
+        self._busy: deque[float] = deque(maxlen=max(1, round(window_s / self.every_s)))
         self._paces: dict[Role, Pace] = {}
 
     def decide(self, seen: Seen) -> Decision:
         view, roles = seen.view, {}
         for role, pool in view.roles.items():
             if role == "prefill":
-                wish = by_ratio(seen.busy[role] / self._target, pool)
+                self._busy.append(seen.busy[role])
+                wish = by_ratio(fmean(self._busy) / self._target, pool)
             else:
                 wish = by_average(seen.used, self._target, pool)
             pace = self._paces.setdefault(role, Pace(Behaviour()))

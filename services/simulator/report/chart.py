@@ -19,6 +19,8 @@ class Axis:
     low: float
     high: float
     log: bool = False
+    bare: bool = False
+    """without ticks"""
 
     def share(self, value: float) -> float:
         """0 at the low end, 1 at the high end; what is outside is moved to the end."""
@@ -29,6 +31,8 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
+        if self.bare:
+            return []
         if self.log:
             powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             values = [10.0**power for power in powers]

@@ -31,10 +31,11 @@ def family(policy: str) -> str:
 
 def arrivals_chart(arrivals: Sequence[Arrival], length_s: float) -> Chart:
     """Prompt tokens a second, by minute."""
-    tokens = [0.0] * (int(length_s // BIN_S) + 1)
+    tokens = [0.0] * max(1, int(length_s // BIN_S))
     for arrival in arrivals:
-        tokens[int(arrival.at_s // BIN_S)] += arrival.num_prompt_tokens / BIN_S / 1000
-    chart = Chart(_hours(length_s), Axis("1,000 prompt tokens a second", 0.0, _above(tokens)), 130)
+        if arrival.at_s < len(tokens) * BIN_S:
+            tokens[int(arrival.at_s // BIN_S)] += arrival.num_prompt_tokens / BIN_S / 1000
+    chart = Chart(_hours(length_s), Axis("1,000 tokens/s", 0.0, _above(tokens)), 130)
     chart.steps([(at * BIN_S / HOUR_S, value) for at, value in enumerate(tokens)], 9)
     return chart
 
@@ -91,7 +92,7 @@ def reversals_chart(outcomes: Sequence[Outcome], colours: Colours) -> Chart:
     """Orders an hour that go the other way than the one before, within ten minutes of it."""
     rates = [one.reversals_an_hour for one in outcomes]
     chart = Chart(
-        Axis("", 0.0, float(len(outcomes))),
+        Axis("", 0.0, float(len(outcomes)), bare=True),
         Axis("quick reversals an hour", 0.0, _above(rates)),
         180,
     )
@@ -102,9 +103,11 @@ def reversals_chart(outcomes: Sequence[Outcome], colours: Colours) -> Chart:
     return chart
 
 
-def path_chart(outcomes: Sequence[Outcome], colours: Colours, budget: int) -> Chart:
+def path_chart(
+    outcomes: Sequence[Outcome], colours: Colours, budget: int, length_s: float
+) -> Chart:
     """Prefill and decode pods of each moment, and the line of pairs that use the budget up."""
-    pairs = {one.policy: _pairs(one) for one in outcomes}
+    pairs = {one.policy: _pairs(one, length_s) for one in outcomes}
     most = max([float(budget), *(max(pair) for path in pairs.values() for pair in path)])
     chart = Chart(Axis("prefill pods", 0.0, most + 1), Axis("decode pods", 0.0, most + 1), 320, 420)
     for at, (policy, path) in enumerate(pairs.items()):
@@ -133,10 +136,11 @@ def sensitivity_chart(
     return chart
 
 
-def _pairs(outcome: Outcome) -> list[Point]:
+def _pairs(outcome: Outcome, length_s: float) -> list[Point]:
     return [
         (float(number.get("prefill", 0)), float(number.get("decode", 0)))
-        for _, number in outcome.path
+        for at_s, number in outcome.path
+        if at_s <= length_s
     ]
 
 

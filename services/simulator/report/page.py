@@ -57,7 +57,7 @@ def rendered(report: Report) -> str:
         chart = figures.sensitivity_chart(condition, found, colours)
         parts.append(_figure(f"If it were another: {condition}", chart))
     if any("decode" in number for one in shown for _, number in one.path):
-        chart = figures.path_chart(shown, colours, report.budget)
+        chart = figures.path_chart(shown, colours, report.budget, length_s)
         parts.append(_figure("Prefill and decode pods over time", chart))
     facts = "".join(
         f"<dt>{escape(what)}</dt><dd>{escape(value)}</dd>" for what, value in report.facts

@@ -90,6 +90,17 @@ def test_utilisation_follows_the_busy_share() -> None:
     assert asked(UtilisationPolicy(0.5), 15, role(4), busy=0.52) == 4
 
 
+def test_a_rate_over_two_minutes_sees_a_burst_little_by_little() -> None:
+    """At its target for a minute, then twice as busy; the freshest metric sees that at once."""
+    late, fresh = UtilisationPolicy(0.5, 120.0), UtilisationPolicy(0.5)
+    orders = []
+    for turn in range(1, 13):
+        busy = 1.0 if turn > 4 else 0.5
+        orders.append([asked(policy, 15.0 * turn, role(4), busy=busy) for policy in (late, fresh)])
+    assert [order for order, _ in orders] == [4, 4, 4, 4, 5, 6, 6, 6, 7, 7, 8, 8]
+    assert [order for _, order in orders] == [4] * 4 + [8] * 8
+
+
 def test_tokens_that_wait_are_seconds_of_a_workers_time() -> None:
     """100,000 tokens at 60 us, 20,000 of each of 4 workers: 10.8 s, of which each may have 1."""
     policy = BacklogPolicy(PREFILL.token_s, Behaviour())
@@ -129,7 +140,17 @@ def test_a_static_number_stays() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["replay", "replay-0.95", "foresight", "hpa-0.5", "keda", "keda-hpa", "planner", "static-3"],
+    [
+        "replay",
+        "replay-0.95",
+        "foresight",
+        "hpa-0.5",
+        "hpa2m-0.5",
+        "keda",
+        "keda-hpa",
+        "planner",
+        "static-3",
+    ],
 )
 def test_a_policy_has_a_name(name: str) -> None:
     found = candidate(name, Setup(), [])
