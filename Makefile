@@ -136,7 +136,7 @@ kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECON
 	$(BIN)/python -m tests.campaigns.kill_campaign $(CAMPAIGN) $(if $(BUSY),--busy)
 
 simulate: install ## scaling policies on simulated days, and what is claimed of ours (TRACES="FILE ..." SEEDS= HOURS= JOBS= LINES=)
-	$(BIN)/python -m tests.campaigns.simulate $(foreach trace,$(TRACES),--source $(trace)) \
+	$(BIN)/python -m tests.campaigns.scaling.simulate $(foreach trace,$(TRACES),--source $(trace)) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(HOURS),--hours $(HOURS)) --jobs $(JOBS) $(if $(LINES),--lines $(LINES))
 
 stopped-worker: install ## one of two decode workers stands still for 8 s under 16 streams

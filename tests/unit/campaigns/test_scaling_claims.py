@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from services.simulator.outcome import Outcome
-from tests.campaigns.scaling_claims import claims, curve_of, on_curve
+from tests.campaigns.scaling.claims import claims, curve_of, on_curve
 
 SOME = Outcome("replay-0.99", "azure", 1, 1000, 0.985, 9.0, 27.0, 3, 3.0, {}, [], [])
 

@@ -1,6 +1,6 @@
 """Scaling policies on simulated days, and what is claimed of the product's: `make simulate`.
 
-    python -m tests.campaigns.simulate [--source azure-code --source FILE ...] [--seeds 3]
+    python -m tests.campaigns.scaling.simulate [--source azure-code --source FILE ...] [--seeds 3]
 
 Each load is run by each policy with each seed, free and with a joint budget of GPUs; so is a week
 of a load that stays within 10 %, by the product's policy. The table and the verdict go to the
@@ -23,7 +23,7 @@ from services.simulator.loads import Load, first_workers, make_load, simulate
 from services.simulator.outcome import Outcome
 from services.simulator.traces.superposition import Day
 from services.simulator.worker_kind import PREFILL
-from tests.campaigns.scaling_claims import NAME, claims, points
+from tests.campaigns.scaling.claims import NAME, claims, points
 
 TARGETS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 FREE = (
