@@ -145,9 +145,10 @@ stopped-worker: install ## one of two decode workers stands still for 8 s under 
 chart: install ## lint, render and check the Helm chart in helm/
 	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) tests/chart
 
-kube-test: install ## the chart on a real API server, built once (Debian; minutes) into ~/.cache/baton
+kube-test: install ## the chart on a real control plane, built once (Debian, root; minutes), pods as processes
 	tests/kube/build_apiserver.sh
-	$(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) tests/kube/chart_lifecycle.py
+	tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) \
+		tests/kube/chart_lifecycle.py $(addprefix tests/kube/scenarios/,scaling.py)
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format $(SOURCES)

@@ -27,7 +27,8 @@ def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
             f"no folder for running processes: {error}; XDG_RUNTIME_DIR or TMPDIR names one that "
             "can be written"
         ) from None
-    private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+    # A pod's volume hands its set-group-ID bit down to what is made in it; that lets nobody in.
+    private = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o777 == 0o700
     if not private or status.st_uid != os.getuid():
         raise BatonError(f"{folder} is not a private folder of this user; remove it")
     return folder

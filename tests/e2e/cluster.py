@@ -355,10 +355,11 @@ async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Stream) -
         async for line in response.aiter_lines():
             if line.startswith("data: "):
                 assert not seen.done, f"after [DONE]: {line}"
-                _note(seen, line.removeprefix("data: "), time.monotonic() - start_s)
+                note(seen, line.removeprefix("data: "), time.monotonic() - start_s)
 
 
-def _note(seen: Stream, event: str, at_s: float) -> None:
+def note(seen: Stream, event: str, at_s: float) -> None:
+    """One event of a streamed answer."""
     if event == "[DONE]":
         seen.done = True
         return

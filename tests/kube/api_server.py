@@ -1,4 +1,5 @@
-"""A real Kubernetes API server on this machine: etcd and kube-apiserver, no kubelet, no controller.
+"""A real Kubernetes API server on this machine: etcd and kube-apiserver. Whoever needs pods starts
+controllers and a kubelet too (control_plane.py, process_kubelet.py).
 
 `build_apiserver.sh` puts the binary where this looks. Both processes listen on the loopback
 interface, keep what they store in one folder, and end with the `with` block.
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -24,6 +26,7 @@ import httpx
 HOST = "127.0.0.1"
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
+Object = dict[str, Any]
 CURE = "run `make kube-test`, which builds it, or tests/kube/build_apiserver.sh"
 
 
@@ -34,6 +37,8 @@ class ApiServer:
     port: int
     token: str
     certificate: Path
+    account_key: Path
+    """signs the tokens of ServiceAccounts"""
 
     @property
     def kubeconfig(self) -> str:
@@ -87,15 +92,16 @@ class Cluster:
         text: str = self.create(path, {"spec": {"expirationSeconds": 600}})["status"]["token"]
         return text
 
-    def write_status(self, path: str, patch: dict[str, Any]) -> None:
+    def patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         headers = {"content-type": "application/merge-patch+json"}
-        self._answer(self._client.patch(f"{path}/status", json=patch, headers=headers))
+        return self._answer(self._client.patch(path, json=patch, headers=headers))
+
+    def write_status(self, path: str, patch: dict[str, Any]) -> None:
+        self.patch(f"{path}/status", patch)
 
     def scale(self, path: str, replicas: int) -> None:
         """As an autoscaler does it, through the scale subresource."""
-        patch = {"spec": {"replicas": replicas}}
-        headers = {"content-type": "application/merge-patch+json"}
-        self._answer(self._client.patch(f"{path}/scale", json=patch, headers=headers))
+        self.patch(f"{path}/scale", {"spec": {"replicas": replicas}})
 
     def names(self, namespace: str) -> set[str]:
         """`kind/name` of everything in a namespace, of every kind the server knows."""
@@ -120,11 +126,16 @@ class Cluster:
         return answer
 
 
-def apiserver_binary() -> Path:
+def timestamp(*, micro: bool = False) -> str:
+    """Now, as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def binary(name: str) -> str:
+    """One that build_apiserver.sh made."""
     cache = Path(os.environ.get("KUBE_TEST_CACHE", Path.home() / ".cache" / "baton"))
-    binary = cache / "kube-apiserver"
-    assert os.access(binary, os.X_OK), f"no {binary}: {CURE}"
-    return binary
+    assert os.access(cache / name, os.X_OK), f"no {cache / name}: {CURE}"
+    return str(cache / name)
 
 
 @contextmanager
@@ -163,17 +174,18 @@ def running_api_server(folder: Path) -> Iterator[ApiServer]:
         "disable-admission-plugins": "ServiceAccount",
     }
     with ExitStack() as stack:
-        stack.enter_context(_process(folder / "etcd.log", etcd, etcd_flags))
+        stack.enter_context(running(folder / "etcd.log", etcd, etcd_flags))
         log = folder / "apiserver.log"
-        process = stack.enter_context(_process(log, str(apiserver_binary()), flags))
-        server = ApiServer(port, token, folder / "certificates" / "apiserver.crt")
+        process = stack.enter_context(running(log, binary("kube-apiserver"), flags))
+        server = ApiServer(port, token, folder / "certificates" / "apiserver.crt", key)
         _wait_until_ready(server, process, log)
         yield server
 
 
 @contextmanager
-def _process(log: Path, binary: str, flags: dict[str, Any]) -> Iterator["subprocess.Popen[bytes]"]:
-    command = [binary, *(f"--{name}={value}" for name, value in flags.items())]
+def running(log: Path, program: str, flags: dict[str, Any]) -> Iterator["subprocess.Popen[bytes]"]:
+    """With flags; ended with the block."""
+    command = [program, *(f"--{name}={value}" for name, value in flags.items())]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603
     try:

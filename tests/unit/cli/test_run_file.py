@@ -29,6 +29,13 @@ def test_folder_is_private(tmp_path: Path) -> None:
     assert runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}) == folder
 
 
+def test_a_folder_in_a_volume_of_a_group_is_private_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2777)  # as /tmp of a pod with fsGroup
+    folder = runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert folder.stat().st_mode & 0o7777 == 0o2700
+    assert runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}) == folder
+
+
 @pytest.mark.parametrize("kind", ["open to others", "a link"])
 def test_folder_of_somebody_else_is_refused(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "baton"

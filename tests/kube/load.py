@@ -1,0 +1,146 @@
+"""Clients that stream greedy answers one after another, and what each of them saw."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Self
+
+import httpx
+
+from tests.e2e.cluster import Stream, note
+
+NUM_CLIENTS = 4
+PAUSE_S = 0.05
+"""after a request that failed"""
+LONGEST_S = 150.0
+
+
+@dataclass
+class Asked:
+    """One request of a client."""
+
+    number: int
+    """of its body"""
+    began_s: float
+    ended_s: float = 0.0
+    stream: Stream = field(default_factory=Stream)
+    failure: str = ""
+    """of the connection: refused, reset, cut"""
+    retry_after: str = ""
+
+    @property
+    def was_refused(self) -> bool:
+        """Politely: 503 with the time to come again."""
+        return self.stream.status == 503 and bool(self.retry_after) and not self.failure
+
+    @property
+    def worst_gap_s(self) -> float:
+        times = self.stream.chunk_times_s
+        return max((b - a for a, b in pairwise(times)), default=0.0)
+
+
+def bodies_of(num_tokens: int, num: int = NUM_CLIENTS) -> list[dict[str, Any]]:
+    """Greedy ones, each with a prompt of its own that fills several blocks."""
+    return [
+        {
+            "prompt": [300 + 7 * at + step % (11 + at) for step in range(70)],
+            "max_tokens": num_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        for at in range(num)
+    ]
+
+
+SHORT = bodies_of(120)
+
+
+class Load:
+    """Runs in the `with` block; each client ends with the answer that it reads then. Every second
+    client keeps its connection."""
+
+    def __init__(self, url: str, bodies: Sequence[dict[str, Any]]) -> None:
+        self.asked: list[Asked] = []
+        """in the order of their ends"""
+        self._url = url
+        self._bodies = bodies
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(at,), daemon=True) for at in range(NUM_CLIENTS)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(LONGEST_S)
+            assert not thread.is_alive(), "a client hangs"
+
+    def _ask(self, at: int) -> None:
+        number = at
+        with client_of(self._url) as kept:
+            while not self._stopping.is_set():
+                asked = Asked(number % len(self._bodies), time.monotonic())
+                body = self._bodies[asked.number]
+                if at % 2:
+                    read(kept, body, asked)
+                else:
+                    with client_of(self._url) as fresh:
+                        read(fresh, body, asked)
+                self.asked.append(asked)
+                number += NUM_CLIENTS
+                if asked.failure or asked.stream.status != 200:
+                    time.sleep(PAUSE_S)
+
+
+def client_of(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=60)
+
+
+def read(client: httpx.Client, body: dict[str, Any], asked: Asked) -> None:
+    """One answer to its end, whatever that is."""
+    extra = {"model": "demo", "stream": True, "stream_options": {"include_usage": True}}
+    try:
+        with client.stream(
+            "POST", "/v1/completions", json={**extra, "logprobs": 1, **body}
+        ) as response:
+            asked.stream.status = response.status_code
+            asked.retry_after = response.headers.get("retry-after", "")
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    after_s = time.monotonic() - asked.began_s
+                    note(asked.stream, line.removeprefix("data: "), after_s)
+    except httpx.TransportError as error:
+        asked.failure = repr(error)
+    asked.ended_s = time.monotonic()
+
+
+def answers_in_peace(url: str, bodies: Sequence[dict[str, Any]]) -> list[str]:
+    """The texts that each of them has to have under any circumstances."""
+    texts = []
+    for number, body in enumerate(bodies):
+        asked = Asked(number, time.monotonic())
+        with client_of(url) as client:
+            read(client, body, asked)
+        assert asked.stream.complete, asked
+        texts.append(asked.stream.text)
+    return texts
+
+
+def broken(asked: Sequence[Asked], texts: Sequence[str]) -> list[str]:
+    """What is wrong with each answer that is not whole, or not the one in peace."""
+    found = []
+    for each in asked:
+        stream = each.stream
+        if each.failure or not stream.complete:
+            error = stream.error or f"{len(stream.tokens)} tokens, then nothing"
+            found.append(f"{each.failure or stream.status}: {error}")
+        elif stream.text != texts[each.number]:
+            found.append(f"another text for body {each.number}: {stream.text[-60:]!r}")
+    return found
