@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
@@ -10,9 +11,10 @@ from typing import Any, Self
 import httpx
 
 from tests.e2e.cluster import Stream, note
+from tests.support.measured import Measured
 
 NUM_CLIENTS = 4
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 """after a request that failed"""
 LONGEST_S = 150.0
 
@@ -54,7 +56,7 @@ def bodies_of(num_tokens: int, num: int = NUM_CLIENTS) -> list[dict[str, Any]]:
     ]
 
 
-SHORT = bodies_of(120)
+SHORT, LONG = bodies_of(120), bodies_of(1500, num=2)
 
 
 class Load:
@@ -123,20 +125,45 @@ def read(client: httpx.Client, body: dict[str, Any], asked: Asked) -> None:
 
 def answers_in_peace(url: str, bodies: Sequence[dict[str, Any]]) -> list[str]:
     """The texts that each of them has to have under any circumstances."""
-    texts = []
-    for number, body in enumerate(bodies):
-        asked = Asked(number, time.monotonic())
-        with client_of(url) as client:
-            read(client, body, asked)
+
+    def text_of(number: int) -> str:
+        asked = asked_once(url, bodies[number], number)
         assert asked.stream.complete, asked
-        texts.append(asked.stream.text)
-    return texts
+        return asked.stream.text
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(text_of, range(len(bodies))))
 
 
-def broken(asked: Sequence[Asked], texts: Sequence[str]) -> list[str]:
-    """What is wrong with each answer that is not whole, or not the one in peace."""
+def asked_once(url: str, body: dict[str, Any], number: int = 0) -> Asked:
+    """By a new client."""
+    asked = Asked(number, time.monotonic())
+    with client_of(url) as client:
+        read(client, body, asked)
+    return asked
+
+
+def judge(
+    measured: Measured, asked: Sequence[Asked], texts: Sequence[str], *, may_refuse: bool = False
+) -> None:
+    """AssertionError that lists every broken answer."""
+    whole = [each for each in asked if each.stream.complete]
+    refused = sum(each.was_refused for each in asked)
+    gap_s = max((each.worst_gap_s for each in whole), default=0.0)
+    wrong = broken(asked, texts, may_refuse=may_refuse)
+    line = f"{len(whole)} whole, {refused} refused, {len(wrong)} broken; worst gap {gap_s:.2f} s"
+    measured.note(line)
+    assert wrong == []
+    assert len(whole) >= NUM_CLIENTS
+
+
+def broken(asked: Sequence[Asked], texts: Sequence[str], *, may_refuse: bool = False) -> list[str]:
+    """What is wrong with each answer that is not whole, or not the one in peace. `may_refuse`: a
+    503 that says when to come again is fine."""
     found = []
     for each in asked:
+        if may_refuse and each.was_refused:
+            continue
         stream = each.stream
         if each.failure or not stream.complete:
             error = stream.error or f"{len(stream.tokens)} tokens, then nothing"

@@ -25,10 +25,14 @@ from tests.kube.process_pod import Machine
 
 NAMESPACE = "llm"
 VALUES = yaml.safe_load((Path(__file__).parent / "bed_values.yaml").read_text(encoding="utf-8"))
-NODES: dict[str, dict[str, str]] = {"node-a": {}, "node-b": {}}
+NODES: dict[str, dict[str, str]] = {
+    "node-a": {"nvidia.com/gpu": "1"},
+    "node-b": {"nvidia.com/gpu": "1"},
+}
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
-ROLES = ("redis", "gateway", "prefill", "decode")
+WORKING = ("gateway", "prefill", "decode")
+ROLES = ("redis", *WORKING)
 POLL_S = 0.1
 
 
@@ -42,6 +46,11 @@ class ProcessCluster:
         self.kubelet = kubelet
         self.helm = helm
         self.server = server
+
+    def settle(self, values: Mapping[str, Any]) -> None:
+        """The release with these values, wherever a scenario before left it."""
+        self.upgrade(values)
+        self.wait_rolled_out(timeout_s=150)
 
     @property
     def url(self) -> str:
@@ -69,12 +78,17 @@ class ProcessCluster:
         return items
 
     def is_rolled_out(self, role: str) -> bool:
-        """All pods are of the newest template and ready, and no other is left."""
+        """All wanted pods are new and ready, and no other is left."""
+        wanted = self.deployment(role)["spec"]["replicas"]
+        return self.is_replaced(role) and len(self.pods(role)) == wanted
+
+    def is_replaced(self, role: str) -> bool:
+        """All wanted pods are new and ready; old ones may still drain."""
         item = self.deployment(role)
         status, wanted = item["status"], item["spec"]["replicas"]
         counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")]
         seen = status.get("observedGeneration") == item["metadata"]["generation"]
-        return seen and counts == [wanted] * 3 and len(self.pods(role)) == wanted
+        return bool(seen and counts == [wanted] * 3)
 
     def wait_rolled_out(self, *roles: str, timeout_s: float = 90.0) -> float:
         """Seconds it took, for all roles unless some are named."""
@@ -87,6 +101,32 @@ class ProcessCluster:
             assert time.monotonic() < start_s + timeout_s, self.shown()
             time.sleep(POLL_S)
         return time.monotonic() - start_s
+
+    def is_ready(self, role: str) -> bool:
+        """As many pods are ready as are wanted, old or new."""
+        item = self.deployment(role)
+        return bool(item["status"].get("readyReplicas", 0) >= item["spec"]["replicas"])
+
+    def restarts(self) -> dict[str, int]:
+        """By name, of all pods of Baton's own."""
+        return {
+            pod["metadata"]["name"]: sum(
+                each["restartCount"] for each in pod["status"].get("containerStatuses", [])
+            )
+            for role in WORKING
+            for pod in self.pods(role)
+        }
+
+    def delete_pods(self, role: str) -> None:
+        for pod in self.pods(role):
+            self.api.delete(f"{CORE}/pods/{pod['metadata']['name']}")
+
+    def gateway_urls(self) -> dict[str, str]:
+        """Node -> address of the gateway there."""
+        return {
+            pod["spec"]["nodeName"]: f"http://{pod['status']['podIP']}:8000"
+            for pod in self.pods("gateway")
+        }
 
     def nodes_of(self, role: str) -> set[str]:
         return {pod["spec"]["nodeName"] for pod in self.pods(role)}
