@@ -12,6 +12,9 @@ replicas: {{ if hasKey $block "replicas" }}{{ int $block.replicas }}{{ else }}{{
 {{- $block := get .root.Values .role -}}
 labels:
   {{- include "baton.podLabels" . | nindent 2 }}
+  {{- with .revision }}
+  baton/revision: {{ . | quote }}
+  {{- end }}
   {{- with $block.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -40,6 +43,9 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels:
         {{- include "baton.selector" . | nindent 8 }}
+        {{- with .revision }}
+        baton/revision: {{ . | quote }}
+        {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -302,10 +308,50 @@ type: Recreate
     {{- include "baton.volumeMounts" . | nindent 4 }}
 {{- end -}}
 
+{{/* What a Deployment's pods are made from. Takes {root, role, containers, revision}. */}}
+{{- define "baton.podTemplate" -}}
+{{- $block := get .root.Values .role -}}
+metadata:
+  {{- include "baton.podMetadata" . | nindent 2 }}
+spec:
+  serviceAccountName: {{ include "baton.serviceAccount" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false # their BATON_... variables would name no setting
+  terminationGracePeriodSeconds: {{ include "baton.grace" . }}
+  securityContext:
+    {{- include "baton.podSecurity" . | nindent 4 }}
+  {{- include "baton.placement" . | nindent 2 }}
+  {{- $looks := and .root.Values.doctor.initContainer (ne .role "gateway") }}
+  {{- if or $looks $block.initContainers }}
+  initContainers:
+    {{- with $block.initContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if $looks }}
+    {{- range .containers }}
+    {{- include "baton.doctorStep" . | nindent 4 }}
+    {{- end }}
+    {{- end }}
+  {{- end }}
+  containers:
+    {{- range .containers }}
+    {{- include "baton.container" . | nindent 4 }}
+    {{- end }}
+  volumes:
+    {{- include "baton.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/* What nodes tell a template's pods by from those of the one before: nothing where Kubernetes does it by
+itself (1.27). Takes {root, role, containers}. */}}
+{{- define "baton.revision" -}}
+{{- if and (dig "topologySpread" "enabled" false (get .root.Values .role)) (semverCompare "<1.27.0-0" .root.Capabilities.KubeVersion.Version) -}}
+{{- include "baton.podTemplate" . | sha256sum | trunc 10 -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A whole Deployment. Takes {root, role, containers}. */}}
 {{- define "baton.deployment" -}}
 {{- $name := printf "%s-%s" (include "baton.fullname" .root) .role -}}
-{{- $block := get .root.Values .role -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -321,32 +367,5 @@ spec:
     matchLabels:
       {{- include "baton.selector" . | nindent 6 }}
   template:
-    metadata:
-      {{- include "baton.podMetadata" . | nindent 6 }}
-    spec:
-      serviceAccountName: {{ include "baton.serviceAccount" . }}
-      automountServiceAccountToken: false
-      enableServiceLinks: false # their BATON_... variables would name no setting
-      terminationGracePeriodSeconds: {{ include "baton.grace" . }}
-      securityContext:
-        {{- include "baton.podSecurity" . | nindent 8 }}
-      {{- include "baton.placement" . | nindent 6 }}
-      {{- $looks := and .root.Values.doctor.initContainer (ne .role "gateway") }}
-      {{- if or $looks $block.initContainers }}
-      initContainers:
-        {{- with $block.initContainers }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
-        {{- if $looks }}
-        {{- range .containers }}
-        {{- include "baton.doctorStep" . | nindent 8 }}
-        {{- end }}
-        {{- end }}
-      {{- end }}
-      containers:
-        {{- range .containers }}
-        {{- include "baton.container" . | nindent 8 }}
-        {{- end }}
-      volumes:
-        {{- include "baton.volumes" . | nindent 8 }}
+    {{- include "baton.podTemplate" (merge (dict "revision" (include "baton.revision" .)) .) | nindent 4 }}
 {{- end -}}

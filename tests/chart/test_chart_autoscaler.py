@@ -116,3 +116,11 @@ def test_an_admin_port_that_is_open_to_all_is_found(values: str) -> None:
     policy = release.named("NetworkPolicy", "rel-baton-gateway")["spec"]
     policy["ingress"].append({"ports": [{"port": 8001, "protocol": "TCP"}]})
     assert "open to strangers" in "".join(traffic_is_what_baton_needs(release))
+
+
+def test_its_host_may_be_the_address_of_its_pod() -> None:
+    """As that of the other processes: settings.host is for all."""
+    values = {**VALUE_SETS["builtin"], "settings": {"host": "$(POD_IP)"}}
+    container = container_of(render(values))
+    assert "--host=$(POD_IP)" in container["args"]
+    assert "POD_IP" in [item["name"] for item in container["env"]]

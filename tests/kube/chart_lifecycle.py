@@ -109,11 +109,13 @@ def test_install_upgrade_rollback_uninstall(
     secret = cluster.get(CELL)["data"]
     assert set(secret) == {"cell-secret", "redis-password", "redis-url"}
     redis = template_of(cluster, "rel-baton-redis")
+    revision = revision_of(cluster, "rel-baton-decode")
 
     cluster.scale(DECODE, 9)
     cluster.scale(PREFILL, 5)
     helm.upgrade(CHART, NAME, with_tag("two"), namespace=NAMESPACE)
     assert image_of(cluster.get(DECODE)) == "baton-engine:two"
+    assert revision_of(cluster, "rel-baton-decode") != revision, "old pods do not count"
     assert cluster.get(DECODE)["spec"]["replicas"] == 9, "the autoscaler's number stays"
     assert cluster.get(PREFILL)["spec"]["replicas"] == 2, "the number in the values is the law"
     assert cluster.get(CELL)["data"] == secret, "made once"
@@ -125,6 +127,7 @@ def test_install_upgrade_rollback_uninstall(
 
     helm.rollback(NAME)
     assert image_of(cluster.get(DECODE)) == "baton-engine:one"
+    assert revision_of(cluster, "rel-baton-decode") == revision
     assert cluster.get(DECODE)["spec"]["replicas"] == 9
     assert cluster.get(CELL)["data"] == secret
     assert len(helm.history(NAME)) == 3
@@ -199,3 +202,13 @@ def image_of(workload: dict[str, Any]) -> str:
 def template_of(cluster: Cluster, name: str) -> dict[str, Any]:
     template: dict[str, Any] = cluster.get(f"{APPS}/deployments/{name}")["spec"]["template"]
     return template
+
+
+def revision_of(cluster: Cluster, name: str) -> str:
+    """What pods are counted by when they are spread: 1.20 has no matchLabelKeys."""
+    template = template_of(cluster, name)
+    (spread,) = template["spec"]["topologySpreadConstraints"]
+    assert "matchLabelKeys" not in spread
+    counted_by: str = spread["labelSelector"]["matchLabels"]["baton/revision"]
+    assert template["metadata"]["labels"]["baton/revision"] == counted_by
+    return counted_by

@@ -12,7 +12,11 @@ def environment_of(
     server: ApiServer, cluster: Cluster, pod: Object, container: Object
 ) -> dict[str, str]:
     """httpx.HTTPStatusError while a Secret or ConfigMap is not there."""
-    environ = {"KUBERNETES_SERVICE_HOST": HOST, "KUBERNETES_SERVICE_PORT": str(server.port)}
+    environ = {
+        "HOSTNAME": pod["metadata"]["name"],
+        "KUBERNETES_SERVICE_HOST": HOST,
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+    }
     for item in container.get("env", []):
         if "valueFrom" in item:
             environ[item["name"]] = _looked_up(cluster, pod, item["valueFrom"])

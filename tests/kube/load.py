@@ -1,5 +1,6 @@
 """Clients that stream greedy answers one after another, and what each of them saw."""
 
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ class Asked:
         return max((b - a for a, b in pairwise(times)), default=0.0)
 
 
-def bodies_of(num_tokens: int, num: int = NUM_CLIENTS) -> list[dict[str, Any]]:
+def bodies_of(num_tokens: int) -> list[dict[str, Any]]:
     """Greedy ones, each with a prompt of its own that fills several blocks."""
     return [
         {
@@ -52,11 +53,13 @@ def bodies_of(num_tokens: int, num: int = NUM_CLIENTS) -> list[dict[str, Any]]:
             "ignore_eos": True,
             "temperature": 0,
         }
-        for at in range(num)
+        for at in range(NUM_CLIENTS)
     ]
 
 
-SHORT, LONG = bodies_of(120), bodies_of(1500, num=2)
+SHORT = bodies_of(120)
+LONG = [*bodies_of(1500)[:2], *bodies_of(240)[2:]]
+"""for two clients, and short ones for the others"""
 
 
 class Load:
@@ -114,6 +117,8 @@ def read(client: httpx.Client, body: dict[str, Any], asked: Asked) -> None:
         ) as response:
             asked.stream.status = response.status_code
             asked.retry_after = response.headers.get("retry-after", "")
+            if response.status_code != 200:
+                asked.stream.error = json.loads(response.read())["error"]
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     after_s = time.monotonic() - asked.began_s
@@ -153,7 +158,7 @@ def judge(
     wrong = broken(asked, texts, may_refuse=may_refuse)
     line = f"{len(whole)} whole, {refused} refused, {len(wrong)} broken; worst gap {gap_s:.2f} s"
     measured.note(line)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
     assert len(whole) >= NUM_CLIENTS
 
 
@@ -167,7 +172,7 @@ def broken(asked: Sequence[Asked], texts: Sequence[str], *, may_refuse: bool = F
         stream = each.stream
         if each.failure or not stream.complete:
             error = stream.error or f"{len(stream.tokens)} tokens, then nothing"
-            found.append(f"{each.failure or stream.status}: {error}")
+            found.append(f"at {each.ended_s:.1f} s, {each.failure or stream.status}: {error}")
         elif stream.text != texts[each.number]:
             found.append(f"another text for body {each.number}: {stream.text[-60:]!r}")
     return found
