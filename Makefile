@@ -148,7 +148,7 @@ chart: install ## lint, render and check the Helm chart in helm/
 kube-test: install ## the chart on a real control plane, built once (Debian, root; minutes), pods as processes
 	tests/kube/build_apiserver.sh
 	tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) \
-		tests/kube/chart_lifecycle.py $(addprefix tests/kube/scenarios/,scaling.py lost_parts.py rollouts.py)
+		tests/kube/chart_lifecycle.py $(addprefix tests/kube/scenarios/,scaling.py lost_parts.py rollouts.py autoscaling.py)
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format $(SOURCES)

@@ -29,6 +29,9 @@ IMAGE = {
     "TRITON_INTERPRET": "1",
 }
 """what an image's own environment would say"""
+HASTY = "hasty"
+"""in an image's name: its autoscaler waits seconds where others wait minutes"""
+HASTY_IMAGE = {"PYTHONPATH": f"{CODE}/tests/kube/hasty:{CODE}"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.kube.api_server import ApiServer, Cluster, Object, timestamp
-from tests.kube.container import Container, Identity, Mount
+from tests.kube.container import HASTY, HASTY_IMAGE, Container, Identity, Mount
 from tests.kube.environment import command_of, environment_of
 from tests.kube.supervised import Supervised
 from tests.kube.volumes import ACCOUNT, Volumes
@@ -132,6 +132,8 @@ class ProcessPod:
             place.mkdir(parents=True)
             pod = {**self._pod, "status": {"podIP": self.address, "hostIP": self.address}}
             environ = environment_of(self._machine.server, self._machine.cluster, pod, spec)
+            if HASTY in spec["image"]:
+                environ = {**HASTY_IMAGE, **environ}
             return Container(place, command_of(spec, environ), environ, mounts, self._identity())
 
         return Supervised(spec, self.address, begin, restarts or self._pod["spec"]["restartPolicy"])

@@ -31,10 +31,10 @@ def revision(tag: str, **changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_three_rollouts_under_long_streams(cluster: ProcessCluster, measured: Measured) -> None:
     """Two upgrades and a rollback, of two pods of each role. What an old gateway began it ends."""
-    cluster.settle(revision("one", prefill=TWO, decode=TWO))
+    cluster.settle(bed_values(prefill=TWO, decode=TWO))
     texts = answers_in_peace(cluster.url, LONG)
     with Load(cluster.url, LONG) as load:
-        for tag in ("two", "three"):
+        for tag in ("one", "two"):
             cluster.upgrade(revision(tag, prefill=TWO, decode=TWO))
             cluster.wait(lambda: all(map(cluster.is_replaced, WORKING)), 150)
         cluster.helm.rollback(NAME)
@@ -50,9 +50,10 @@ def test_pods_that_do_not_start_replace_none(
     cluster: ProcessCluster, texts: list[str], measured: Measured
 ) -> None:
     """The model is not where it is said to be: every new pod crashes, again and again."""
-    cluster.settle(revision("one"))
+    cluster.settle(revision("one", prefill=TWO, decode=TWO))
     absent: dict[str, Any] = {
         role: {
+            **TWO,
             "extraVolumes": [{"name": "absent", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "absent", "mountPath": "/models"}],
         }
@@ -71,6 +72,24 @@ def test_pods_that_do_not_start_replace_none(
     assert sum(after.values()) > 0, "nothing crashed"
 
 
+def test_gateways_that_start_without_prefill_workers_serve(
+    cluster: ProcessCluster, texts: list[str], measured: Measured
+) -> None:
+    cluster.settle(revision("one", prefill=TWO, decode=TWO))
+    cluster.scale("prefill", 0)
+    cluster.wait_rolled_out("prefill")
+    cluster.delete_pods("gateway")
+    start_s = time.monotonic()
+    with Load(cluster.url, SHORT) as load:
+        cluster.wait_rolled_out("gateway", timeout_s=100)
+    answered = [each for each in load.asked if each.began_s > start_s + 1 and not each.failure]
+    again_s = min(each.ended_s for each in answered if each.stream.complete) - start_s
+    measured.at_most("answered again", again_s, AGAIN_S, "s")
+    judge(measured, answered, texts, may_refuse=True)
+    cluster.scale("prefill", 2)
+    cluster.wait_rolled_out("prefill")
+
+
 def test_an_upgrade_where_every_gpu_is_taken_ends(
     cluster: ProcessCluster, texts: list[str], measured: Measured
 ) -> None:
@@ -86,21 +105,3 @@ def test_an_upgrade_where_every_gpu_is_taken_ends(
     turned_away = len(load.asked) - len(begun)
     measured.note(f"{turned_away} of {len(load.asked)} requests turned away")
     judge(measured, begun, texts)
-
-
-def test_gateways_that_start_without_prefill_workers_serve(
-    cluster: ProcessCluster, texts: list[str], measured: Measured
-) -> None:
-    cluster.settle(revision("one"))
-    cluster.scale("prefill", 0)
-    cluster.wait_rolled_out("prefill")
-    cluster.delete_pods("gateway")
-    start_s = time.monotonic()
-    with Load(cluster.url, SHORT) as load:
-        cluster.wait_rolled_out("gateway", timeout_s=100)
-    answered = [each for each in load.asked if each.began_s > start_s + 1 and not each.failure]
-    again_s = min(each.ended_s for each in answered if each.stream.complete) - start_s
-    measured.at_most("answered again", again_s, AGAIN_S, "s")
-    judge(measured, answered, texts, may_refuse=True)
-    cluster.scale("prefill", 1)
-    cluster.wait_rolled_out("prefill")
