@@ -3,6 +3,10 @@
 # or a Service is local there, and no packet leaves; what it mounts nobody sees; all it started ends
 # with it.
 set -eu
+if [ "$(id -u)" -ne 0 ]; then
+    echo "baton: error: pods as processes need root: mounts, users and networks of their own" >&2
+    exit 3
+fi
 exec unshare --net --mount --pid --fork --kill-child --mount-proc sh -euc '
     ip link set lo up
     ip route add local 10.244.0.0/16 dev lo # pods

@@ -27,28 +27,28 @@ class ProcessKubelet:
         self._num_addresses = 1
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._client = machine.server.client()
+        self._watch = Watch(self._client, "/api/v1/pods", self._look)
         for name, devices in nodes.items():
             self._join(name, {**CAPACITY, **devices})
         threading.Thread(target=self._beat, daemon=True).start()
-        self._client = machine.server.client()
-        self._watch = Watch(self._client, "/api/v1/pods", self._look)
+        self._watch.start()
 
     def close(self) -> None:
         """Kills what still runs."""
         self._stopping.set()
         self._watch.stop()
         with self._lock:
-            for pod in self._pods.values():
-                pod.cut()
+            self._cut(list(self._pods.values()))
         self._client.close()
 
     def lose(self, node: str) -> None:
         """Its pods die at once; it is not heard of any more."""
         with self._lock:
             self._alive.discard(node)
-            for uid, item in self._watch.items.items():
-                if item["spec"].get("nodeName") == node and uid in self._pods:
-                    self._pods[uid].cut()
+            items = self._watch.items
+            there = [uid for uid, item in items.items() if item["spec"].get("nodeName") == node]
+            self._cut([self._pods[uid] for uid in there if uid in self._pods])
 
     def regain(self, node: str) -> None:
         """It was started again: what ran there is gone."""
@@ -70,12 +70,19 @@ class ProcessKubelet:
         """By name of the pod, of all that ran."""
         return {pod.name: pod.logs() for pod in list(self._pods.values())}
 
+    def _cut(self, pods: list[ProcessPod]) -> None:
+        """All at once."""
+        for pod in pods:
+            pod.cut()
+        for pod in pods:
+            pod.join()
+
     def _look(self) -> None:
         """Starts what was placed on a node that lives, and stops what was deleted."""
         with self._lock:
             if self._stopping.is_set():
                 return
-            items = self._watch.items if hasattr(self, "_watch") else {}
+            items = self._watch.items
             for uid, item in items.items():
                 if item["spec"].get("nodeName") in self._alive:
                     self._keep(uid, item)

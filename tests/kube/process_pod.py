@@ -62,6 +62,9 @@ class ProcessPod:
         self._stopping.set()
         for each in [*self._init, *self._running]:
             each.kill()
+
+    def join(self) -> None:
+        """Until nothing of it runs."""
         self._thread.join()
 
     def crash(self) -> None:

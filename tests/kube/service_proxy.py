@@ -85,6 +85,8 @@ class ServiceProxy:
 
         self._services = Watch(server.client(), "/api/v1/services", tell)
         self._endpoints = Watch(server.client(), "/api/v1/endpoints", tell)
+        self._services.start()
+        self._endpoints.start()
 
     async def run(self) -> None:
         while True:

@@ -16,11 +16,10 @@ AGAIN_S = 0.2
 
 
 class Watch:
-    """Lists, then follows; lists again when the connection ends. Its thread ends with the process
-    or at `stop`."""
+    """Lists, then follows from `start` to `stop`; lists again when the connection ends."""
 
     def __init__(self, client: httpx.Client, path: str, on_change: Callable[[], None]) -> None:
-        """`on_change` is called in the thread after each change, and must not raise."""
+        """`on_change` is called in a thread after each change, and must not raise."""
         self.items: dict[str, Object] = {}
         """by uid; replaced, never changed in place"""
         self._client = client
@@ -28,6 +27,8 @@ class Watch:
         self._on_change = on_change
         self._stopping = threading.Event()
         self._response: httpx.Response | None = None
+
+    def start(self) -> None:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:

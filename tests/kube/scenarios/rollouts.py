@@ -82,6 +82,7 @@ def test_gateways_that_start_without_prefill_workers_serve(
     start_s = time.monotonic()
     with Load(cluster.url, SHORT) as load:
         cluster.wait_rolled_out("gateway", timeout_s=100)
+        cluster.wait(lambda: sum(each.stream.complete for each in load.asked) >= len(SHORT), 30)
     answered = [each for each in load.asked if each.began_s > start_s + 1 and not each.failure]
     again_s = min(each.ended_s for each in answered if each.stream.complete) - start_s
     measured.at_most("answered again", again_s, AGAIN_S, "s")
