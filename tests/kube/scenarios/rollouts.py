@@ -84,8 +84,8 @@ def test_gateways_that_start_without_prefill_workers_serve(
         cluster.wait_rolled_out("gateway", timeout_s=100)
         cluster.wait(lambda: sum(each.stream.complete for each in load.asked) >= len(SHORT), 30)
     answered = [each for each in load.asked if each.began_s > start_s + 1 and not each.failure]
-    again_s = min(each.ended_s for each in answered if each.stream.complete) - start_s
-    measured.at_most("answered again", again_s, AGAIN_S, "s")
+    first_s = [each.began_s + each.stream.first_s for each in answered if each.stream.complete]
+    measured.at_most("first token again", min(first_s) - start_s, AGAIN_S, "s")
     judge(measured, answered, texts, may_refuse=True)
     cluster.scale("prefill", 2)
     cluster.wait_rolled_out("prefill")
