@@ -9,11 +9,11 @@ counted, not simulated: with `n` sequences whose contexts sum to `c`, `k` steps 
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import sqrt
 
 from services.autoscaler.view import WorkerView as SeenWorker
-from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
@@ -46,17 +46,7 @@ class DecodeWorker:
         self._wake = 0
         """number of the latest plan to wake up; an older one is void"""
         self._num_taken = 0
-        self.routed = RoutedWorker(
-            incarnation=incarnation,
-            role="decode",
-            ready=True,
-            room_tokens=kind.step_tokens,
-            idle=True,
-            queued_tokens=0,
-            num_sequences=0,
-            spare_blocks=kind.num_blocks,
-            token_s=kind.token_s,
-        )
+        self.routed = kind.routed(incarnation, "decode", kind.step_tokens)
 
     @property
     def is_empty(self) -> bool:
@@ -75,20 +65,10 @@ class DecodeWorker:
 
     def seen(self, *, is_draining: bool) -> SeenWorker:
         """As it registers itself."""
-        routed, kind = self.routed, self.kind
-        return SeenWorker(
-            name=routed.incarnation,
-            incarnation=routed.incarnation,
-            age_s=self._timeline.now_s - self.began_s,
-            is_draining=is_draining,
-            num_attempts=routed.num_sequences,
-            num_free_blocks=routed.spare_blocks,
-            num_blocks=kind.num_blocks,
-            num_unreserved_tokens=sum(item.arrival.num_prompt_tokens for item in self._line),
-            costs=kind.costs,
-            step_tokens=kind.step_tokens,
-            block_size=kind.block_size,
-        )
+        age_s = self._timeline.now_s - self.began_s
+        seen = self.kind.seen(self.routed, age_s, is_draining=is_draining)
+        num_tokens = sum(item.arrival.num_prompt_tokens for item in self._line)
+        return replace(seen, num_unreserved_tokens=num_tokens)
 
     def _blocks(self, request: Request) -> int:
         """One that no worker has blocks for takes all of them."""

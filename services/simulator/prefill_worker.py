@@ -8,9 +8,9 @@ long as the worker's costs say. Its KV pool never fills: what is computed is han
 
 from bisect import insort
 from collections.abc import Callable
+from dataclasses import replace
 
 from services.autoscaler.view import WorkerView as SeenWorker
-from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
@@ -46,17 +46,7 @@ class PrefillWorker:
         self._num_arrived = 0
         self._is_computing = False
         self._room_limit = ROOM_STEPS * kind.step_tokens
-        self.routed = RoutedWorker(
-            incarnation=incarnation,
-            role="prefill",
-            ready=True,
-            room_tokens=self._room_limit,
-            idle=True,
-            queued_tokens=0,
-            num_sequences=0,
-            spare_blocks=kind.num_blocks,
-            token_s=kind.token_s,
-        )
+        self.routed = kind.routed(incarnation, "prefill", self._room_limit)
 
     @property
     def is_empty(self) -> bool:
@@ -76,20 +66,9 @@ class PrefillWorker:
 
     def seen(self, *, is_draining: bool) -> SeenWorker:
         """As it registers itself."""
-        routed, kind = self.routed, self.kind
-        return SeenWorker(
-            name=routed.incarnation,
-            incarnation=routed.incarnation,
-            age_s=self._timeline.now_s - self.began_s,
-            is_draining=is_draining,
-            num_attempts=len(self._line),
-            num_queued_tokens=routed.queued_tokens,
-            num_free_blocks=kind.num_blocks,
-            num_blocks=kind.num_blocks,
-            costs=kind.costs,
-            step_tokens=kind.step_tokens,
-            block_size=kind.block_size,
-        )
+        age_s = self._timeline.now_s - self.began_s
+        seen = self.kind.seen(self.routed, age_s, is_draining=is_draining)
+        return replace(seen, num_attempts=len(self._line))
 
     def _begin_step(self) -> None:
         costs, budget, takes_s = self.kind.costs, self.kind.step_tokens, self.kind.costs.step_s

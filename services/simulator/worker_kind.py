@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from services.autoscaler.planning.prefill_replay import computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Arrival
+from services.autoscaler.view import Arrival, Role
+from services.autoscaler.view import WorkerView as SeenWorker
+from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
 from shared.protocol import StepCosts
 
 
@@ -26,6 +28,36 @@ class WorkerKind:
         """What one that does nothing else needs for a prompt."""
         worker = TypicalWorker(self.costs, self.step_tokens, self.num_blocks, self.block_size)
         return computing_s([arrival], worker)[0]
+
+    def routed(self, incarnation: str, role: Role, room_tokens: int) -> RoutedWorker:
+        """A new worker as the router sees it."""
+        return RoutedWorker(
+            incarnation=incarnation,
+            role=role,
+            ready=True,
+            room_tokens=room_tokens,
+            idle=True,
+            queued_tokens=0,
+            num_sequences=0,
+            spare_blocks=self.num_blocks,
+            token_s=self.token_s,
+        )
+
+    def seen(self, routed: RoutedWorker, age_s: float, *, is_draining: bool) -> SeenWorker:
+        """The same worker as it registers itself."""
+        return SeenWorker(
+            name=routed.incarnation,
+            incarnation=routed.incarnation,
+            age_s=age_s,
+            is_draining=is_draining,
+            num_attempts=routed.num_sequences,
+            num_queued_tokens=routed.queued_tokens,
+            num_free_blocks=routed.spare_blocks,
+            num_blocks=self.num_blocks,
+            costs=self.costs,
+            step_tokens=self.step_tokens,
+            block_size=self.block_size,
+        )
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.kube.api_server import HOST, ApiServer, Cluster
+from tests.kube.volumes import ACCOUNT
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 POLL_S = 0.1
 
 

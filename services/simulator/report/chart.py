@@ -5,50 +5,10 @@ dark as the page is.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from math import ceil, floor, log10
 
-Point = tuple[float, float]
+from shared.plot.axis import Axis, Point
+
 NUM_COLOURS = 10
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Values along one side."""
-
-    label: str
-    low: float
-    high: float
-    log: bool = False
-    bare: bool = False
-    """without ticks"""
-
-    def share(self, value: float) -> float:
-        """0 at the low end, 1 at the high end; what is outside is moved to the end."""
-        low, high, at = self.low, self.high, value
-        if self.log:
-            low, high, at = log10(low), log10(high), log10(max(value, low))
-        return min(max((at - low) / (high - low), 0.0), 1.0) if high > low else 0.0
-
-    @property
-    def ticks(self) -> list[float]:
-        if self.bare:
-            return []
-        if self.log:
-            powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
-            values = [10.0**power for power in powers]
-        else:
-            step = _nice((self.high - self.low) / 5)
-            first, last = ceil(self.low / step), floor(self.high / step * 1.0001)
-            values = [number * step for number in range(first, last + 1)]
-        return [value for value in values if self.low <= value <= self.high * 1.0001]
-
-
-def _nice(width: float) -> float:
-    """1, 2 or 5 times a power of ten, just above `width`."""
-    if width <= 0:
-        return 1.0
-    power = 10.0 ** floor(log10(width))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= width * 0.999)
 
 
 @dataclass

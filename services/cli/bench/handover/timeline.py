@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from services.cli.bench.serve.report.svg import COLOURS, Axis, Panel, picture
+from services.cli.bench.serve.report.svg import COLOURS, Panel, picture
 from services.cli.trace.stages import Stage, number, read_stages
+from shared.plot.axis import Axis
 
 MISSING = "not in the receipt"
 SHOWN_STAGES = ("queue", "prefill", "kv_transfer", "kv_held", "decode")

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from services.cli.bench.measure.quantiles import Distribution
 from services.cli.bench.serve.report.summary import RunSummary
-from services.cli.bench.serve.report.svg import COLOURS, Axis, Panel, Point, picture
+from services.cli.bench.serve.report.svg import COLOURS, Panel, picture
+from shared.plot.axis import Axis, Point
 
 MAX_POINTS = 400
 MAX_BARS = 400
