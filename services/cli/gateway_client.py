@@ -94,7 +94,8 @@ class GatewayClient:
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """The same, and what the gateway says of it."""
         with self._request("GET", "/ready") as response:
-            return response.status == 200, _decode(response.read())
+            body = _decode(response.read())
+            return response.status == 200 and bool(body.get("serves", True)), body
 
     @contextmanager
     def chat(self, messages: Sequence[Mapping[str, str]], **fields: object) -> Iterator[ChatStream]:

@@ -194,7 +194,7 @@ class Gateway:
 
     async def drain_when_told(self, limit_s: float) -> None:
         """From SIGTERM on: streams get `limit_s`, then one clean error each."""
-        await self.server.stopping.wait()
+        await self.server.last_call()
         logger.info("shutting down: what runs has %g s to finish", limit_s)
         await self._core.door.drain(limit_s)
 

@@ -47,6 +47,8 @@ ATTEMPT_REASONS = (
 class GatewayFacts:
     """What the gateway counts elsewhere, as it is now."""
 
+    serves: bool = False
+    """workers would serve a request"""
     num_running: int = 0
     num_waiting: int = 0
     direct_assigns: int = 0
@@ -137,6 +139,7 @@ class _GatewayCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         facts = self._facts()
         for name, text, value in (
+            ("serves", "1: workers would serve a request now", facts.serves),
             ("num_requests_running", "requests of this gateway on a worker", facts.num_running),
             ("num_requests_waiting", "requests without a worker", facts.num_waiting),
         ):

@@ -124,6 +124,7 @@ def in_peace(target: str) -> Series:
         {
             "up": "1+0x120",
             "baton_num_requests_waiting": "5+0x120",
+            "baton_serves": "1+0x120",
             "baton_time_to_first_token_seconds_count": "0+40x120",
             f'baton_loop_failures_total{{loop="{BEAT_LOOP}"}}': "3+0x120",
             'baton_loop_failures_total{loop="dial"}': "0+9x120",
@@ -164,6 +165,17 @@ EVENTS: dict[str, tuple[Series, str]] = {
         "BatonNoGateway",
     ),
     "no gateway is ready": (PEACE | {READY: "2+0x20 0+0x120"}, "BatonNoGateway"),
+    "no worker is there": (
+        PEACE | told(A, {"baton_serves": "1+0x20 0+0x120"}) | told(B, {"baton_serves": "0+0x120"}),
+        "BatonNoWorker",
+    ),
+    "one gateway has no worker": (PEACE | told(A, {"baton_serves": "0+0x120"}), ""),
+    "the only worker is replaced": (
+        PEACE
+        | told(A, {"baton_serves": "1+0x40 0+0x3 1+0x120"})
+        | told(B, {"baton_serves": "1+0x40 0+0x3 1+0x120"}),
+        "",
+    ),
     "nobody is served": (
         PEACE
         | told(A, {"baton_time_to_first_token_seconds_count": "0+40x20 800+0x120"})
@@ -217,6 +229,7 @@ def test_every_alert_has_an_event() -> None:
         ("BatonNoGateway", r"^.* or ", "", "every gateway is gone"),
         ("BatonNoGateway", r" or .*", "", "no gateway is ready"),
         ("BatonNoGateway", r"max\(absent\((.*) == 1\)\)", r"min(\1) == 0", "one gateway is gone"),
+        ("BatonNoWorker", r"^max", "min", "one gateway has no worker"),
         ("BatonNothingServed", r"^.* and ", "", "idle"),
         ("BatonNothingServed", r"and sum", "and min", "one gateway serves nobody"),
         ("BatonNothingServed", r"> 0 and .*", "> 0", "peace"),

@@ -42,6 +42,7 @@ def gather_gateway(url: str, admin_url: str = "") -> GatewayFacts:
     is_ready, body = GatewayClient(url, TIMEOUT_S).readiness()
     error = body.get("error")
     said = str(error.get("message", error)) if isinstance(error, dict) else str(error or "")
+    said = said or str(body.get("trouble", ""))
     facts = GatewayFacts(url, is_ready, said, str(body.get("redis", "")), {})
     try:
         status = GatewayClient(admin_url or url, TIMEOUT_S).status()

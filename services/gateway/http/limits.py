@@ -21,6 +21,8 @@ class HttpLimits:
     """from the end of the headers to the end of the body"""
     body_bytes: int = 4 * 2**20 + 64 * 1024
     """as sent, with the framing of chunks"""
+    last_call_s: float = 1.0
+    """that an idle connection stays when the server stops: a request may be on its way"""
     num_connections: int = 4096
     """open at once; for the next one the longest idle is closed"""
     num_probe_connections: int = 64

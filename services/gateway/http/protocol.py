@@ -125,6 +125,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._refused = False
         self._half_closed = False
         self._probe: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._last_call: asyncio.TimerHandle | None = None
 
     # The connection
 
@@ -178,7 +180,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.note_busy(self)
-        for timer in (self._probe, self._deadline):
+        for timer in (self._probe, self._deadline, self._last_call):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -190,6 +192,19 @@ class GatewayProtocol(HttpToolsProtocol):
     def answering(self) -> RequestResponseCycle | None:
         """Whose answer is being written."""
         return self._answering
+
+    def shutdown(self) -> None:
+        """The server stops, and this is the connection's last request: the one that is being
+        answered, or, for a moment, one that is on its way."""
+        self._stopping = True
+        if self._is_answered():
+            self._last_call = self.loop.call_later(self._limits.last_call_s, self._close_idle)
+        else:
+            super().shutdown()
+
+    def _close_idle(self) -> None:
+        if self._stage == "idle" and self._is_answered():
+            self.transport.close()
 
     # What the parser finds
 
@@ -207,6 +222,8 @@ class GatewayProtocol(HttpToolsProtocol):
             raise _RefusedError
         self._others.note_busy(self)
         super().on_headers_complete()
+        if self._stopping:
+            self.cycle.keep_alive = False
         self._stage = "body"
         self._num_bytes = 0
         self.headers = []  # trailers end up here and are dropped

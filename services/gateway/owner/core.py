@@ -92,6 +92,7 @@ class GatewayCore:
         counters = self.counters
         num_waiting = sum(live.machine.waits for live in self.requests.all())
         return GatewayFacts(
+            serves=self.door.serves(),
             num_running=len(self.requests) - num_waiting,
             num_waiting=num_waiting,
             direct_assigns=counters.direct_assigns,

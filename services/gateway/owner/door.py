@@ -10,6 +10,7 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.missing_workers import missing_workers
+from services.gateway.owner.placement.readiness import Readiness
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
@@ -53,6 +54,7 @@ class Door:
         self._clock = clock
         self._start_s = clock.monotonic_s()
         self.view = LiveView(identity, requests, links, journal, clock, self.store_state)
+        self._readiness = Readiness()
         self._draining = False
 
     # Requests
@@ -110,13 +112,21 @@ class Door:
     # How it fares
 
     def ready(self) -> bool:
-        """Whether workers would serve a request now. Redis does not count: without it a request
-        is refused in words, and what runs goes on."""
-        return not self._unready()
+        """Whether clients should come here. Redis does not count: without it a request is refused
+        in words, and what runs goes on."""
+        if self._refuses_all():
+            return False
+        elsewhere = self._links.may_serve_elsewhere(self._missing_workers())
+        return self._readiness.now(served=self.serves(), elsewhere=elsewhere)
+
+    def serves(self) -> bool:
+        """Whether workers would serve a request now."""
+        return not self._missing_workers()
 
     def trouble(self) -> str:
         """Why no request is served, and what fails between workers; nothing when all is well."""
-        found = self._unready(), self._links.trouble(), self._requests.trouble()
+        unserved = self._refuses_all() or "; ".join(self._missing_workers().values())
+        found = unserved, self._links.trouble(), self._requests.trouble()
         return "; ".join(filter(None, found))
 
     def store_state(self) -> StoreState:
@@ -195,14 +205,13 @@ class Door:
         """Something lives, or belongs to what was accepted and is still to be submitted."""
         return len(self._requests) > 0 or self._requests.choices_to_come
 
-    def _unready(self) -> str:
+    def _refuses_all(self) -> str:
+        """Whatever the workers do."""
         if self._draining:
             return SHUTTING_DOWN
-        if len(self._requests) >= self._limits.max_live_requests:
-            return FULL
-        return self._missing_workers()
+        return FULL if len(self._requests) >= self._limits.max_live_requests else ""
 
-    def _missing_workers(self) -> str:
+    def _missing_workers(self) -> dict[str, str]:
         links, topology = self._links, self._identity.topology
         return missing_workers(links.views, topology, links.prefill_seen(topology))
 

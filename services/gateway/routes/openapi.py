@@ -110,7 +110,7 @@ GETS = {
     "/v1/models/{name}": "One model",
     "/health": "The process lives",
     "/ping": "The same",
-    "/ready": "A request would be served now",
+    "/ready": "Clients should come here; `serves`: workers would serve a request now",
     "/version": "The release",
     "/metrics": "Prometheus metrics",
     "/v1/baton/status": "The workers",

@@ -16,7 +16,10 @@ class OwnerDoor(Protocol):
         """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
 
     def ready(self) -> bool:
-        """Whether a request would be served now."""
+        """Whether clients should come here."""
+
+    def serves(self) -> bool:
+        """Whether workers would serve a request now."""
 
     def trouble(self) -> str:
         """Why not, and which registered workers are not in use; nothing when all is well."""

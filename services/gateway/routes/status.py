@@ -61,13 +61,14 @@ class StatusRoutes:
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether workers would serve a request now, how Redis is, and which workers are of no
-        use."""
+        """Whether clients should come here, whether workers would serve a request now, how Redis
+        is, and which workers are of no use."""
         store = self._door.store_state()
         if self._door.ready():
             notes = {"other_pools": list(self._door.other_pools()), "trouble": self._door.trouble()}
             said = {name: note for name, note in notes.items() if note}
-            return json_response(request, {"status": "ready", "redis": store, **said})
+            facts = {"status": "ready", "serves": self._door.serves(), "redis": store}
+            return json_response(request, facts | said)
         text = f"not ready (redis: {store}): {self._door.trouble()}"
         error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
         return error_response(request, error)

@@ -134,7 +134,8 @@ async def test_probes(app: ServedApp, client: httpx.AsyncClient) -> None:
     for store in ("ok", "refuses writes", "away"):
         app.door.store = store
         ready = await client.get("/ready")
-        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "redis": store})
+        facts = {"status": "ready", "serves": True, "redis": store}
+        assert (ready.status_code, ready.json()) == (200, facts)
     app.door.unlinked = "1 registered worker is not linked (p0): peer speaks version 3"
     ready = await client.get("/ready")
     assert (ready.status_code, ready.json()["trouble"]) == (200, app.door.unlinked)

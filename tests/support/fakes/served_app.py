@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from services.gateway.answer.submit_order import PromptSharing
 from services.gateway.http.limits import HttpLimits
-from services.gateway.http.server import http_limits, http_server
+from services.gateway.http.server import HttpServer, http_limits, http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
 from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.prompt.text_work.text_pool import TextPool
@@ -87,6 +87,9 @@ class ScriptedDoor:
 
     def other_pools(self) -> tuple[str, ...]:
         return ()
+
+    def serves(self) -> bool:
+        return self.ready()
 
     def ready(self) -> bool:
         if self.num_unready:
@@ -165,6 +168,7 @@ class ServedApp:
     door: ScriptedDoor
     tokenizer: Tokenizer
     settings: Settings
+    server: HttpServer
 
     def answer(self, text: str) -> None:
         """From now on every request is answered with this text and then EOS."""
@@ -230,7 +234,8 @@ async def serve_app(
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110  (no event to await)
             await asyncio.sleep(0.005)
-        yield ServedApp(f"http://127.0.0.1:{address[1]}", address, door, tokenizer, settings)
+        url = f"http://127.0.0.1:{address[1]}"
+        yield ServedApp(url, address, door, tokenizer, settings, server)
     finally:
         await door.reset()
         server.should_exit = True

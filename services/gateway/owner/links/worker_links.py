@@ -9,7 +9,7 @@ link counts for more than what the registry says of it.
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 from services.gateway.owner.links.prefill_cost import PrefillCost
@@ -98,7 +98,9 @@ class WorkerLinks:
         self._workers: dict[str, WorkerLink] = {}
         self._by_link: dict[Any, WorkerLink] = {}
         self._suspects: dict[str, tuple[float, WorkerLink]] = {}
+        self._listed: tuple[WorkerEntry, ...] = ()
         self._entries: dict[str, WorkerEntry] = {}
+        """of what is listed, all that is worth a dial"""
         self._unlinked = Unlinked()
         self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
@@ -138,6 +140,14 @@ class WorkerLinks:
     def entries(self) -> list[WorkerEntry]:
         """What the registry last listed."""
         return list(self._entries.values())
+
+    def may_serve_elsewhere(self, roles: Collection[str]) -> bool:
+        """Whether the registry lists workers of these roles, or of another pool of the model, that
+        this gateway is not linked to and another one may be."""
+        if not self.registry_answers:
+            return False
+        unlinked = {entry.role for entry in self._listed if entry.incarnation not in self._workers}
+        return bool(self.other_pools) or not unlinked.isdisjoint(roles)
 
     def max_model_len(self) -> int | None:
         """Longest sequence that every listed worker holds; None when none is listed."""
@@ -205,6 +215,7 @@ class WorkerLinks:
             raise
         self.registry_answers = True
         self._unlinked.keep(entries)
+        self._listed = entries
         self._entries = {
             entry.incarnation: entry for entry in entries if not self._unlinked.is_stranger(entry)
         }

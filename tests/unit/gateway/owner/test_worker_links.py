@@ -199,7 +199,7 @@ async def test_a_draining_worker_is_shown_and_gets_nothing_new() -> None:
         await bench.add(d)
         d.say(Pong(1, Load(10, 0, 1, 2, 100, 70, 20, 10, state="draining")))
         assert states(bench) == [("d0", "draining")]
-        assert not bench.door.ready()
+        assert not bench.door.serves()
 
 
 async def test_a_worker_that_refused_because_it_drains_serves_again_when_it_says_so() -> None:

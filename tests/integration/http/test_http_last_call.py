@@ -1,0 +1,86 @@
+"""A server that is told to stop: what kept connections still bring is answered.
+
+The failure guarded: a client that uses its connection again just as the gateway stops, and reads
+that the server disconnected.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from services.gateway.http.limits import HttpLimits
+from tests.integration.http.raw_client import LIMIT_S, connection, read_answer, request_bytes
+from tests.support.cases.http_bodies import chat_body
+from tests.support.fakes.served_app import ServedApp, serve_app
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clock]
+LAST_CALL_S = 0.6
+ASK = request_bytes("/v1/chat/completions", chat_body())
+
+
+@pytest.fixture
+async def app(
+    text_directory: Path, tokenizer: Tokenizer, anyio_backend: object
+) -> AsyncIterator[ServedApp]:
+    limits = HttpLimits(last_call_s=LAST_CALL_S)
+    async with serve_app(text_directory, tokenizer, limits=limits) as served:
+        served.answer("hello world")
+        yield served
+
+
+async def stop(app: ServedApp) -> float:
+    """Tell it, and return when it takes no new connection."""
+    app.server.should_exit = True
+    async with asyncio.timeout(LIMIT_S):
+        await app.server.stopping.wait()
+    return time.monotonic()
+
+
+async def test_a_kept_connection_has_one_more_answer(app: ServedApp) -> None:
+    async with connection(app) as (reader, writer):
+        writer.write(ASK)
+        first = await read_answer(reader)
+        await stop(app)
+        with pytest.raises(OSError):
+            await asyncio.open_connection(*app.address)
+        writer.write(ASK)
+        last = await read_answer(reader)
+        assert (first.status, last.status) == (200, 200)
+        assert "connection" not in first.headers
+        assert last.headers["connection"] == "close"
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read() == b""
+            await app.server.last_call()
+
+
+async def test_a_request_half_sent_is_answered(app: ServedApp) -> None:
+    async with connection(app) as (reader, writer):
+        writer.write(ASK[:20])
+        await asyncio.sleep(0.05)
+        stopped_s = await stop(app)
+        async with asyncio.timeout(LIMIT_S):
+            await app.server.last_call()
+        assert LAST_CALL_S <= time.monotonic() - stopped_s < LAST_CALL_S + 0.5
+        writer.write(ASK[20:])
+        answer = await read_answer(reader)
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+async def test_a_connection_that_stays_idle_is_closed(app: ServedApp) -> None:
+    async with connection(app) as (reader, _):
+        await asyncio.sleep(0.05)
+        stopped_s = await stop(app)
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read() == b""
+            await app.server.last_call()
+        assert LAST_CALL_S - 0.05 <= time.monotonic() - stopped_s < LAST_CALL_S + 0.5
+
+
+async def test_without_idle_connections_nothing_waits(app: ServedApp) -> None:
+    stopped_s = await stop(app)
+    await app.server.last_call()
+    assert time.monotonic() - stopped_s < 0.2
