@@ -23,6 +23,17 @@
   {{- end }}
 {{- end -}}
 
+{{/* YAML of those components' pods in the other releases of the cell. Takes {root, roles}. */}}
+{{- define "baton.peersElsewhere" -}}
+{{- $peers := list -}}
+{{- range $release := .root.Values.networkPolicy.releases -}}
+{{- $labels := dict "app.kubernetes.io/name" $.root.Chart.Name "app.kubernetes.io/instance" $release -}}
+{{- $in := list (dict "key" "app.kubernetes.io/component" "operator" "In" "values" $.roles) -}}
+{{- $peers = append $peers (dict "podSelector" (dict "matchLabels" $labels "matchExpressions" $in)) -}}
+{{- end -}}
+{{- toYaml $peers -}}
+{{- end -}}
+
 {{/* The pods of a component. Takes {root, role}. */}}
 {{- define "baton.peer" -}}
 podSelector: {matchLabels: {{ include "baton.selector" . | fromYaml | toJson }}}

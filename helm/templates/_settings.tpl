@@ -59,22 +59,31 @@ worker makes in it is the workers' own. Takes {root, role}. */}}
 {{- toYaml (concat $args (get .root.Values .role).extraArgs) -}}
 {{- end -}}
 
-{{/* Whether a role fetches its model from the hub: owner/name. Takes settings. */}}
+{{/* YAML of where a role finds its models. Takes settings. */}}
+{{- define "baton.models" -}}
+{{- $models := list (.model | default "demo") -}}
+{{- range splitList "," (.moreModels | default "") }}{{ with trim . }}{{ $models = append $models (splitList "=" . | last) }}{{ end }}{{ end -}}
+{{- toYaml $models -}}
+{{- end -}}
+
+{{/* Whether a role fetches a model from the hub: owner/name. Takes settings. */}}
 {{- define "baton.usesHub" -}}
-{{- if regexMatch "^[\\w][\\w.-]*/[\\w][\\w.-]*$" (.model | default "demo") }}true{{ end -}}
+{{- range include "baton.models" . | fromYamlArray }}{{ if regexMatch "^[\\w][\\w.-]*/[\\w][\\w.-]*$" . }}true{{ end }}{{ end -}}
 {{- end -}}
 
 {{/* A model that no pod could find is refused: demo, owner/name, or a path below a mounted volume.
 Takes {root, role, settings}. */}}
 {{- define "baton.checkModel" -}}
-{{- $model := .settings.model | default "demo" -}}
 {{- $mounts := list -}}
 {{- if include "baton.modelVolume" . }}{{ $mounts = append $mounts .root.Values.modelVolume.mountPath }}{{ end -}}
 {{- range (get .root.Values .role).extraVolumeMounts }}{{ $mounts = append $mounts .mountPath }}{{ end -}}
+{{- range $at, $model := include "baton.models" .settings | fromYamlArray -}}
 {{- $mounted := false -}}
 {{- range $mounts }}{{ if hasPrefix (printf "%s/" (trimSuffix "/" .)) $model }}{{ $mounted = true }}{{ end }}{{ end -}}
-{{- if not (or $mounted (eq $model "demo") (include "baton.usesHub" .settings) (hasKey .settings "randomWeights")) -}}
-{{- fail (printf "%s: settings.model is %s: neither demo, nor owner/name of the hub, nor a path below a mounted volume (modelVolume, extraVolumeMounts)" .role $model) -}}
+{{- $drawn := and (eq $at 0) (hasKey $.settings "randomWeights") -}}
+{{- if not (or $mounted (eq $model "demo") (include "baton.usesHub" (dict "model" $model)) $drawn) -}}
+{{- fail (printf "%s: settings.%s is %s: neither demo, nor owner/name of the hub, nor a path below a mounted volume (modelVolume, extraVolumeMounts)" $.role (ternary "model" "moreModels" (eq $at 0)) $model) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from services.cli.cluster.run_file import live_records
 from services.cli.event_reader import DONE, EventReader
@@ -72,8 +72,9 @@ class GatewayClient:
         self._parts = parts
         self._timeout_s = timeout_s
 
-    def status(self) -> dict[str, Any]:
-        return self._get("/v1/baton/status")
+    def status(self, model: str = "") -> dict[str, Any]:
+        """Of one model; of the first where none is named."""
+        return self._get("/v1/baton/status" + (f"?model={quote(model, safe='')}" if model else ""))
 
     def receipt(self, request_id: str) -> dict[str, Any]:
         """What is known of one finished request: stages, workers, bytes."""

@@ -26,16 +26,25 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the gateway's answer as it is")
+    parser.add_argument(
+        "--json", action="store_true", help="as the gateway says it; by model where it has several"
+    )
+    parser.add_argument("--model", default="", metavar="M", help="of several: this one alone")
     parser.add_argument("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    answer = GatewayClient(gateway_url(arguments.url), timeout_s=10.0).status()
+    client = GatewayClient(gateway_url(arguments.url), timeout_s=10.0)
+    answers = [client.status(arguments.model)]
+    if not arguments.model:
+        others = (name for name in answers[0].get("models", ()) if name != answers[0]["model"])
+        answers += map(client.status, others)
     if arguments.json:
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        told = answers[0] if len(answers) == 1 else {each["model"]: each for each in answers}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
-        sys.stdout.write(render_status(answer, terminal_width()))
+        width = terminal_width()
+        sys.stdout.write("\n".join(render_status(each, width) for each in answers))
     return 0
 
 

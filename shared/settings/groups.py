@@ -31,6 +31,9 @@ class ModelSettings(Group, heading="Model"):
     served_name: str = setting(
         "", "name clients use; default: the model's own", name="served_model_name"
     )
+    more_models: str = setting(
+        "", "more that the gateway serves, NAME=DIR_OR_HUB_ID with commas between"
+    )
     tool_parser: str = setting(
         "auto",
         "syntax of the model's tool calls; auto = as its chat template shows it",

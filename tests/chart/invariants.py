@@ -17,10 +17,14 @@ ORDINARY = {"cpu", "memory", "ephemeral-storage"}
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector of ours, matchLabels only, selects these labels."""
-    assert set(selector) <= {"matchLabels"}, "this evaluation knows matchLabels only"
+    """Whether a LabelSelector of ours selects these labels."""
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    expressions = selector.get("matchExpressions", [])
+    assert all(each["operator"] == "In" for each in expressions), "this knows In only"
     wanted = selector.get("matchLabels", {})
-    return all(labels.get(key) == value for key, value in wanted.items())
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        labels.get(each["key"]) in each["values"] for each in expressions
+    )
 
 
 def selectors_match_labels(release: Release) -> Iterator[str]:

@@ -156,7 +156,12 @@ EXTERNAL_REDIS_SECRET: Values = {
 EXTENDED: Values = {
     "settings": {"model": "/mnt/llama", "dtype": "bfloat16"},
     "lostNodeS": 5,
-    "gateway": {"replicas": 3, "resources": {"requests": {"cpu": 2, "memory": "1Gi"}}},
+    "gateway": {
+        "replicas": 3,
+        "resources": {"requests": {"cpu": 2, "memory": "1Gi"}},
+        "extraVolumes": [{"name": "texts", "emptyDir": {"sizeLimit": "1Gi"}}],
+        "extraVolumeMounts": [{"name": "texts", "mountPath": "/mnt", "readOnly": True}],
+    },
     "prefill": {
         "gpu": {"count": 1},
         "readOnlyRootFilesystem": True,
@@ -233,6 +238,7 @@ EVERYTHING: Values = {
         "scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
         "apiServer": {"ports": [443], "peers": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]},
         "extraEgress": [{"ports": [{"port": 5353, "protocol": "UDP"}]}],
+        "releases": ["another"],
     },
     "ingress": {
         "enabled": True,

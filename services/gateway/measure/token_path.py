@@ -29,6 +29,7 @@ from services.gateway.owner.records.metrics_observer import MetricsObserver
 from services.gateway.prompt.served_model import served_model
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
+from services.gateway.routes.served import Served, ServedModels
 from services.gateway.routes.status import StatusRoutes
 from shared.clock import SystemClock
 from shared.event_loop import run_main
@@ -133,14 +134,13 @@ class MemoryGateway:
         self.core = GatewayCore(settings.limits, identity, stores, links, cost, clock, observation)
         self.text = TextPool(checkpoint.path, model, hashing)
         limits = settings.limits
+        models = ServedModels([Served(model, self.core.door, self.text)])
         app = create_app(
             limits,
             settings.network,
             PromptSharing.of(settings.engine, settings.kv.block_size, "cpu"),
-            model,
-            self.core.door,
-            self.text,
-            StatusRoutes(self.core.door, metrics.text, "1"),
+            models,
+            StatusRoutes(models, metrics.text, "1"),
         )
         self._limits = http_limits(limits)
         self._server = http_server(app, limits.drain_s, self._limits)

@@ -5,7 +5,7 @@ out and named, or refused under `--unknown-fields refuse`.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,10 +275,15 @@ def _logprobs(fields: Mapping[str, Any], endpoint: Endpoint) -> int:
 def check_model(name: str, served: str) -> None:
     """RequestError 404 unless `name` is the model served here."""
     if name != served:
-        raise RequestError(
-            f"model: no such model here; use {served!r}",
-            status=404,
-            code="model_not_found",
-            param="model",
-            kind="not_found_error",
-        )
+        raise no_such_model((served,))
+
+
+def no_such_model(served: Sequence[str]) -> RequestError:
+    """404, with the names that there are."""
+    return RequestError(
+        f"model: no such model here; use {' or '.join(map(repr, served))}",
+        status=404,
+        code="model_not_found",
+        param="model",
+        kind="not_found_error",
+    )

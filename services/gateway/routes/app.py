@@ -23,14 +23,12 @@ from services.gateway.http.errors import (
 )
 from services.gateway.http.message_errors import MESSAGES_PATH
 from services.gateway.http.protocol import body_is_unread
-from services.gateway.prompt.served_model import ServedModel
-from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.generate import GenerateRoutes
 from services.gateway.routes.intake import Intake
 from services.gateway.routes.models import ModelsRoutes
 from services.gateway.routes.openapi import DocsRoutes
-from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.page import PageRoutes
+from services.gateway.routes.served import ServedModels
 from services.gateway.routes.status import StatusRoutes
 from services.gateway.routes.text import TextRoutes
 from shared.errors import BatonError
@@ -47,18 +45,16 @@ def create_app(
     limits: LimitSettings,
     network: NetworkSettings,
     sharing: PromptSharing,
-    model: ServedModel,
-    door: OwnerDoor,
-    text: TextPool,
+    models: ServedModels,
     status: StatusRoutes,
 ) -> FastAPI:
-    """What clients use. Whoever made `text` closes it. Where there are keys, all but probes and
-    documentation needs one. SettingsError if the file of keys is of no use."""
+    """What clients use. Whoever made their texts closes them. Where there are keys, all but probes
+    and documentation needs one. SettingsError if the file of keys is of no use."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    intake = Intake(limits, text)
-    generate = GenerateRoutes(limits, sharing, model, door, text, intake)
-    texts = TextRoutes(intake, text)
-    models = ModelsRoutes(model, text)
+    intake = Intake(limits, models)
+    generate = GenerateRoutes(limits, sharing, intake)
+    texts = TextRoutes(intake)
+    cards = ModelsRoutes(models)
     facts = _facts(status) if network.operator_paths == "both" else {}
     docs = DocsRoutes(status.release, hidden=_facts(status).keys() - facts.keys())
     admitted = partial(_admitted, ApiKeys.read(network.api_keys_file))
@@ -73,7 +69,7 @@ def create_app(
     }.items():
         for each in (path, f"{path}/"):
             app.add_api_route(each, admitted(post), methods=["POST"], response_model=None)
-    gets = {"/v1/models": models.every, "/v1/models/{name:path}": models.one}
+    gets = {"/v1/models": cards.every, "/v1/models/{name:path}": cards.one}
     _add_gets(app, {path: admitted(get) for path, get in (gets | facts).items()})
     _add_gets(app, {"/openapi.json": docs.openapi, "/docs": docs.docs} | _probes(status))
     _add_errors(app)

@@ -26,7 +26,6 @@ from services.gateway.answer.writer import AnswerWriters
 from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.request_id import request_id
 from services.gateway.prompt.prepared import PreparedRequest
-from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.parsers import Api
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
@@ -42,16 +41,10 @@ class GenerateRoutes:
         self,
         limits: LimitSettings,
         sharing: PromptSharing,
-        model: ServedModel,
-        door: OwnerDoor,
-        text: TextPool,
         intake: Intake,
     ) -> None:
         self._limits = limits
         self._sharing = sharing
-        self._model = model
-        self._door = door
-        self._text = text
         self._intake = intake
         self._starting = asyncio.Lock()
 
@@ -80,7 +73,7 @@ class GenerateRoutes:
 
     async def _started(self, request: Request, api: Api, incoming: Incoming) -> AnswerResponse:
         """Its choices are submitted first, so that workers start; the response ends them."""
-        prepared, received_ns = incoming.answer, incoming.received_ns
+        prepared, received_ns, served = incoming.answer, incoming.received_ns, incoming.served
         assert isinstance(prepared, PreparedRequest)
         with_receipt = receipt_wanted(request.headers)
         tenant = tenant_of(request.scope)
@@ -95,16 +88,16 @@ class GenerateRoutes:
             received_ns=received_ns,
             client_key=incoming.client_key,
         )
-        group = await self._group(http, prepared).start()
+        group = await self._group(http, prepared, served.door).start()
         try:
             answer = Answer(
                 prepared=prepared,
                 group=group,
-                texts=tuple(self._choice_text(prepared, rid) for rid in group.rids),
-                identity=AnswerIdentity(http.rid, self._model.name, received_ns // 10**9),
-                final_receipt=self._door.final_receipt if with_receipt else None,
+                texts=tuple(_choice_text(served.text, prepared, rid) for rid in group.rids),
+                identity=AnswerIdentity(http.rid, served.model.name, received_ns // 10**9),
+                final_receipt=served.door.final_receipt if with_receipt else None,
             )
-            writers = self._writers(api, prepared)
+            writers = _writers(served.text, api, prepared)
             if prepared.stream:
                 stream = writers.stream(answer)
                 return StreamResponse(request, answer, stream, self._limits, incoming.share)
@@ -114,30 +107,32 @@ class GenerateRoutes:
             await group.cancel()
             raise
 
-    def _group(self, http: HttpRequest, prepared: PreparedRequest) -> ChoiceGroup:
+    def _group(self, http: HttpRequest, prepared: PreparedRequest, door: OwnerDoor) -> ChoiceGroup:
         lengths = [len(prompt.token_ids) for prompt in prepared.prompts]
         order = SubmitOrder(lengths, prepared.num_choices, self._sharing)
         requests = choice_requests(http, prepared)
-        return ChoiceGroup(self._door, requests, order, self._starting)
+        return ChoiceGroup(door, requests, order, self._starting)
 
-    def _choice_text(self, prepared: PreparedRequest, rid: str) -> ChoiceText:
-        form = prepared.form
-        text = AnswerText(
-            self._text.tokenizer,
-            prepared.sampling,
-            prepared.stop,
-            form.visible_ids,
-            with_ids=prepared.return_token_ids,
-        )
-        return text if form.plain else PartedText(text, form, rid)
 
-    def _writers(self, api: Api, prepared: PreparedRequest) -> AnswerWriters:
-        """What writes the answer in the shape that the request had."""
-        if api == "messages":
-            return AnswerWriters(MessageStream, MessageBody)
-        if api == "responses":
-            return AnswerWriters(ResponseStream, ResponseBody)
-        kind = ChatShape if api == "chat" else TextShape
-        shape = kind(self._text.tokenizer, tokens_as_ids=prepared.tokens_as_ids)
-        stream = partial(CompletionStream, shape=shape)
-        return AnswerWriters(stream, partial(CompletionBody, shape=shape))
+def _choice_text(pool: TextPool, prepared: PreparedRequest, rid: str) -> ChoiceText:
+    form = prepared.form
+    text = AnswerText(
+        pool.tokenizer,
+        prepared.sampling,
+        prepared.stop,
+        form.visible_ids,
+        with_ids=prepared.return_token_ids,
+    )
+    return text if form.plain else PartedText(text, form, rid)
+
+
+def _writers(pool: TextPool, api: Api, prepared: PreparedRequest) -> AnswerWriters:
+    """What writes the answer in the shape that the request had."""
+    if api == "messages":
+        return AnswerWriters(MessageStream, MessageBody)
+    if api == "responses":
+        return AnswerWriters(ResponseStream, ResponseBody)
+    kind = ChatShape if api == "chat" else TextShape
+    shape = kind(pool.tokenizer, tokens_as_ids=prepared.tokens_as_ids)
+    stream = partial(CompletionStream, shape=shape)
+    return AnswerWriters(stream, partial(CompletionBody, shape=shape))

@@ -15,8 +15,8 @@ from services.gateway.http.client_connection import while_connected
 from services.gateway.http.deadline import Deadline
 from services.gateway.http.idempotency import client_key, idempotency_key
 from services.gateway.prompt.prepared import PlainText, TokenList
-from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.prompt.text_work.text_worker import Answer, Kind
+from services.gateway.routes.served import Served, ServedModels
 from shared.settings.groups import LimitSettings
 from shared.state.records import ClientKey
 
@@ -31,6 +31,8 @@ class Incoming:
 
     received_ns: int
     """wall clock when its body was complete"""
+    served: Served
+    """the model that it is for"""
     answer: Answer
     deadline: Deadline
     share: ByteShare
@@ -41,9 +43,9 @@ class Incoming:
 class Intake:
     """Reads the requests of one gateway."""
 
-    def __init__(self, limits: LimitSettings, text: TextPool) -> None:
+    def __init__(self, limits: LimitSettings, models: ServedModels) -> None:
         self._limits = limits
-        self._text = text
+        self._models = models
         self._budget = ByteBudget()
 
     async def read(self, request: Request, kind: Kind) -> Incoming:
@@ -58,12 +60,14 @@ class Intake:
                 body = await read_body(request, self._limits.max_body_bytes, share)
                 received_ns = time.time_ns()
                 key = client_key(named, tenant, request.url.path, body) if named else None
-                answer = await while_connected(request.receive, self._text.read(kind, body, tenant))
+                served = self._models.of_body(body)
+                reading = served.text.read(kind, body, tenant)
+                answer = await while_connected(request.receive, reading)
             share.resize(held_bytes(answer))
         except BaseException:
             share.release()
             raise
-        return Incoming(received_ns, answer, deadline, share, key)
+        return Incoming(received_ns, served, answer, deadline, share, key)
 
 
 def held_bytes(answer: Answer) -> int:

@@ -2,12 +2,14 @@
 
 import json
 import time
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.http.request_id import request_id
 from services.gateway.routes.owner_door import OwnerDoor
+from services.gateway.routes.served import ServedModels
 from services.gateway.routes.watch import Broadcast, WatchResponse, head_only
 
 FRESH_S = 0.5
@@ -15,34 +17,52 @@ FRESH_S = 0.5
 
 
 class LiveRoutes:
-    """GET /v1/baton/live and /v1/baton/watch."""
+    """GET /v1/baton/live and /v1/baton/watch, of the model that the query names, else of the
+    first."""
 
-    def __init__(self, door: OwnerDoor) -> None:
-        self._door = door
-        self._broadcast = Broadcast(self._next_body)
-        self._body = b""
-        self._made_s = float("-inf")
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+        names = models.names if len(models.names) > 1 else ()
+        self._bodies = {served.model.name: LiveBody(served.door, names) for served in models}
 
     async def live(self, request: Request) -> Response:
         headers = {"x-request-id": request_id(request.scope), "cache-control": "no-store"}
-        return Response(self._latest(), headers=headers, media_type="application/json")
+        body = self._body(request).latest()
+        return Response(body, headers=headers, media_type="application/json")
 
     async def watch(self, request: Request) -> Response:
         """The same, at once and then once a second."""
         if request.method == "HEAD":
             return head_only(request)
-        first = self._latest()
-        self._broadcast.join()
-        return WatchResponse(first, self._broadcast)
+        body = self._body(request)
+        first = body.latest()
+        body.broadcast.join()
+        return WatchResponse(first, body.broadcast)
 
-    def _next_body(self) -> bytes | None:
+    def _body(self, request: Request) -> "LiveBody":
+        return self._bodies[self._models.of_query(request).model.name]
+
+
+class LiveBody:
+    """Of one model, made once for all that ask within a moment."""
+
+    def __init__(self, door: OwnerDoor, names: Sequence[str]) -> None:
+        """`names`: of all models, where there are several."""
+        self._door = door
+        self._more = {"models": list(names)} if names else {}
+        self.broadcast = Broadcast(self._next)
+        self._body = b""
+        self._made_s = float("-inf")
+
+    def latest(self) -> bytes:
+        return self._body if time.monotonic() - self._made_s < FRESH_S else self._fresh()
+
+    def _next(self) -> bytes | None:
         """None once the gateway stops: it waits for open answers."""
         return None if self._door.draining else self._fresh()
 
-    def _latest(self) -> bytes:
-        return self._body if time.monotonic() - self._made_s < FRESH_S else self._fresh()
-
     def _fresh(self) -> bytes:
-        self._body = json.dumps(self._door.live(), separators=(",", ":")).encode()
+        body = self._door.live() | self._more
+        self._body = json.dumps(body, separators=(",", ":")).encode()
         self._made_s = time.monotonic()
         return self._body

@@ -6,32 +6,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.http.errors import json_response
-from services.gateway.prompt.request_fields import check_model
-from services.gateway.prompt.served_model import ServedModel
-from services.gateway.prompt.text_work.text_pool import TextPool
+from services.gateway.routes.served import Served, ServedModels
 
 
 class ModelsRoutes:
-    """The one model served here."""
+    """The models served here."""
 
-    def __init__(self, model: ServedModel, text: TextPool) -> None:
-        self._model = model
-        self._text = text
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     async def every(self, request: Request) -> Response:
-        return json_response(request, {"object": "list", "data": [self._card()]})
+        cards = [_card(served) for served in self._models]
+        return json_response(request, {"object": "list", "data": cards})
 
     async def one(self, request: Request) -> Response:
-        check_model(request.path_params["name"].removesuffix("/"), self._model.name)
-        return json_response(request, self._card())
+        name = request.path_params["name"].removesuffix("/")
+        return json_response(request, _card(self._models.named(name)))
 
-    def _card(self) -> dict[str, Any]:
-        return {
-            "id": self._model.name,
-            "object": "model",
-            "created": self._model.created_s,
-            "owned_by": "baton",
-            "root": self._model.root or self._model.name,
-            "parent": None,
-            "max_model_len": self._text.max_model_len,
-        }
+
+def _card(served: Served) -> dict[str, Any]:
+    model = served.model
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created_s,
+        "owned_by": "baton",
+        "root": model.root or model.name,
+        "parent": None,
+        "max_model_len": served.text.max_model_len,
+    }

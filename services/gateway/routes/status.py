@@ -1,6 +1,6 @@
 """Health, readiness, version, metrics, status and receipts."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -14,8 +14,8 @@ from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from services.gateway.routes.live import LiveRoutes
-from services.gateway.routes.owner_door import OwnerDoor
 from services.gateway.routes.row_query import row_filter
+from services.gateway.routes.served import Served, ServedModels
 from shared.errors import OverloadedError, RequestError
 
 PREFIXES = (ChatShape.id_prefix, TextShape.id_prefix, MESSAGE_PREFIX, RESPONSE_PREFIX)
@@ -38,7 +38,7 @@ class StatusRoutes:
 
     def __init__(
         self,
-        door: OwnerDoor,
+        models: ServedModels,
         metrics: Callable[[], bytes],
         version: str,
         trouble: Callable[[], str] = str,
@@ -46,12 +46,12 @@ class StatusRoutes:
     ) -> None:
         """`metrics` returns the Prometheus text; `trouble` which background loop fails, nothing
         when none does."""
-        self._door = door
+        self._models = models
         self._metrics = metrics
         self.release = version
         self._trouble = trouble
         self._elsewhere = elsewhere
-        self.live = LiveRoutes(door)
+        self.live = LiveRoutes(models)
 
     async def health(self, request: Request) -> Response:
         """The process lives, its event loop turns and every background loop does."""
@@ -62,16 +62,18 @@ class StatusRoutes:
 
     async def ready(self, request: Request) -> Response:
         """Whether clients should come here, whether workers would serve a request now, how Redis
-        is, and which workers are of no use."""
-        store = self._door.store_state()
-        if self._door.ready():
-            notes = {"other_pools": list(self._door.other_pools()), "trouble": self._door.trouble()}
-            said = {name: note for name, note in notes.items() if note}
-            facts = {"status": "ready", "serves": self._door.serves(), "redis": store}
-            return json_response(request, facts | said)
-        text = f"not ready (redis: {store}): {self._door.trouble()}"
-        error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
-        return error_response(request, error)
+        is, and which workers are of no use; of each model, where there are several."""
+        ready = [served for served in self._models if served.door.ready()]
+        store = self._models.first.door.store_state()
+        if not ready:
+            troubles = {served.model.name: served.door.trouble() for served in self._models}
+            text = f"not ready (redis: {store}): {_joined(troubles)}"
+            error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
+            return error_response(request, error)
+        told = {served.model.name: _told(served) for served in self._models}
+        only = told.popitem()[1] if len(told) == 1 else None
+        more = only or {"serves": any(map(_serves, self._models)), "models": told}
+        return json_response(request, {"status": "ready", "redis": store, **more})
 
     async def version(self, request: Request) -> Response:
         return json_response(request, {"version": self.release})
@@ -81,21 +83,29 @@ class StatusRoutes:
         return Response(self._metrics(), headers=headers)
 
     async def status(self, request: Request) -> Response:
-        return json_response(request, self._door.status())
+        """Of the model that the query names, else of the first."""
+        names = self._models.names
+        more = {"models": list(names)} if len(names) > 1 else {}
+        return json_response(request, self._models.of_query(request).door.status() | more)
 
     async def requests(self, request: Request) -> Response:
-        """The last ones, in short."""
-        tenant = asking_tenant(request.scope)
-        wanted = row_filter(request.query_params.multi_items(), tenant)
-        rows = self._door.last_requests(wanted)
-        return json_response(request, {"requests": [row.as_dict() for row in rows]})
+        """The last ones in short, of the model that the query names or of all."""
+        tenant, query = asking_tenant(request.scope), request.query_params
+        marks = [(name, value) for name, value in query.multi_items() if name != "model"]
+        wanted = row_filter(marks, tenant)
+        models = [self._models.of_query(request)] if "model" in query else self._models
+        rows = [row for served in models for row in served.door.last_requests(wanted)]
+        rows.sort(key=lambda row: row.received_ns, reverse=True)
+        shown = [row.as_dict() for row in rows[: wanted.limit]]
+        return json_response(request, {"requests": shown})
 
     async def receipt(self, request: Request) -> Response:
         """By request id, or by the id of an answer's body."""
         rid: str = request.path_params["rid"]
         for prefix in PREFIXES:
             rid = rid.removeprefix(prefix)
-        receipt = self._door.receipt(rid) or await self._elsewhere(rid)
+        found = (served.door.receipt(rid) for served in self._models)
+        receipt = next(filter(None, found), None) or await self._elsewhere(rid)
         if receipt is None or not may_see(request.scope, receipt["tenant"]):
             raise RequestError(
                 f"no such request; each gateway keeps the last {MAX_RECEIPTS:,}",
@@ -104,3 +114,20 @@ class StatusRoutes:
                 param="id",
             )
         return json_response(request, receipt)
+
+
+def _serves(served: Served) -> bool:
+    return served.door.serves()
+
+
+def _told(served: Served) -> dict[str, Any]:
+    """What `/ready` tells of a model."""
+    door = served.door
+    notes = {"other_pools": list(door.other_pools()), "trouble": door.trouble()}
+    return {"serves": door.serves()} | {name: note for name, note in notes.items() if note}
+
+
+def _joined(troubles: Mapping[str, str]) -> str:
+    if len(troubles) == 1:
+        return next(iter(troubles.values()))
+    return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())

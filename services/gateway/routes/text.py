@@ -6,16 +6,14 @@ from starlette.responses import Response
 from services.gateway.http.errors import json_response
 from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prepared import PlainText, TokenList
-from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Intake
 
 
 class TextRoutes:
     """The tokenizer as clients may use it."""
 
-    def __init__(self, intake: Intake, text: TextPool) -> None:
+    def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._text = text
 
     async def tokenize(self, request: Request) -> Response:
         incoming = await self._intake.read(request, "tokenize")
@@ -25,7 +23,7 @@ class TextRoutes:
         payload = {
             "tokens": answer.token_ids,
             "count": len(answer.token_ids),
-            "max_model_len": self._text.max_model_len,
+            "max_model_len": incoming.served.text.max_model_len,
         }
         if answer.names is not None:
             payload["token_strs"] = answer.names

@@ -11,7 +11,7 @@ from services.gateway.fields.readers import MAX_STOPS
 from services.gateway.routes.app import create_admin_app
 from services.gateway.routes.status import StatusRoutes
 from tests.support.cases.http_bodies import CHAT, chat_body
-from tests.support.fakes.served_app import ScriptedDoor, ServedApp, serve_app
+from tests.support.fakes.served_app import ScriptedDoor, ServedApp, models_of, serve_app
 from tests.support.models.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME
 from tests.support.settings import settings_with
 
@@ -107,7 +107,7 @@ async def test_paths_of_operators_may_be_on_the_admin_port_alone(
 
 
 async def test_the_admin_port_names_its_own_paths() -> None:
-    status = StatusRoutes(ScriptedDoor(lambda _: ()), lambda: b"", "1.2.3")
+    status = StatusRoutes(models_of(ScriptedDoor(lambda _: ())), lambda: b"", "1.2.3")
     transport = httpx.ASGITransport(create_admin_app(status))
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         message = (await client.get("/v1/models")).json()["error"]["message"]
@@ -121,7 +121,9 @@ async def test_a_receipt_that_another_gateway_has_is_found() -> None:
     async def elsewhere(rid: str) -> dict[str, Any] | None:
         return {"id": rid, "tenant": ""} if rid == "far" else None
 
-    status = StatusRoutes(ScriptedDoor(lambda _: ()), lambda: b"", "1", elsewhere=elsewhere)
+    status = StatusRoutes(
+        models_of(ScriptedDoor(lambda _: ())), lambda: b"", "1", elsewhere=elsewhere
+    )
     transport = httpx.ASGITransport(create_admin_app(status))
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         found = await client.get("/v1/baton/requests/chatcmpl-far")

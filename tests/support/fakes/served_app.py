@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
@@ -15,8 +15,10 @@ from services.gateway.http.limits import HttpLimits
 from services.gateway.http.server import HttpServer, http_limits, http_server
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
 from services.gateway.owner.records.row import Row, RowFilter
+from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.app import create_app
+from services.gateway.routes.served import Served, ServedModels
 from services.gateway.routes.status import StatusRoutes
 from shared.errors import BatonError
 from shared.kv.block_hash import BlockHashing
@@ -205,6 +207,11 @@ def delta(
     return Delta(ids, entries, reason)
 
 
+def models_of(door: ScriptedDoor) -> ServedModels:
+    """One that nobody asks for text."""
+    return ServedModels([Served(ServedModel("demo", 64, 64, ()), door, cast(TextPool, None))])
+
+
 @contextlib.asynccontextmanager
 async def serve_app(
     directory: Path,
@@ -223,9 +230,10 @@ async def serve_app(
     pool = TextPool(directory, model, BlockHashing(b"", 16))
     facts = GatewayFacts(ignored_fields=pool.ignored_fields.counts)
     metrics = GatewayMetrics(lambda: (), lambda: facts)
-    status = StatusRoutes(door, metrics.text, "1.2.3", lambda: door.failing)
+    models = ServedModels([Served(model, door, pool)])
+    status = StatusRoutes(models, metrics.text, "1.2.3", lambda: door.failing)
     sharing = PromptSharing.of(settings.engine, settings.kv.block_size, "cpu")
-    app = create_app(settings.limits, settings.network, sharing, model, door, pool, status)
+    app = create_app(settings.limits, settings.network, sharing, models, status)
     limits = limits or http_limits(settings.limits)
     server = http_server(app, settings.limits.drain_s, limits)
     sock = socket.create_server(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ from services.gateway.owner.records.row import Row
 from services.gateway.routes.app import create_admin_app
 from services.gateway.routes.status import StatusRoutes
 from tests.support.cases.live_body import MARKUP, live_body
-from tests.support.fakes.served_app import ScriptedDoor
+from tests.support.fakes.served_app import ScriptedDoor, models_of
 
 
 @dataclass
@@ -32,7 +32,7 @@ async def admin() -> AsyncIterator[AdminPort]:
     door.rows.append(
         Row("r/1", "", "t", "failed", "", MARKUP, 1, 9, 4, 7, 5.0, 2.0, "p0", MARKUP, 2)
     )
-    server = admin_server(create_admin_app(StatusRoutes(door, lambda: b"", "1.2.3")))
+    server = admin_server(create_admin_app(StatusRoutes(models_of(door), lambda: b"", "1.2.3")))
     sock = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.ensure_future(server.serve(sockets=[sock]))
     while not server.started and not serving.done():  # noqa: ASYNC110  (no event to await)
