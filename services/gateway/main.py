@@ -133,10 +133,12 @@ class Gateway:
         return "; ".join(filter(None, (model.trouble() for model in self._models)))
 
     async def drain_when_told(self, limit_s: float) -> None:
-        """From SIGTERM on: streams get `limit_s`, then one clean error each."""
-        await self.server.last_call()
+        """From SIGTERM on: streams, and one more request of each connection that is open, get
+        `limit_s`, then one clean error each."""
+        await self.server.stopping.wait()
         logger.info("shutting down: what runs has %g s to finish", limit_s)
-        await asyncio.gather(*(model.door.drain(limit_s) for model in self._models))
+        may_come = self.server.has_connections
+        await asyncio.gather(*(model.door.drain(limit_s, may_come) for model in self._models))
 
     async def close(self) -> None:
         for model in self._models:

@@ -1,6 +1,6 @@
 """One container as a process of this machine, with a file tree and process ids of its own.
 
-The tree is this machine's, read-only, under the volumes; the image is this checkout. The process
+The tree is this machine's, read-only, under the volumes; the image is a checkout. The process
 is the container's number 1, without capabilities, as the user that the pod names.
 """
 
@@ -19,7 +19,7 @@ from tests.rules.sources import ROOT
 
 KILLED_S = 0.01
 CODE = "/opt/baton"
-"""where a container finds this checkout"""
+"""where a container finds its checkout"""
 PYTHON, INTERPRETER = Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()
 IMAGE = {
     "PATH": f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -60,13 +60,15 @@ class Container:
         environ: Mapping[str, str],
         mounts: Sequence[Mount],
         identity: Identity,
+        code: Path = ROOT,
     ) -> None:
-        """`place`: a new folder that is not on the file system of `/`; its log is there too."""
+        """`place`: a new folder that is not on the file system of `/`; its log is there too.
+        `code`: the checkout that is the image."""
         self.log = place / "log"
         self._environ = {**IMAGE, **environ}
         root, skeleton = place / "root", place / "skeleton"
         pythons = [Mount(path, str(path), read_only=True) for path in (PYTHON, INTERPRETER)]
-        mounts = [*mounts, Mount(ROOT, CODE, read_only=True), *pythons]
+        mounts = [*mounts, Mount(code, CODE, read_only=True), *pythons]
         for mount in mounts:
             _make_mount_point(skeleton, mount)
         root.mkdir()

@@ -3,6 +3,7 @@
 `in_namespaces.sh` runs the tests where all this is possible.
 """
 
+import compileall
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
+import httpx
 import yaml
 
 from tests.chart.release import CHART, NAME
@@ -22,6 +24,7 @@ from tests.kube.api_server import ApiServer, Cluster, Object, running_api_server
 from tests.kube.control_plane import running_control_plane
 from tests.kube.process_kubelet import ProcessKubelet
 from tests.kube.process_pod import Machine
+from tests.support.next_release import build_next_release
 
 NAMESPACE = "llm"
 VALUES = yaml.safe_load((Path(__file__).parent / "bed_values.yaml").read_text(encoding="utf-8"))
@@ -34,6 +37,7 @@ DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 WORKING = ("gateway", "prefill", "decode")
 ROLES = ("redis", *WORKING)
 POLL_S = 0.1
+ADMIN_PORT = 8001
 
 
 class ProcessCluster:
@@ -76,6 +80,17 @@ class ProcessCluster:
         label = f"app.kubernetes.io/component={role}"
         items: list[Object] = self.api.get(f"{CORE}/pods?labelSelector={label}")["items"]
         return items
+
+    def versions_spoken(self) -> set[int]:
+        """Between gateways that stay and workers, of the protocol."""
+        found: set[int] = set()
+        staying = [
+            pod for pod in self.pods("gateway") if "deletionTimestamp" not in pod["metadata"]
+        ]
+        for pod in staying:
+            url = f"http://{pod['status']['podIP']}:{ADMIN_PORT}/v1/baton/status"
+            found.update(each["protocol"] for each in httpx.get(url).json()["workers"])
+        return found
 
     def is_rolled_out(self, role: str) -> bool:
         """All wanted pods are new and ready, and no other is left."""
@@ -181,12 +196,20 @@ def running_cluster(
         api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         stack.enter_context(running_control_plane(server, folder))
         stack.enter_context(running_proxy(server, folder, hosts))
-        kubelet = ProcessKubelet(Machine(server, api, folder / "pods", hosts), nodes or NODES)
+        machine = Machine(server, api, folder / "pods", hosts, next_release_in(folder))
+        kubelet = ProcessKubelet(machine, nodes or NODES)
         stack.callback(kubelet.close)
         config = server.kubeconfig
         helm = helm_python.Config(kubeconfig_content=config, namespace=NAMESPACE)
         stack.enter_context(helm)
         yield ProcessCluster(api, kubelet, helm, server)
+
+
+def next_release_in(folder: Path) -> Path:
+    """A checkout that containers can only read, as they can this one."""
+    built = build_next_release(folder / "next")
+    compileall.compile_dir(built, quiet=2)
+    return built
 
 
 @contextmanager

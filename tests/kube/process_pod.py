@@ -12,10 +12,13 @@ from tests.kube.container import HASTY, HASTY_IMAGE, Container, Identity, Mount
 from tests.kube.environment import command_of, environment_of
 from tests.kube.supervised import Supervised
 from tests.kube.volumes import ACCOUNT, Volumes
+from tests.rules.sources import ROOT
 
 TICK_S = 0.1
 WAIT_S = 0.5
 """between two looks for what a pod needs and is not there"""
+NEXT_TAG = "next"
+"""of images of the release after this one"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Machine:
     folder: Path
     hosts: Path
     """the file of names that every container reads"""
+    next_release: Path
+    """a checkout of it"""
 
 
 class ProcessPod:
@@ -137,7 +142,10 @@ class ProcessPod:
             environ = environment_of(self._machine.server, self._machine.cluster, pod, spec)
             if HASTY in spec["image"]:
                 environ = {**HASTY_IMAGE, **environ}
-            return Container(place, command_of(spec, environ), environ, mounts, self._identity())
+            is_next = spec["image"].endswith(f":{NEXT_TAG}")
+            code = self._machine.next_release if is_next else ROOT
+            command = command_of(spec, environ)
+            return Container(place, command, environ, mounts, self._identity(), code)
 
         return Supervised(spec, self.address, begin, restarts or self._pod["spec"]["restartPolicy"])
 

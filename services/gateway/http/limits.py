@@ -22,7 +22,7 @@ class HttpLimits:
     body_bytes: int = 4 * 2**20 + 64 * 1024
     """as sent, with the framing of chunks"""
     last_call_s: float = 1.0
-    """that an idle connection stays when the server stops: a request may be on its way"""
+    """that a connection stays idle at most once the server stops: a request may be on its way"""
     num_connections: int = 4096
     """open at once; for the next one the longest idle is closed"""
     num_probe_connections: int = 64

@@ -31,10 +31,6 @@ class OpenConnections:
         self._idle: dict[IdleConnection, None] = {}
         """the one that has been idle for longest first"""
 
-    @property
-    def any_idle(self) -> bool:
-        return bool(self._idle)
-
     def admit(self, num_open: int) -> Purpose | None:
         """What the last of `num_open` connections may ask for; None: it is one too many."""
         if num_open <= self.limits.num_connections:

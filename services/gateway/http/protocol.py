@@ -194,13 +194,17 @@ class GatewayProtocol(HttpToolsProtocol):
         return self._answering
 
     def shutdown(self) -> None:
-        """The server stops, and this is the connection's last request: the one that is being
-        answered, or, for a moment, one that is on its way."""
+        """The server stops. Every answer that begins from now on says that it is the connection's
+        last; a client that was not told so may send one more request."""
         self._stopping = True
         if self._is_answered():
-            self._last_call = self.loop.call_later(self._limits.last_call_s, self._close_idle)
-        else:
+            self._call_last()
+        elif not self.cycle.response_started:
             super().shutdown()
+
+    def _call_last(self) -> None:
+        """For a moment only: the request may be on its way."""
+        self._last_call = self.loop.call_later(self._limits.last_call_s, self._close_idle)
 
     def _close_idle(self) -> None:
         if self._stage == "idle" and self._is_answered():
@@ -248,6 +252,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._watch()
             if self._is_answered():
                 self._others.note_idle(self)
+                if self._stopping:
+                    self._call_last()
 
     def _is_answered(self) -> bool:
         """Nothing that was asked on this connection waits for its answer."""

@@ -6,7 +6,6 @@ import functools
 import math
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, cast
@@ -26,7 +25,6 @@ CHUNK_FRAMING_BYTES = 64 * 1024
 """what the framing of a chunked body may add to it"""
 CONNECTIONS_PER_REQUEST = 2
 ADMIN_CONNECTIONS = 64
-LAST_CALL_POLL_S = 0.05
 MIN_CONNECTIONS = 4096
 
 
@@ -44,17 +42,13 @@ def http_limits(limits: LimitSettings) -> HttpLimits:
 class HttpServer(uvicorn.Server):
     """A server that says when it was told to stop."""
 
-    def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.stopping = asyncio.Event()
-        self._connections = connections
 
-    async def last_call(self) -> None:
-        """Returns once it was told to stop and no idle connection may bring a request any more."""
-        await self.stopping.wait()
-        end_s = time.monotonic() + self._connections.limits.last_call_s
-        while self._connections.any_idle and time.monotonic() < end_s:  # noqa: ASYNC110
-            await asyncio.sleep(LAST_CALL_POLL_S)
+    def has_connections(self) -> bool:
+        """Each may bring one more request after it was told to stop."""
+        return bool(self.server_state.connections)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's would raise the signal again at its end, before the rest could be closed."""
@@ -77,20 +71,17 @@ class AdminServer(HttpServer):
 
 def http_server(app: FastAPI, drain_s: float, limits: HttpLimits) -> HttpServer:
     """Not started; run with `await server.serve(sockets=[bound socket])`."""
-    connections = OpenConnections(limits)
-    config = _config(app, connections, math.ceil(drain_s) + LAST_WORDS_S)
-    return HttpServer(config, connections)
+    return HttpServer(_config(app, limits, math.ceil(drain_s) + LAST_WORDS_S))
 
 
 def admin_server(app: FastAPI) -> AdminServer:
     """The same for the few who look after the gateway; end it with `should_exit`."""
     limits = HttpLimits(num_connections=ADMIN_CONNECTIONS, num_probe_connections=0, last_call_s=0.0)
-    connections = OpenConnections(limits)
-    return AdminServer(_config(app, connections, grace_s=1), connections)
+    return AdminServer(_config(app, limits, grace_s=1))
 
 
-def _config(app: FastAPI, connections: OpenConnections, grace_s: int) -> uvicorn.Config:
-    protocol = functools.partial(GatewayProtocol, connections)
+def _config(app: FastAPI, limits: HttpLimits, grace_s: int) -> uvicorn.Config:
+    protocol = functools.partial(GatewayProtocol, OpenConnections(limits))
     return uvicorn.Config(
         app,
         http=cast(Any, protocol),

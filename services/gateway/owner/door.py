@@ -1,6 +1,7 @@
 """The door to the HTTP layer: requests come in, and what operators and probes ask is answered."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal
 
 from services.gateway.owner.generation import GenerateRequest, Generation
@@ -56,6 +57,7 @@ class Door:
         self.view = LiveView(identity, requests, links, journal, clock, self.store_state)
         self._readiness = Readiness()
         self._draining = False
+        self._closed = False
 
     # Requests
 
@@ -101,12 +103,16 @@ class Door:
         """No other choice of this HTTP request comes. Returns once its end is recorded, or late."""
         await self._requests.close_record(rid)
 
-    async def drain(self, limit_s: float) -> None:
-        """Accept nothing more; what lives has until the limit, then ends with one clean error."""
+    async def drain(self, limit_s: float, may_come: Callable[[], bool] = lambda: False) -> None:
+        """Until nothing lives and `may_come` says that nothing more is asked. What lives at the
+        limit ends with one clean error, and nothing more is accepted."""
         self._draining = True
         deadline_s = self._clock.monotonic_s() + limit_s
-        while self._has_work and self._clock.monotonic_s() < deadline_s:  # noqa: ASYNC110
+        while self._has_work or may_come():
+            if self._clock.monotonic_s() >= deadline_s:
+                break
             await asyncio.sleep(DRAIN_POLL_S)
+        self._closed = True
         self._requests.abandon_all(Failure("gateway_stopping", "the gateway is shutting down", 503))
 
     # How it fares
@@ -168,7 +174,7 @@ class Door:
 
     @property
     def draining(self) -> bool:
-        """Nothing more is accepted: the gateway is about to stop."""
+        """The gateway stops: whoever can should go elsewhere."""
         return self._draining
 
     def last_requests(self, wanted: RowFilter) -> list[Row]:
@@ -216,12 +222,12 @@ class Door:
         return missing_workers(links.views, topology, links.prefill_seen(topology))
 
     def _check_capacity(self, request: GenerateRequest, *, returned: bool) -> None:
-        """A follow-up choice may wait for a worker even when the line is full, and may finish
-        during a drain, like the choice before it. At the cap no place is kept: a client that never
+        """A follow-up choice may wait for a worker even when the line is full, and comes after the
+        end of a drain too, like the choice before it. At the cap no place is kept: a client that never
         comes would take it from one that is there. A client that was told to come goes beyond
         it."""
         max_live = self._limits.max_live_requests + returned * self._max_kept_places()
-        if self._draining and not request.follows:
+        if self._closed and not request.follows:
             raise OverloadedError(SHUTTING_DOWN, retry_after_s=MIN_RETRY_S, status=503)
         if len(self._requests) >= max_live:
             raise self._overloaded(request, FULL)

@@ -38,7 +38,7 @@ class OwnerDoor(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Nothing more is accepted: the gateway is about to stop."""
+        """The gateway stops: whoever can should go elsewhere."""
 
     def live(self) -> dict[str, Any]:
         """The gateway and its workers, now and in the last minute."""

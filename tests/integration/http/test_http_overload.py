@@ -87,7 +87,8 @@ def test_row_86_no_pool_and_a_draining_gateway(
         half.sendall(BODY[10:])
         answer = http.client.HTTPResponse(half)
         answer.begin()
-        assert "shutting down" in check_unavailable(answer)
+        assert "no worker" in check_unavailable(answer)
+        assert answer.headers["connection"] == "close"
     process.wait(LIMIT_S)
 
 

@@ -6,6 +6,7 @@ where new ones do not start.
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import helm_python
@@ -14,7 +15,9 @@ import pytest
 from tests.chart.release import NAME
 from tests.kube.load import LONG, SHORT, Load, answers_in_peace, judge
 from tests.kube.process_cluster import WORKING, ProcessCluster, bed_values
+from tests.kube.process_pod import NEXT_TAG
 from tests.support.measured import Measured
+from tests.support.next_release import NEXT
 
 LONG_S = 30.0
 AGAIN_S = 70.0
@@ -27,6 +30,10 @@ ON_GPUS = {"gpu": {"count": 1}, "settings": {"device": "cpu"}}
 def revision(tag: str, **changes: Mapping[str, Any]) -> dict[str, Any]:
     """Values that replace every pod of Baton's own."""
     return bed_values(image={"control": {"tag": tag}, "engine": {"tag": tag}}, **changes)
+
+
+def speaks(cluster: ProcessCluster, version: int) -> bool:
+    return cluster.versions_spoken() == {version}
 
 
 def test_three_rollouts_under_long_streams(cluster: ProcessCluster, measured: Measured) -> None:
@@ -44,6 +51,20 @@ def test_three_rollouts_under_long_streams(cluster: ProcessCluster, measured: Me
     longest_s = max(each.ended_s - each.began_s for each in load.asked)
     measured.at_least("longest stream", longest_s, LONG_S, "s")
     assert {role: len(cluster.nodes_of(role)) for role in WORKING} == dict.fromkeys(WORKING, 2)
+
+
+def test_the_next_release_and_the_way_back(
+    cluster: ProcessCluster, texts: list[str], measured: Measured
+) -> None:
+    """It adds a member to ASSIGN and frames of its own. While both run each pair of pods speaks
+    what both know."""
+    cluster.settle(revision("one", prefill=TWO, decode=TWO))
+    with Load(cluster.url, SHORT) as load:
+        for tag, version in ((NEXT_TAG, NEXT.newest), ("one", NEXT.oldest)):
+            cluster.upgrade(revision(tag, prefill=TWO, decode=TWO))
+            cluster.wait(lambda: all(map(cluster.is_replaced, WORKING)), 150)
+            cluster.wait(partial(speaks, cluster, version), 60)
+    judge(measured, load.asked, texts)
 
 
 def test_pods_that_do_not_start_replace_none(
