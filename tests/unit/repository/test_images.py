@@ -1,6 +1,7 @@
 """What docker/ says is what this repository has: files, extras, settings, ports.
 
-No engine builds images here; these checks catch what would break a build or a start.
+`make image-test` builds the images; these checks need no builder, and catch what would break a build
+or a start.
 """
 
 import argparse
@@ -107,7 +108,7 @@ def test_an_image_runs_baton_itself_as_nobody_special(path: Path) -> None:
     assert last["ENTRYPOINT"] == '["baton"]'
     assert re.fullmatch(r"\d{4,}:\d{4,}", last["USER"])
     bases = [rest.split()[0] for name, rest in instructions(path) if name == "FROM"]
-    assert bases == ["${BASE}", "${BASE}"]
+    assert bases == ["${BASE}", "dependencies", "dependencies"]
     given = [
         rest for name, rest in instructions(path) if name == "ARG" and rest.startswith("BASE=")
     ]
@@ -124,6 +125,7 @@ def test_a_change_of_a_source_installs_no_dependency_again(path: Path) -> None:
     ]
     assert len(installed) == 1
     assert "--no-deps" in installed[0]
+    assert ("COPY", "--from=project /opt/project /opt/baton") in steps, "a layer of its own"
 
 
 def test_the_control_image_has_no_torch() -> None:
