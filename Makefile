@@ -1,5 +1,5 @@
-# The commands people and CI share. Nothing here calls apt or sudo, but the build of `kube-test`
-# calls apt-get when it runs as root.
+# The commands people and CI share. Nothing here calls apt or sudo, but what `kube-test` and
+# `image-test` build first calls apt-get when it runs as root.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,8 +21,11 @@ TIME ?= 60s
 # How long a campaign lasts, and what it draws.
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
+# Scenarios that ask nothing but the API server and the gateways' Service.
+PORTABLE := scaled_out or three_rollouts or do_not_start or without_prefill or redis_replaced
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test image-test kind-test audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -149,6 +152,21 @@ kube-test: install ## the chart on a real control plane, built once (Debian, roo
 	tests/kube/build_apiserver.sh
 	tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) \
 		tests/kube/chart_lifecycle.py $(addprefix tests/kube/scenarios/,scaling.py lost_parts.py rollouts.py autoscaling.py)
+
+image-test: install ## both images built by buildah (Debian, root; minutes), and the chart's upgrades under load in podman's containers
+	tests/images/build_stand_ins.sh
+	tests/kube/build_apiserver.sh
+	$(BIN)/python -m pytest --timeout 1800 $(TEST_ARGS) tests/images/builds.py
+	KUBE_TEST_PODS=containers tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 600 $(TEST_ARGS) \
+		$(addprefix tests/kube/scenarios/,confinement.py scaling.py rollouts.py) -k "confined or killed or three_rollouts"
+
+kind-test: install ## the chart's scenarios on kind with the images of docker/, where Docker and kind are (TORCH_INDEX=<url>)
+	TORCH_INDEX="$(TORCH_INDEX)" tests/kube/in_kind.sh $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) \
+		$(addprefix tests/kube/scenarios/,scaling.py rollouts.py lost_parts.py) -k "$(PORTABLE)"
+
+audit: ## known vulnerabilities of the pinned dependencies, by pip-audit
+	@command -v pip-audit >/dev/null || { echo "baton: error: pip-audit is missing: pipx install pip-audit" >&2; exit 3; }
+	pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format $(SOURCES)

@@ -80,6 +80,11 @@ class Cluster:
     def get(self, path: str) -> dict[str, Any]:
         return self._answer(self._client.get(path))
 
+    def text(self, path: str) -> str:
+        """Empty where there is none, such as the log of a container that has not started."""
+        response = self._client.get(path)
+        return response.text if response.is_success else ""
+
     def create(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
         return self._answer(self._client.post(path, json=item))
 

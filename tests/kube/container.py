@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kube.api_server import Object
 from tests.rules.sources import ROOT
 
 KILLED_S = 0.01
@@ -50,39 +51,50 @@ class Identity:
     volumes_group: int
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a container is started with."""
+
+    place: Path
+    """a new folder that is not on the file system of `/`; the log is there too"""
+    spec: Object
+    """of the container in its pod"""
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    mounts: Sequence[Mount]
+    identity: Identity
+    code: Path = ROOT
+    """the checkout that is the image of a container that is a process"""
+
+
 class Container:
     """Runs from the constructor on."""
 
-    def __init__(
-        self,
-        place: Path,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        mounts: Sequence[Mount],
-        identity: Identity,
-        code: Path = ROOT,
-    ) -> None:
-        """`place`: a new folder that is not on the file system of `/`; its log is there too.
-        `code`: the checkout that is the image."""
-        self.log = place / "log"
-        self._environ = {**IMAGE, **environ}
-        root, skeleton = place / "root", place / "skeleton"
-        pythons = [Mount(path, str(path), read_only=True) for path in (PYTHON, INTERPRETER)]
-        mounts = [*mounts, Mount(code, CODE, read_only=True), *pythons]
-        for mount in mounts:
-            _make_mount_point(skeleton, mount)
-        root.mkdir()
-        script = "\n".join(_tree(root, skeleton, mounts))
-        script += f'\nexec chroot {root} setpriv {" ".join(_restrictions(identity))} -- "$@"'
-        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    def __init__(self, start: Start) -> None:
+        self.log = start.place / "log"
+        self._environ = {**IMAGE, **start.environ}
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603
-                [*apart, "sh", "-euc", script, "container", *command],
+                self._begun(start),
                 env=self._environ,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
+
+    def _begun(self, start: Start) -> list[str]:
+        """The command that lasts as long as the container, and ends with its exit code."""
+        root, skeleton = start.place / "root", start.place / "skeleton"
+        pythons = [Mount(path, str(path), read_only=True) for path in (PYTHON, INTERPRETER)]
+        mounts = [*start.mounts, Mount(start.code, CODE, read_only=True), *pythons]
+        for mount in mounts:
+            _make_mount_point(skeleton, mount)
+        root.mkdir()
+        script = "\n".join(_tree(root, skeleton, mounts))
+        restrictions = " ".join(_restrictions(start.identity))
+        script += f'\nexec chroot {root} setpriv {restrictions} -- "$@"'
+        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        return [*apart, "sh", "-euc", script, "container", *start.command]
 
     def exit_code(self) -> int | None:
         """As Kubernetes counts: 128 + the signal of one that was killed."""
@@ -90,7 +102,7 @@ class Container:
         return None if code is None else code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
-        first = self._first()
+        first = self.first()
         if first is not None:
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(first, number)
@@ -103,7 +115,7 @@ class Container:
 
     def run(self, command: Sequence[str], timeout_s: float) -> bool:
         """Inside, as a probe or a hook does; whether it succeeded in time."""
-        first = self._first()
+        first = self.first()
         if first is None:
             return False
         inside = ["nsenter", "--target", str(first), "--mount", "--pid", "--root"]
@@ -119,7 +131,7 @@ class Container:
             return False
         return done.returncode == 0
 
-    def _first(self) -> int | None:
+    def first(self) -> int | None:
         """Process 1 of the container, as the rest of the machine counts."""
         pid = self._process.pid
         try:

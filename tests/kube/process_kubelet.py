@@ -66,6 +66,11 @@ class ProcessKubelet:
                 if each.name == pod:
                     each.crash()
 
+    def processes(self, pod: str) -> dict[str, int]:
+        """Process 1 of each container of a pod, by the container's name."""
+        (found,) = (each for each in self._pods.values() if each.name == pod)
+        return found.processes()
+
     def logs(self) -> dict[str, str]:
         """By name of the pod, of all that ran."""
         return {pod.name: pod.logs() for pod in list(self._pods.values())}

@@ -1,6 +1,7 @@
 """One pod, in a thread of its own: volumes, init containers, containers, status, end."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.kube.api_server import ApiServer, Cluster, Object, timestamp
-from tests.kube.container import HASTY, HASTY_IMAGE, Container, Identity, Mount
+from tests.kube.container import HASTY, HASTY_IMAGE, Container, Identity, Mount, Start
 from tests.kube.environment import command_of, environment_of
 from tests.kube.supervised import Supervised
 from tests.kube.volumes import ACCOUNT, Volumes
@@ -32,6 +33,7 @@ class Machine:
     """the file of names that every container reads"""
     next_release: Path
     """a checkout of it"""
+    run: Callable[[Start], Container] = Container
 
 
 class ProcessPod:
@@ -76,6 +78,11 @@ class ProcessPod:
         """Its processes are killed, and started again as after any end."""
         for each in self._running:
             each.crash()
+
+    def processes(self) -> dict[str, int]:
+        """Process 1 of each container that runs, by the container's name."""
+        found = {each.name: each.first for each in self._running}
+        return {name: pid for name, pid in found.items() if pid is not None}
 
     def logs(self) -> str:
         """Of all its containers, one after another."""
@@ -142,10 +149,11 @@ class ProcessPod:
             environ = environment_of(self._machine.server, self._machine.cluster, pod, spec)
             if HASTY in spec["image"]:
                 environ = {**HASTY_IMAGE, **environ}
+            command = command_of(spec, environ)
             is_next = spec["image"].endswith(f":{NEXT_TAG}")
             code = self._machine.next_release if is_next else ROOT
-            command = command_of(spec, environ)
-            return Container(place, command, environ, mounts, self._identity(), code)
+            start = Start(place, spec, command, environ, mounts, self._identity(), code)
+            return self._machine.run(start)
 
         return Supervised(spec, self.address, begin, restarts or self._pod["spec"]["restartPolicy"])
 

@@ -43,6 +43,11 @@ class Supervised:
             return False
         return self._restarts == "Never" or (self._restarts == "OnFailure" and self.code == 0)
 
+    @property
+    def first(self) -> int | None:
+        """Its process 1, as the machine counts."""
+        return self._container.first()
+
     def tick(self, grace_s: float) -> None:
         """Called every few moments while the pod is to run."""
         if self.code is None and self._container.exit_code() is None and self._probes.dead:

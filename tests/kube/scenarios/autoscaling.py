@@ -6,8 +6,9 @@
 import time
 from typing import Any
 
+from tests.kube.chart_cluster import bed_values
 from tests.kube.load import SHORT, Load, judge
-from tests.kube.process_cluster import ProcessCluster, bed_values
+from tests.kube.process_cluster import ProcessCluster
 from tests.support.measured import Measured
 
 LIMIT_S = 120.0

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 
 from tests.chart.release import NAME
+from tests.kube.chart_cluster import CORE, WORKING, ChartCluster, bed_values
 from tests.kube.load import SHORT, Asked, Load, judge
-from tests.kube.process_cluster import CORE, WORKING, ProcessCluster, bed_values
+from tests.kube.process_cluster import ProcessCluster
 from tests.support.measured import Measured
 
 AWAY_S = 60.0
@@ -29,7 +30,7 @@ class Seen:
 
 
 @contextmanager
-def watching(cluster: ProcessCluster) -> Iterator[Seen]:
+def watching(cluster: ChartCluster) -> Iterator[Seen]:
     seen, stopping = Seen(), Event()
 
     def look() -> None:
@@ -45,7 +46,7 @@ def watching(cluster: ProcessCluster) -> Iterator[Seen]:
         thread.join()
 
 
-def redis_answers(cluster: ProcessCluster) -> bool:
+def redis_answers(cluster: ChartCluster) -> bool:
     """Whoever asks without a password is told so."""
     spec = cluster.api.get(f"{CORE}/services/{NAME}-baton-redis")["spec"]
     try:
@@ -62,7 +63,7 @@ def first_answer_s(asked: Sequence[Asked], after_s: float) -> float:
     return min(at_s for at_s in times if at_s > after_s) - after_s
 
 
-def test_redis_replaced(cluster: ProcessCluster, texts: list[str], measured: Measured) -> None:
+def test_redis_replaced(cluster: ChartCluster, texts: list[str], measured: Measured) -> None:
     """Nobody becomes unready for it; a request that comes meanwhile may be told to come again."""
     with watching(cluster) as seen, Load(cluster.url, SHORT) as load:
         time.sleep(2)
@@ -73,7 +74,7 @@ def test_redis_replaced(cluster: ProcessCluster, texts: list[str], measured: Mea
     assert seen.unready == set()
 
 
-def test_redis_away(cluster: ProcessCluster, texts: list[str], measured: Measured) -> None:
+def test_redis_away(cluster: ChartCluster, texts: list[str], measured: Measured) -> None:
     before = cluster.restarts()
     with watching(cluster) as seen, Load(cluster.url, SHORT) as load:
         time.sleep(2)

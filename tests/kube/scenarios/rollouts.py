@@ -13,8 +13,9 @@ import helm_python
 import pytest
 
 from tests.chart.release import NAME
+from tests.kube.chart_cluster import WORKING, ChartCluster, bed_values
 from tests.kube.load import LONG, SHORT, Load, answers_in_peace, judge
-from tests.kube.process_cluster import WORKING, ProcessCluster, bed_values
+from tests.kube.process_cluster import ProcessCluster
 from tests.kube.process_pod import NEXT_TAG
 from tests.support.measured import Measured
 from tests.support.next_release import NEXT
@@ -36,7 +37,7 @@ def speaks(cluster: ProcessCluster, version: int) -> bool:
     return cluster.versions_spoken() == {version}
 
 
-def test_three_rollouts_under_long_streams(cluster: ProcessCluster, measured: Measured) -> None:
+def test_three_rollouts_under_long_streams(cluster: ChartCluster, measured: Measured) -> None:
     """Two upgrades and a rollback, of two pods of each role. What an old gateway began it ends."""
     cluster.settle(bed_values(prefill=TWO, decode=TWO))
     texts = answers_in_peace(cluster.url, LONG)
@@ -68,7 +69,7 @@ def test_the_next_release_and_the_way_back(
 
 
 def test_pods_that_do_not_start_replace_none(
-    cluster: ProcessCluster, texts: list[str], measured: Measured
+    cluster: ChartCluster, texts: list[str], measured: Measured
 ) -> None:
     """The model is not where it is said to be: every new pod crashes, again and again."""
     cluster.settle(revision("one", prefill=TWO, decode=TWO))
@@ -94,7 +95,7 @@ def test_pods_that_do_not_start_replace_none(
 
 
 def test_gateways_that_start_without_prefill_workers_serve(
-    cluster: ProcessCluster, texts: list[str], measured: Measured
+    cluster: ChartCluster, texts: list[str], measured: Measured
 ) -> None:
     cluster.settle(revision("one", prefill=TWO, decode=TWO))
     cluster.scale("prefill", 0)
@@ -113,7 +114,7 @@ def test_gateways_that_start_without_prefill_workers_serve(
 
 
 def test_an_upgrade_where_every_gpu_is_taken_ends(
-    cluster: ProcessCluster, texts: list[str], measured: Measured
+    cluster: ChartCluster, texts: list[str], measured: Measured
 ) -> None:
     """Two GPUs, one worker of each role: the old one goes first. While there is no decode worker
     requests are refused; what was begun is answered."""

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.kube.chart_cluster import ChartCluster
 from tests.kube.load import SHORT, Load, broken, judge
 from tests.kube.process_cluster import ProcessCluster
 from tests.support.measured import Measured
@@ -16,7 +17,7 @@ SETTLED_S = 2.0
 
 @pytest.mark.parametrize(("role", "most"), [("decode", 3), ("prefill", 2), ("gateway", 3)])
 def test_scaled_out_and_in(
-    cluster: ProcessCluster, texts: list[str], measured: Measured, role: str, most: int
+    cluster: ChartCluster, texts: list[str], measured: Measured, role: str, most: int
 ) -> None:
     least = cluster.deployment(role)["spec"]["replicas"]
     with Load(cluster.url, SHORT) as load:

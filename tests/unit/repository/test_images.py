@@ -1,7 +1,7 @@
 """What docker/ says is what this repository has: files, extras, settings, ports.
 
-`make image-test` builds the images; these checks need no builder, and catch what would break a build
-or a start.
+`make image-test` builds the images; these checks need no builder, and catch what would break a
+build or a start.
 """
 
 import argparse

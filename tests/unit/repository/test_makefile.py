@@ -95,3 +95,16 @@ def test_help_is_the_default_and_lists_the_targets() -> None:
         assert f"make {target} " in listed
     texts = [re.fullmatch(r"(make \S+ +)\S.*", line) for line in listed.splitlines()]
     assert len({len(text[1]) for text in texts if text}) == 1
+
+
+def test_kind_test_says_what_is_missing(tmp_path: Path) -> None:
+    script = str(ROOT / "tests" / "kube" / "in_kind.sh")
+    done = subprocess.run(  # noqa: S603
+        ["/bin/sh", script, "true"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "baton: error: kind-test needs Docker and kind; missing: docker kind\n"
+    assert (done.returncode, done.stderr) == (3, said)
