@@ -3,15 +3,13 @@
 `build_stand_ins.sh` makes the base that they build on.
 """
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from tests.kube.podman_container import STORE
 from tests.rules.sources import ROOT
@@ -66,14 +64,15 @@ def build(context: Path, name: str, mounts: Sequence[str]) -> float:
 def size_over_base(image: str) -> float:
     """MB of the layers that the base does not have."""
     base, layers = (layers_of(name) for name in (BASE, image))
-    assert layers[: len(base)] == base, f"{image} is not built on {BASE}"
-    return float(sum(layer["size"] for layer in layers[len(base) :])) / 1e6
+    assert list(layers)[: len(base)] == list(base), f"{image} is not built on {BASE}"
+    return sum(size for digest, size in layers.items() if digest not in base) / 1e6
 
 
-def layers_of(image: str) -> list[dict[str, Any]]:
-    inspected = yaml.safe_load(buildah("inspect", "--type", "image", image))
-    layers: list[dict[str, Any]] = yaml.safe_load(inspected["Manifest"])["layers"]
-    return layers
+def layers_of(image: str) -> dict[str, int]:
+    """Digest -> bytes, lowest first."""
+    inspected = json.loads(buildah("inspect", "--type", "image", image))
+    layers = json.loads(inspected["Manifest"])["layers"]
+    return {layer["digest"]: layer["size"] for layer in layers}
 
 
 def said_inside(image: str, *command: str) -> str:
