@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from services.autoscaler.view import Arrival
 from services.simulator.outcome import NEVER_S, Outcome
-from services.simulator.report.chart import NUM_COLOURS, Chart
+from shared.plot.chart import NUM_COLOURS, Chart
 from shared.plot.axis import Axis, Point
 
 HOUR_S = 3600.0

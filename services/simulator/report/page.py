@@ -1,14 +1,12 @@
-"""The report: one HTML file that needs nothing else, light or dark as its reader's system is."""
+"""The report of simulated policies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 from services.autoscaler.view import Arrival
 from services.simulator.outcome import Outcome
 from services.simulator.report import figures
-from services.simulator.report.chart import Chart
-from services.simulator.report.style import STYLE
+from shared.plot.page import figure, page, table
 
 COLUMNS = ("policy", "in time", "GPU-hours", "pods on average", "quick reversals an hour")
 
@@ -38,37 +36,28 @@ def rendered(report: Report) -> str:
     shown = [one for one in report.outcomes if not _is_sweep(one, report.outcomes)]
     length_s, parts = report.length_s, [_table(report.outcomes)]
     parts += [
-        _figure("What arrives", figures.arrivals_chart(report.arrivals, length_s)),
-        _figure("Pods by policy", figures.pods_chart(shown, colours, length_s)),
-        _figure(
+        figure("What arrives", figures.arrivals_chart(report.arrivals, length_s)),
+        figure("Pods by policy", figures.pods_chart(shown, colours, length_s)),
+        figure(
             "How long the unluckiest hundredth of each minute's prompts waited",
             figures.waits_chart(shown, colours, length_s, report.limit_s),
         ),
-        _figure(
+        figure(
             "What is kept of the promise, and what it costs: up and to the left is better",
             figures.frontier_chart(report.outcomes, colours),
         ),
-        _figure(
+        figure(
             "Orders that were taken back within ten minutes",
             figures.reversals_chart(shown, colours),
         ),
     ]
     for condition, found in report.sensitivity.items():
         chart = figures.sensitivity_chart(condition, found, colours)
-        parts.append(_figure(f"If it were another: {condition}", chart))
+        parts.append(figure(f"If it were another: {condition}", chart))
     if any("decode" in number for one in shown for _, number in one.path):
         chart = figures.path_chart(shown, colours, report.budget, length_s)
-        parts.append(_figure("Prefill and decode pods over time", chart))
-    facts = "".join(
-        f"<dt>{escape(what)}</dt><dd>{escape(value)}</dd>" for what, value in report.facts
-    )
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(report.title)}</title>\n<link rel="icon" href="data:,">\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(report.title)}</h1>\n"
-        f"<dl>{facts}</dl>\n{''.join(parts)}\n</body>\n</html>\n"
-    )
+        parts.append(figure("Prefill and decode pods over time", chart))
+    return page(report.title, report.facts, parts)
 
 
 def _is_sweep(outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
@@ -79,15 +68,14 @@ def _is_sweep(outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
 
 
 def _table(outcomes: Sequence[Outcome]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(one.policy)}</th><td>{100 * one.attainment:.2f} %</td>'
-        f"<td>{one.pod_hours:.1f}</td><td>{one.pods:.2f}</td>"
-        f"<td>{one.reversals_an_hour:.1f}</td></tr>"
+    rows = [
+        (
+            one.policy,
+            f"{100 * one.attainment:.2f} %",
+            f"{one.pod_hours:.1f}",
+            f"{one.pods:.2f}",
+            f"{one.reversals_an_hour:.1f}",
+        )
         for one in outcomes
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>\n"
-
-
-def _figure(caption: str, chart: Chart) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{chart.render()}</figure>\n"
+    ]
+    return table(COLUMNS, rows)
