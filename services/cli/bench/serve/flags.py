@@ -22,7 +22,7 @@ T = TypeVar("T", int, float)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_endpoint(parser.add_argument_group("endpoint"))
     _add_load(parser.add_argument_group("load (one of --rate, --trace, --concurrency)"))
-    _add_requests(parser.add_argument_group("requests"))
+    add_requests(parser.add_argument_group("requests"))
     _add_judgement(parser.add_argument_group("judgement"))
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="JSON lines; - is the output")
@@ -32,33 +32,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_endpoint(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")
-    add("--model", metavar="NAME", help="default: the first that the endpoint lists")
-    add("--endpoint", choices=("completions", "chat"), default="completions")
-    add("--api-key-env", metavar="VARIABLE", help="environment variable that holds the key")
-    add("--api-key-file", type=Path, metavar="FILE", help="file that holds the key")
     add("--against", metavar="U", help="a second endpoint, for the same requests in turns")
     add("--against-model", metavar="NAME", help="default: the first that it lists")
     add("--against-api-key-env", metavar="VARIABLE", help="as --api-key-env, for the second")
     add("--against-api-key-file", type=Path, metavar="FILE", help="as --api-key-file")
+    add("--model", metavar="NAME", help="default: the first that the endpoint lists")
+    add_asking(group)
+
+
+def add_asking(group: argparse._ArgumentGroup) -> None:
+    """How an endpoint is asked, whichever it is."""
+    add = group.add_argument
+    add("--endpoint", choices=("completions", "chat"), default="completions")
+    add("--api-key-env", metavar="VARIABLE", help="environment variable that holds the key")
+    add("--api-key-file", type=Path, metavar="FILE", help="file that holds the key")
     add("--timeout-s", type=float, default=600.0, metavar="S", help="a request's limit; 600")
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--rate", metavar="R[,R...]", help="requests/s, open loop; several make a sweep; 1")
-    add("--arrivals", choices=("poisson", "gamma", "onoff", "constant"), default="poisson")
-    add("--burstiness", type=float, metavar="B", help="gamma arrivals: 1 Poisson, < 1 in bursts")
-    add("--on-s", type=float, default=1.0, metavar="S", help="onoff: time with load; 1")
-    add("--off-s", type=float, default=4.0, metavar="S", help="onoff: time without; 4")
-    add("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines, open loop")
+    add_arrivals(group)
     add("--speed", metavar="X[,X...]", help="how much faster than the trace; 1")
-    add("--no-jitter", action="store_true", help="keep coarse equal timestamps as they are")
     add("--concurrency", metavar="N[,N...]", help="closed loop with N requests at every moment")
     add("--num-requests", type=int, metavar="N", help="per load point")
     add("--duration", type=float, metavar="S", help="of sending, per load point; 30")
 
 
-def _add_requests(group: argparse._ArgumentGroup) -> None:
+def add_arrivals(group: argparse._ArgumentGroup) -> None:
+    """How requests come in an open loop, at whatever rate."""
+    add = group.add_argument
+    add("--arrivals", choices=("poisson", "gamma", "onoff", "constant"), default="poisson")
+    add("--burstiness", type=float, metavar="B", help="gamma arrivals: 1 Poisson, < 1 in bursts")
+    add("--on-s", type=float, default=1.0, metavar="S", help="onoff: time with load; 1")
+    add("--off-s", type=float, default=4.0, metavar="S", help="onoff: time without; 4")
+    add("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines, open loop")
+    add("--no-jitter", action="store_true", help="keep coarse equal timestamps as they are")
+
+
+def add_requests(group: argparse._ArgumentGroup) -> None:
+    """What is asked."""
     add = group.add_argument
     add("--input", default="512", metavar="N|A-B", help="prompt tokens; a range is uniform; 512")
     add("--output", default="128", metavar="N|A-B", help="output tokens asked for; 128")
@@ -73,27 +86,33 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
 
 def _add_judgement(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--ttft-limit-ms", type=float, metavar="MS", help="goodput: time to first token")
-    add("--gap-limit-ms", type=float, metavar="MS", help="goodput: p99 of a request's gaps")
-    add("--tpot-limit-ms", type=float, metavar="MS", help="goodput: mean time per later token")
+    add_limits(group)
     add("--ideal-servers", type=int, metavar="K", help="of the replay; default: as Baton says, 1")
     add("--prefill-ms-per-1k", type=float, metavar="MS", help="of the replay; default: measured")
     add("--prefill-file", type=Path, metavar="FILE", help='JSON {"tokens": ms, ...} for the replay')
     add("--no-ideal", action="store_true", help="no replay and no idle measurement for it")
+
+
+def add_limits(group: argparse._ArgumentGroup) -> None:
+    """What a request has to keep, and the client."""
+    add = group.add_argument
+    add("--ttft-limit-ms", type=float, metavar="MS", help="goodput: time to first token")
+    add("--gap-limit-ms", type=float, metavar="MS", help="goodput: p99 of a request's gaps")
+    add("--tpot-limit-ms", type=float, metavar="MS", help="goodput: mean time per later token")
     add("--max-lag-ms", type=float, default=10.0, metavar="MS", help="client's lateness p99; 10")
 
 
 def read_endpoints(arguments: argparse.Namespace) -> tuple[Endpoint, ...]:
     """The one under load; with `--against` two, which are called ours and theirs."""
     url, kind, model = gateway_url(arguments.url), arguments.endpoint, arguments.model
-    key = _api_key("--api-key", arguments.api_key_env, arguments.api_key_file)
+    key = read_api_key("--api-key", arguments.api_key_env, arguments.api_key_file)
     their_model = arguments.against_model
     env, file = arguments.against_api_key_env, arguments.against_api_key_file
     if arguments.against is None:
         if (their_model, env, file) != (None, None, None):
             raise SettingsError("--against-model and --against-api-key-... belong to --against")
         return (Endpoint(url, kind, key, model),)
-    their_url, their_key = gateway_url(arguments.against), _api_key("--against-api-key", env, file)
+    their_url, their_key = gateway_url(arguments.against), read_api_key("--against-api-key", env, file)
     return (
         Endpoint(url, kind, key, model, "ours"),
         Endpoint(their_url, kind, their_key, their_model, "theirs", "--against"),
@@ -159,7 +178,7 @@ def _points(path: Path) -> PointPrefill:
     return PointPrefill(tuple(points))
 
 
-def _api_key(flag: str, name: str | None, path: Path | None) -> str:
+def read_api_key(flag: str, name: str | None, path: Path | None) -> str:
     """From the variable `name` or the file at `path`, as `flag`-env or `flag`-file says."""
     try:
         if path is not None:
