@@ -1,0 +1,1 @@
+"""The verdict for people: a page, and lines on a terminal."""
