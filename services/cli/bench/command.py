@@ -12,6 +12,7 @@ from shared.errors import SettingsError
 
 BENCHMARKS = {
     "serve": "load any OpenAI endpoint; time to first token, token gaps, goodput, ideal replay",
+    "verdict": "say whether prefill and decode apart serve a load better than together",
     "gateway": "measure Baton's gateway over mock workers against its goals",
     "handover": "measure what a hand-over adds, next to the same engine without one",
     "engine": "measure one model on this device against its floors and against others",

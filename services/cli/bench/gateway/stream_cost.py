@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from time import monotonic_ns
 
 from services.cli.bench.gateway.cell import MeasuredCell
-from services.cli.bench.gateway.cpu_time import CpuTime, apart, cpu_time, stolen_s
 from services.cli.bench.gateway.stream_reader import ReadStream, open_streams, read_to_end
+from services.cli.bench.measure.cpu_time import (
+    MAX_WAIT_SHARE,
+    CpuTime,
+    apart,
+    cpu_time,
+    stolen_s,
+)
 from services.cli.bench.measure.loop_lag import LoopLag
 from services.cli.bench.measure.quantiles import Distribution
 from shared.errors import BatonError
@@ -25,8 +31,6 @@ from shared.errors import BatonError
 EDGE_TOKENS = 8
 """first and last tokens of a stream are not looked at: others begin or end then"""
 OPEN_LIMIT_S = 60.0
-MAX_WAIT_SHARE = 0.05
-"""of the time, by the gateway for a core: more makes its latencies the machine's"""
 MAX_LATE_SHARE = 0.1
 """of the time, by the client, or of a core, to other machines of the host"""
 MAX_LATE_S = 0.02

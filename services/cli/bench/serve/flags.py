@@ -112,7 +112,10 @@ def read_endpoints(arguments: argparse.Namespace) -> tuple[Endpoint, ...]:
         if (their_model, env, file) != (None, None, None):
             raise SettingsError("--against-model and --against-api-key-... belong to --against")
         return (Endpoint(url, kind, key, model),)
-    their_url, their_key = gateway_url(arguments.against), read_api_key("--against-api-key", env, file)
+    their_url, their_key = (
+        gateway_url(arguments.against),
+        read_api_key("--against-api-key", env, file),
+    )
     return (
         Endpoint(url, kind, key, model, "ours"),
         Endpoint(their_url, kind, their_key, their_model, "theirs", "--against"),

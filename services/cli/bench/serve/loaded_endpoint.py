@@ -32,7 +32,8 @@ class LoadedEndpoint:
         self._arguments = arguments
         template = RequestTemplate(endpoint, _fields(arguments, facts.model))
         self._client = LoadClient(endpoint, template, arguments.timeout_s)
-        self._ideal: Ideal | None = None
+        self.ideal: Ideal | None = None
+        """None until it is measured"""
 
     async def first_answer(self, planned: PlannedRequest) -> RequestSample:
         """Of a request before the run: one that fails tells what is wrong with them all."""
@@ -58,7 +59,7 @@ class LoadedEndpoint:
         if prefill is None:
             lengths = calibration_lengths(inputs)
             prefill = await calibrate(self._client, prompts, lengths, self._show)
-        self._ideal = Ideal(prefill, num_servers)
+        self.ideal = Ideal(prefill, num_servers)
 
     async def run_point(self, point: LoadPoint, endless: Iterator[PlannedRequest]) -> RunSummary:
         """One load point; `endless` is for a closed loop. It is over when all answers are."""
@@ -74,7 +75,7 @@ class LoadedEndpoint:
             run=run,
             limits=read_service_limits(arguments),
             max_lag_ms=arguments.max_lag_ms,
-            ideal=self._ideal,
+            ideal=self.ideal,
             closed=point.plan is None,
             offered_per_s=None if point.plan is None else point.plan.offered_per_s,
             endpoint=name,

@@ -70,10 +70,7 @@ async def _prompts(
         cost = await _word_cost(endpoints[0])
         return lambda seed: ChatPrompts(cost, seed, num_shared)
     ids: Sequence[int]
-    if arguments.vocab is not None:
-        ids = safe_ids(arguments.vocab)
-    else:
-        ids = _common_ids(endpoints)
+    ids = safe_ids(arguments.vocab) if arguments.vocab is not None else _common_ids(endpoints)
     return lambda seed: TokenPrompts(ids, seed, num_shared)
 
 

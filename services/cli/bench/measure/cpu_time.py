@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_WAIT_SHARE = 0.05
+"""of the time, by a gateway for a core: more makes its latencies the machine's"""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
