@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from services.autoscaler.view import Arrival
 from services.simulator.outcome import NEVER_S, Outcome
-from shared.plot.chart import NUM_COLOURS, Chart
 from shared.plot.axis import Axis, Point
+from shared.plot.chart import NUM_COLOURS, Chart
 
 HOUR_S = 3600.0
 BIN_S = 60.0

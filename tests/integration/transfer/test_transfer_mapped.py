@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.cli.bench.gateway.cpu_time import cpu_time
+from services.cli.bench.measure.cpu_time import cpu_time
 from shared.errors import CorruptPieceError, PeerLostError, SettingsError, StaleBlocksError
 from shared.kv.columns import Words
 from shared.kv.digest import BlockDigests

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from services.cli.bench.gateway.cpu_time import cpu_time
 from services.cli.bench.gateway.mock_workers import MockSetup
+from services.cli.bench.measure.cpu_time import cpu_time
 from services.cli.cluster.ports import reserve_port
 
 LIMIT_S = 30.0

@@ -113,7 +113,7 @@ def read_urls(arguments: argparse.Namespace) -> tuple[Endpoint, Endpoint] | None
     missing = [flag for flag, url in urls.items() if url is None]
     if missing:
         raise SettingsError(f"{missing[0]} is missing: name both cells, or none")
-    given = given_settings(arguments)
+    given = {name: value for name, value in given_settings(arguments).items() if name in SETTINGS}
     model = given.pop("model", None)
     if given or arguments.workers is not None:
         flag = "--" + next(iter(given), "workers").replace("_", "-")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.cli.bench.measure.quantiles import Distribution
-from services.cli.bench.verdict.judgement import Judgement
+from services.cli.bench.verdict.judgement import LESS, MORE, Judgement
 from services.cli.bench.verdict.topology_run import TopologyRun, gap_of
 
 WORTH_A_WORD = 1.1
@@ -39,10 +39,14 @@ def sentence(judgement: Judgement, limits: str, price: Price | None = None) -> s
     assert judgement.ratio is not None
     value, low, high = judgement.ratio
     bound = f"{judgement.bound} " if judgement.bound else ""
-    given_up = price.text if price and judgement.decision == "do not disaggregate" else ""
+    rest = ""
+    if judgement.decision == "do not disaggregate":
+        rest = price.text if price else ""
+    elif judgement.decision == "no difference" and not LESS <= value <= MORE:
+        rest = "; with more --seeds there may be one"
     return (
         f"{OPENINGS[judgement.decision]}: {judgement.pd} serves {bound}{value:.2f}x "
-        f"({low:.2f}-{high:.2f}) the requests of {judgement.agg} within {limits}{given_up}."
+        f"({low:.2f}-{high:.2f}) the requests of {judgement.agg} within {limits}{rest}."
     )
 
 

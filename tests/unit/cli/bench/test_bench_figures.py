@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.bench.gateway.cpu_time import CpuTime
 from services.cli.bench.gateway.stream_cost import StreamCost, StreamLoad
+from services.cli.bench.measure.cpu_time import CpuTime
 from services.cli.bench.measure.findings import Finding, render
 from services.cli.bench.measure.quantiles import Distribution
 from services.cli.bench.serve.calibration import calibration_lengths

@@ -30,7 +30,7 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CellModel:
+class LoadCell:
     """Workers that take these times, in ms."""
 
     num_prefill: int
