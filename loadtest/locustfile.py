@@ -7,6 +7,13 @@ Besides each request as a whole (POST), locust's tables, charts and CSV files sh
 time to the first token and under GAP each wait between two tokens. The model and its context are
 asked of the server. Any OpenAI-compatible server will do, $BATON_API_KEY is sent to it; a Baton
 gateway's own histograms of the same run are printed next to the result.
+
+A headless run with limits exits with 1 where one of them is broken, and says which:
+
+    locust ... --headless -u 32 -t 2m --ttft-limit-ms 500 --gap-limit-ms 25 --failure-limit 0.01
+
+Users wait for a slow server, so a run here hides overload: whether prefill and decode apart serve a
+load better is for `baton bench verdict`, whose requests do not wait.
 """
 
 import itertools
@@ -21,11 +28,14 @@ from locust import User, between, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import WorkerRunner
+from locust.stats import StatsEntry
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # locust knows this folder only
 
 from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
 from loadtest.gateway_view import GAP, TTFT, Total, key_headers, read_totals
+from loadtest.limits import RunLimits, merged
 from loadtest.prompts import Message, PromptWriter, trimmed
 
 logger = logging.getLogger(__name__)
@@ -33,6 +43,11 @@ logger = logging.getLogger(__name__)
 CHAT_PATH = "/v1/chat/completions"
 DEFAULT_CONTEXT = 4096
 TIMEOUT_S = 600.0
+KINDS = ("TTFT", "GAP")
+VERDICT = (
+    "users here wait for a slow server, which hides overload; whether prefill and decode apart "
+    "serve this better: `baton bench verdict`"
+)
 _user_numbers = itertools.count()
 _before: dict[str, Total] = {}
 
@@ -45,6 +60,12 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     group.add_argument("--system-tokens", type=int, default=0, help="shared; 0 = context / 8")
     group.add_argument("--document-tokens", type=int, default=0, help="0 = context / 2")
     group.add_argument("--load-seed", type=int, default=1, help="same seed, same questions")
+    limits = parser.add_argument_group("limits, which the exit code tells of")
+    add = limits.add_argument
+    add("--ttft-limit-ms", type=float, env_var="LOADTEST_TTFT_LIMIT_MS", help="TTFT p99, all rows")
+    add("--gap-limit-ms", type=float, env_var="LOADTEST_GAP_LIMIT_MS", help="GAP p99, all rows")
+    share = "share of requests that may fail; default: none, as locust has it"
+    add("--failure-limit", type=float, env_var="LOADTEST_FAILURE_LIMIT", help=share)
 
 
 class ChatUser(User):
@@ -197,6 +218,33 @@ def show_gateway(environment: Environment, **_: Any) -> None:
 
 
 def _mean_ms(environment: Environment, kind: str) -> float | None:
-    entries = [entry for entry in environment.stats.entries.values() if entry.method == kind]
+    entries = _rows(environment, kind)
     count = sum(entry.num_requests for entry in entries)
     return sum(entry.total_response_time for entry in entries) / count if count else None
+
+
+@events.quitting.add_listener
+def judge(environment: Environment, **_: Any) -> None:
+    """The exit code, by the limits that were stated. Without a share of requests that may fail, a
+    failed one is locust's own affair."""
+    options = environment.parsed_options
+    if options is None or isinstance(environment.runner, WorkerRunner):
+        return
+    logger.info(VERDICT)
+    limits = RunLimits(options.ttft_limit_ms, options.gap_limit_ms, options.failure_limit)
+    if not limits.stated:
+        return
+    times = {kind: merged(one.response_times for one in _rows(environment, kind)) for kind in KINDS}
+    asked = _rows(environment, "POST")
+    num = sum(entry.num_requests for entry in asked)
+    broken = limits.broken(times, num, sum(entry.num_failures for entry in asked))
+    for limit in broken:
+        logger.error("limit broken: %s", limit)
+    if broken:
+        environment.process_exit_code = 1
+    elif limits.failed is not None:
+        environment.process_exit_code = 0
+
+
+def _rows(environment: Environment, kind: str) -> list[StatsEntry]:
+    return [entry for entry in environment.stats.entries.values() if entry.method == kind]

@@ -8,7 +8,7 @@ from tests.chart.invariants import matches
 from tests.chart.process_rules import COLOCATED, processes, settings_of
 from tests.chart.release import Object, Release, component
 
-DOCTOR = "doctor"
+DOCTOR, VERDICT = "doctor", "verdict"
 SCRAPED = ("gateway", AUTOSCALER)
 WORKERS = ("prefill", "decode", COLOCATED)
 OUTSIDE = "outside"
@@ -25,6 +25,8 @@ def needed(release: Release) -> set[Edge]:
     edges: set[Edge] = {("gateway", pods[role], settings[role].worker.port) for role in workers}
     edges.add(("test", "gateway", settings["gateway"].network.port))
     edges |= {(pods["decode"], pods[role], settings[role].worker.transfer_port) for role in workers}
+    if VERDICT in dict(release.pods()):
+        edges.add((VERDICT, "gateway", settings["gateway"].network.port))
     clients = {*pods.values(), *({DOCTOR} & set(dict(release.pods())))}
     if DOCTOR in clients:
         edges |= {(DOCTOR, *edge[1:]) for edge in edges if edge[1] in map(pods.get, workers)}
@@ -63,7 +65,9 @@ def traffic_is_what_baton_needs(release: Release) -> Iterator[str]:
     wanted, found = needed(release), admitted(release, pods)
     # Whoever may call the gateway is up to the values: anyone by default, pods of ours too.
     open_ports = _open_ports(release)
-    public = {e for e in found if e[1] in SCRAPED and e[0] != "test" and e[2] in open_ports}
+    public = {
+        e for e in found if e[1] in SCRAPED and e[0] not in ("test", VERDICT) and e[2] in open_ports
+    }
     for edge in wanted - found:
         yield f"{edge} is needed and refused"
     for edge in found - wanted - public:

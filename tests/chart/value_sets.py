@@ -276,6 +276,16 @@ DOCTOR_COLOCATED: Values = {
     "networkPolicy": {"scrapers": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]},
 }
 
+VERDICT: Values = {
+    "verdict": {
+        "enabled": True,
+        "otherUrl": "http://baton-agg-gateway.llm:8080",
+        "extraArgs": ["--input=512-2048", "--seeds=5"],
+    },
+    "apiKeys": {"existingSecret": "keys", "testKey": "key"},
+    "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "web"}}}]},
+}
+
 DASHBOARD: Values = {
     **BUILTIN,
     "networkPolicy": {},
@@ -304,5 +314,6 @@ VALUE_SETS = {
     "external-redis-secret": EXTERNAL_REDIS_SECRET,
     "existing-secret": EXISTING_SECRET,
     "extended": EXTENDED,
+    "verdict": VERDICT,
     "everything": EVERYTHING,
 }

@@ -45,7 +45,7 @@ def verdict_of(
     contest = Contest(rules)
 
     async def measure(topology: str, rate: float, seed: int, turn: int) -> TopologyRun:
-        rng = random.Random(f"{luck} {topology} {rate} {seed} {turn}")
+        rng = random.Random(f"{luck} {topology} {rate} {seed} {turn}")  # noqa: S311 noise
         felt = cells[topology].felt(arrivals_ms(rate, seed, SECONDS), rng, limits)
         invalid = "sends were late" if rate > late_above else ""
         return TopologyRun(topology, rate, seed, turn, SECONDS, felt, invalid)

@@ -87,5 +87,5 @@ def judged(ttft_ms: float, gap_ms: float, limits: ServiceLimits) -> Felt:
 
 def arrivals_ms(rate: float, seed: int, seconds: float) -> list[float]:
     """The same for each cell."""
-    rng = random.Random(f"{seed} arrivals {rate}")
+    rng = random.Random(f"{seed} arrivals {rate}")  # noqa: S311 a workload
     return [at_s * 1e3 for at_s in Arrivals().times(max(round(rate * seconds), 1), seconds, rng)]

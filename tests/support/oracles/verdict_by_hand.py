@@ -122,20 +122,19 @@ def missing_on_page(record: dict[str, Any], page: str) -> list[str]:
     """Rows of runs and goodputs that the page does not have."""
     rows = [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in page.split("<tr>")]
     wanted = [
-        [
-            str(run["turn"]),
-            run["topology"],
-            f"{run['rate']:g}",
-            str(run["seed"]),
-            str(run["num_sent"]),
-        ]
+        [str(run[name]) for name in ("turn", "topology", "rate", "seed", "num_sent")]
         for run in record["runs"]
     ]
     wanted += [
         [topology, *(f"{value:.3f}" for value in values)]
         for topology, values in record["judgement"]["goodputs"].items()
     ]
-    return [str(row) for row in wanted if not any(one[: len(row)] == row for one in rows)]
+    return [str(row) for row in wanted if not any(_same(row, one) for one in rows)]
+
+
+def _same(row: list[str], shown: list[str]) -> bool:
+    """4.0 is shown as 4."""
+    return [one.removesuffix(".0") for one in row] == shown[: len(row)]
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """The load test's reading of streams, its prompts, and its view of a gateway's metrics."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
 from loadtest.gateway_view import GAP, TTFT, Total, parse_totals
+from loadtest.limits import RunLimits, merged, quantile
 from loadtest.prompts import PromptWriter, trimmed
 
 
@@ -87,3 +89,26 @@ def test_the_gateways_histograms_over_one_run() -> None:
     assert after[TTFT].since(Total(1.0, 5.0)).mean_ms == pytest.approx(400)
     assert Total().mean_ms is None
     assert parse_totals("up 1\n") == {}
+
+
+TIMES = {"TTFT": Counter({100: 99, 900: 1}), "GAP": Counter({10: 90, 50: 10})}
+
+
+@pytest.mark.parametrize(
+    ("limits", "broken"),
+    [
+        (RunLimits(), []),
+        (RunLimits(ttft_ms=100, gap_ms=50, failed=0.01), []),
+        (RunLimits(ttft_ms=99), ["TTFT p99 is 100 ms, limit 99 ms"]),
+        (RunLimits(gap_ms=49), ["GAP p99 is 50 ms, limit 49 ms"]),
+        (RunLimits(failed=0.0), ["1 of 100 requests failed, limit 0.00%"]),
+    ],
+)
+def test_a_run_says_which_of_its_limits_it_broke(limits: RunLimits, broken: list[str]) -> None:
+    assert limits.broken(TIMES, 100, 1) == broken
+
+
+def test_what_was_not_measured_was_not_kept() -> None:
+    assert RunLimits(ttft_ms=1).broken({}, 0, 0) == ["no TTFT was measured"]
+    assert quantile(merged([{1: 2}, {1: 1, 7: 1}]), 0.75) == 1
+    assert quantile(merged([{1: 2}, {1: 1, 7: 1}]), 0.76) == 7

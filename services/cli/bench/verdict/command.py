@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from services.cli.bench.measure import progress_line
 from services.cli.bench.measure.environment import allow_many_sockets, machine_record
@@ -115,9 +116,13 @@ def _verdict(
 
 def _report(arguments: argparse.Namespace, verdict: Verdict) -> int:
     """Everything is written before the exit code says that there is no verdict."""
-    sys.stdout.write(render(verdict))
-    if arguments.json is not None:
-        verdict.write(arguments.json)
+    stream = sys.stdout
+    if arguments.json == Path("-"):
+        sys.stdout.write(verdict.json)
+        stream = sys.stderr
+    elif arguments.json is not None:
+        arguments.json.write_text(verdict.json, encoding="utf-8")
+    stream.write(render(verdict))
     if arguments.report is not None:
         arguments.report.write_text(rendered(verdict), encoding="utf-8")
     return NO_VERDICT if verdict.judgement.decision == "no verdict" else 0

@@ -1,4 +1,4 @@
-"""Who takes part: every split of N workers, and N workers that do both; or two running cells."""
+"""What takes part: every split of N workers and N that do both, or two cells that run already."""
 
 import os
 from collections.abc import Mapping

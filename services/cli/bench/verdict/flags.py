@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_judgement(parser.add_argument_group("judgement"))
     output = parser.add_argument_group("output").add_argument
     output("--report", type=Path, metavar="FILE.html", help="curves, intervals, every run")
-    output("--json", type=Path, metavar="FILE", help="all that was measured")
+    output("--json", type=Path, metavar="FILE", help="all that was measured; - is the output")
     output("--from", dest="source", type=Path, metavar="FILE", help="judge this --json again")
     parser.set_defaults(**UNUSED)
     refuse_settings(parser)

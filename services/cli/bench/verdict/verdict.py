@@ -51,8 +51,9 @@ class Verdict:
             "runs": [run.record() for run in self.contest.runs],
         }
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.record()) + "\n", encoding="utf-8")
+    @property
+    def json(self) -> str:
+        return json.dumps(self.record()) + "\n"
 
 
 def read_verdict(path: Path) -> Verdict:

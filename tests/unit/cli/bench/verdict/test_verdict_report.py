@@ -86,7 +86,7 @@ def test_the_file_is_judged_again(
     verdict: Verdict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, again, page = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.html"
-    verdict.write(first)
+    first.write_text(verdict.json)
     flags = ("--from", str(first), "--json", str(again), "--report", str(page))
     assert main(["bench", "verdict", *flags]) == 0
     assert again.read_text() == first.read_text()
@@ -96,9 +96,12 @@ def test_the_file_is_judged_again(
 
 def test_no_verdict_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = {"1P1D": LoadCell(1, 1), "2 agg": LoadCell(0, 2)}
-    verdict_of(cells, late_above=7.0).write(tmp_path / "a.json")
-    assert main(["bench", "verdict", "--from", str(tmp_path / "a.json")]) == 3
-    assert "No verdict: " in capsys.readouterr().out
+    first = tmp_path / "a.json"
+    first.write_text(verdict_of(cells, late_above=7.0).json)
+    assert main(["bench", "verdict", "--from", str(first), "--json", "-"]) == 3
+    said = capsys.readouterr()
+    assert said.out == first.read_text(), "the file alone, so that a log can be cut"
+    assert "No verdict: " in said.err
 
 
 @pytest.mark.parametrize(
