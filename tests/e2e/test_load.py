@@ -82,3 +82,18 @@ def test_locust_reports_what_the_gateway_measured(tmp_path: Path, measured: Meas
         here_ms, gateway_ms = float(means[1]), float(means[2])
         what = f"{kind} mean at locust with {share:.2f} of the CPU"
         measured.near(what, here_ms, gateway_ms, slack_ms, "ms")
+
+
+def test_a_run_with_limits_exits_by_them(tmp_path: Path) -> None:
+    kept = ("--ttft-limit-ms", "60000", "--failure-limit", "0")
+    with running(tmp_path, "--prefill", "1", "--decode", "1") as cluster:
+        load = f"-H {cluster.url} --headless -u 2 -r 2 -t 4s -s 20 --answer-tokens 4".split()
+        command = [LOCUST, "-f", str(LOCUSTFILE), *load, "--document-tokens", "100"]
+        found = [
+            subprocess.run([*command, *limits], capture_output=True, text=True, check=False)  # noqa: S603
+            for limits in (kept, ("--ttft-limit-ms", "0.1"))
+        ]
+    assert [one.returncode for one in found] == [0, 1], found[0].stderr
+    assert "`baton bench verdict`" in found[0].stderr
+    assert "limit broken" not in found[0].stderr
+    assert "limit broken: TTFT p99 is " in found[1].stderr

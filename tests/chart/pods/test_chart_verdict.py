@@ -1,4 +1,4 @@
-"""The chart's Job that says whether to keep prefill and decode apart; its command line is run here."""
+"""The chart's Job that compares two releases; its command line is run here."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_the_release_with_prefill_workers_is_pd() -> None:
 
 
 def test_it_needs_the_other_gateway() -> None:
-    with pytest.raises(helm_python.HelmRenderError, match="verdict.otherUrl: the gateway of"):
+    with pytest.raises(helm_python.HelmRenderError, match="otherUrl: the gateway of"):
         render({"verdict": {"enabled": True}})
     with pytest.raises(helm_python.HelmValuesError):
         render({"verdict": {"enabled": True, "otherUrl": "other:8000"}})

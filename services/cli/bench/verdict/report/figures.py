@@ -33,7 +33,8 @@ def time_chart(
     """Median (dashed) and p99 of a time."""
     points = _points(verdict)
     times = [ms for one in points for q in (0.5, TAIL) if (ms := read(one, q))]
-    low, high = min(times, default=1.0), max([*times, limit_ms or 0.0], default=10.0)
+    low = min(times, default=1.0)
+    high = max([*times, limit_ms or low, low])
     chart = Chart(_rates(points), Axis(f"{label}, ms", low / 1.5, high * 1.5, log=True))
     _draw(chart, verdict, lambda point: read(point, TAIL), " p99")
     _draw(chart, verdict, lambda point: read(point, 0.5), " p50", dash="2 3")

@@ -104,6 +104,12 @@ def test_no_verdict_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "No verdict: " in said.err
 
 
+def test_a_page_of_no_valid_run_says_why() -> None:
+    cells = {"1P1D": LoadCell(1, 1), "2 agg": LoadCell(0, 2)}
+    text = rendered(verdict_of(cells, late_above=0.1))
+    assert "<h1>No verdict: 1P1D has no valid point: at 6/s sends were late" in text
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
