@@ -223,9 +223,9 @@ class Door:
 
     def _check_capacity(self, request: GenerateRequest, *, returned: bool) -> None:
         """A follow-up choice may wait for a worker even when the line is full, and comes after the
-        end of a drain too, like the choice before it. At the cap no place is kept: a client that never
-        comes would take it from one that is there. A client that was told to come goes beyond
-        it."""
+        end of a drain too, like the choice before it. At the cap no place is kept: a client that
+        never comes would take it from one that is there. A client that was told to come goes
+        beyond it."""
         max_live = self._limits.max_live_requests + returned * self._max_kept_places()
         if self._closed and not request.follows:
             raise OverloadedError(SHUTTING_DOWN, retry_after_s=MIN_RETRY_S, status=503)
