@@ -1,6 +1,11 @@
 """Values the chart is rendered with: each a way it is meant to be used."""
 
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from tests.rules.sources import ROOT
 
 Values = dict[str, Any]
 
@@ -297,6 +302,16 @@ DASHBOARD: Values = {
     },
 }
 
+EXAMPLES = sorted((ROOT / "helm" / "examples").glob("*.yaml"))
+
+
+def example(path: Path) -> Values:
+    """With a registry in place of the one that its reader names."""
+    text = path.read_text(encoding="utf-8").replace("REGISTRY", "registry.example")
+    values: Values = yaml.safe_load(text)
+    return values
+
+
 VALUE_SETS = {
     "default": DEFAULT,
     "cpu-minimal": CPU_MINIMAL,
@@ -316,4 +331,5 @@ VALUE_SETS = {
     "extended": EXTENDED,
     "verdict": VERDICT,
     "everything": EVERYTHING,
+    **{f"example-{path.stem}": example(path) for path in EXAMPLES},
 }
