@@ -139,6 +139,7 @@ class Gateway:
         logger.info("shutting down: what runs has %g s to finish", limit_s)
         may_come = self.server.has_connections
         await asyncio.gather(*(model.door.drain(limit_s, may_come) for model in self._models))
+        self.server.refuse_unfinished()
 
     async def close(self) -> None:
         for model in self._models:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 Point = tuple[float, float]
+FEWEST_TICKS = 3
+"""of a logarithmic axis; one within a few of a power of ten is ticked as an even one"""
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,20 @@ class Axis:
     def ticks(self) -> list[float]:
         if self.bare:
             return []
-        if self.log:
-            powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
-            few = len(powers) <= 4
-            steps = (1, 2, 5) if few else (1,)
-            values = [step * 10.0**power for power in powers for step in steps]
-        else:
-            step = _nice((self.high - self.low) / 5)
-            first, last = ceil(self.low / step), ceil(self.high / step)
-            values = [number * step for number in range(first, last + 1)]
+        ticks = self._within(self._powers()) if self.log else []
+        return ticks if len(ticks) >= FEWEST_TICKS else self._within(self._even())
+
+    def _powers(self) -> list[float]:
+        powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+        steps = (1, 2, 5) if len(powers) <= 4 else (1,)
+        return [step * 10.0**power for power in powers for step in steps]
+
+    def _even(self) -> list[float]:
+        step = _nice((self.high - self.low) / 5)
+        first, last = ceil(self.low / step), ceil(self.high / step)
+        return [number * step for number in range(first, last + 1)]
+
+    def _within(self, values: list[float]) -> list[float]:
         return [value for value in values if self.low <= value <= self.high * 1.0001]
 
 

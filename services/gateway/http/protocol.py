@@ -206,6 +206,11 @@ class GatewayProtocol(HttpToolsProtocol):
         """For a moment only: the request may be on its way."""
         self._last_call = self.loop.call_later(self._limits.last_call_s, self._close_idle)
 
+    def refuse_unfinished(self) -> None:
+        """What is being received has had its time."""
+        if not self._refused and self._receiving() != "idle":
+            self._time_out()
+
     def _close_idle(self) -> None:
         if self._stage == "idle" and self._is_answered():
             self.transport.close()
@@ -367,7 +372,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self.transport.write_eof()
-            self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+            linger_s = min(LINGER_S, self._limits.last_call_s) if self._stopping else LINGER_S
+            self._deadline = self.loop.call_later(linger_s, self.transport.close)
 
     # Half-closed clients
 

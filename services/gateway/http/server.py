@@ -46,6 +46,11 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self.stopping = asyncio.Event()
 
+    def refuse_unfinished(self) -> None:
+        """No request that has not come whole is waited for any longer."""
+        for connection in list(self.server_state.connections):
+            cast(GatewayProtocol, connection).refuse_unfinished()
+
     def has_connections(self) -> bool:
         """Each may bring one more request after it was told to stop."""
         return bool(self.server_state.connections)

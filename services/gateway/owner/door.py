@@ -120,14 +120,18 @@ class Door:
     def ready(self) -> bool:
         """Whether clients should come here. Redis does not count: without it a request is refused
         in words, and what runs goes on."""
-        if self._refuses_all():
-            return False
-        elsewhere = self._links.may_serve_elsewhere(self._missing_workers())
-        return self._readiness.now(served=self.serves(), elsewhere=elsewhere)
+        is_ready = self._readiness.now(serves=self.serves(), elsewhere=self.may_serve_elsewhere())
+        return is_ready and not self._refuses_all()
 
     def serves(self) -> bool:
         """Whether workers would serve a request now."""
-        return not self._missing_workers()
+        serves = not self._missing_workers()
+        self._readiness.note(serves=serves)
+        return serves
+
+    def may_serve_elsewhere(self) -> bool:
+        """Whether another gateway may have workers that are missing here."""
+        return self._links.may_serve_elsewhere(self._missing_workers())
 
     def trouble(self) -> str:
         """Why no request is served, and what fails between workers; nothing when all is well."""
@@ -231,7 +235,7 @@ class Door:
             raise OverloadedError(SHUTTING_DOWN, retry_after_s=MIN_RETRY_S, status=503)
         if len(self._requests) >= max_live:
             raise self._overloaded(request, FULL)
-        if not request.follows and self._missing_workers():
+        if not request.follows and not self.serves():
             away_s = self._clock.monotonic_s() - (self._links.lost_at_s or self._start_s)
             raise OverloadedError(
                 "no worker can serve this now",

@@ -60,14 +60,17 @@ class Intake:
                 body = await read_body(request, self._limits.max_body_bytes, share)
                 received_ns = time.time_ns()
                 key = client_key(named, tenant, request.url.path, body) if named else None
-                served = self._models.of_body(body)
-                reading = served.text.read(kind, body, tenant)
-                answer = await while_connected(request.receive, reading)
+                reading = self._read_text(kind, body, tenant)
+                served, answer = await while_connected(request.receive, reading)
             share.resize(held_bytes(answer))
         except BaseException:
             share.release()
             raise
         return Incoming(received_ns, served, answer, deadline, share, key)
+
+    async def _read_text(self, kind: Kind, body: bytes, tenant: str) -> tuple[Served, Answer]:
+        served = await self._models.of_body(body)
+        return served, await served.text.read(kind, body, tenant)
 
 
 def held_bytes(answer: Answer) -> int:

@@ -21,6 +21,9 @@ class OwnerDoor(Protocol):
     def serves(self) -> bool:
         """Whether workers would serve a request now."""
 
+    def may_serve_elsewhere(self) -> bool:
+        """Whether another gateway may have workers that are missing here."""
+
     def trouble(self) -> str:
         """Why not, and which registered workers are not in use; nothing when all is well."""
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from services.gateway.prompt.named_model import named_model
 from services.gateway.prompt.request_fields import no_such_model
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_pool import TextPool
@@ -49,8 +48,8 @@ class ServedModels:
         name = request.query_params.get("model")
         return self.first if name is None else self.named(name)
 
-    def of_body(self, body: bytes) -> Served:
+    async def of_body(self, body: bytes) -> Served:
         """The one that it names; of a body that names none the first, which says so where it must.
-        RequestError 404 if there is none of that name."""
-        name = named_model(body) if len(self._by_name) > 1 else None
+        RequestError 404 if there is none of that name; for the rest as TextPool.named_model."""
+        name = await self.first.text.named_model(body) if len(self._by_name) > 1 else None
         return self.first if name is None else self.named(name)

@@ -63,9 +63,8 @@ class StatusRoutes:
     async def ready(self, request: Request) -> Response:
         """Whether clients should come here, whether workers would serve a request now, how Redis
         is, and which workers are of no use; of each model, where there are several."""
-        ready = [served for served in self._models if served.door.ready()]
         store = self._models.first.door.store_state()
-        if not ready:
+        if not self._is_ready():
             troubles = {served.model.name: served.door.trouble() for served in self._models}
             text = f"not ready (redis: {store}): {_joined(troubles)}"
             error = OverloadedError(text, retry_after_s=RETRY_AFTER_S, status=503)
@@ -74,6 +73,15 @@ class StatusRoutes:
         only = told.popitem()[1] if len(told) == 1 else None
         more = only or {"serves": any(map(_serves, self._models)), "models": told}
         return json_response(request, {"status": "ready", "redis": store, **more})
+
+    def _is_ready(self) -> bool:
+        """One of several models is enough, if it is served; one that was is, while no other gateway
+        may serve any."""
+        doors = [served.door for served in self._models]
+        ready = [door for door in doors if door.ready()]
+        if any(door.serves() for door in ready):
+            return True
+        return bool(ready) and not any(door.may_serve_elsewhere() for door in doors)
 
     async def version(self, request: Request) -> Response:
         return json_response(request, {"version": self.release})
@@ -94,9 +102,13 @@ class StatusRoutes:
         marks = [(name, value) for name, value in query.multi_items() if name != "model"]
         wanted = row_filter(marks, tenant)
         models = [self._models.of_query(request)] if "model" in query else self._models
-        rows = [row for served in models for row in served.door.last_requests(wanted)]
-        rows.sort(key=lambda row: row.received_ns, reverse=True)
-        shown = [row.as_dict() for row in rows[: wanted.limit]]
+        rows = [
+            (row, served.model.name)
+            for served in models
+            for row in served.door.last_requests(wanted)
+        ]
+        rows.sort(key=lambda row: row[0].received_ns, reverse=True)
+        shown = [row.as_dict() | {"model": name} for row, name in rows[: wanted.limit]]
         return json_response(request, {"requests": shown})
 
     async def receipt(self, request: Request) -> Response:

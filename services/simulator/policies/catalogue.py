@@ -78,6 +78,8 @@ def _share(name: str, text: str) -> float:
         share = float(text)
     except ValueError:
         share = 0.0
+    if not text:
+        raise SettingsError(f"--policy {name}: give it a share, as {name}-0.7")
     if not 0 < share <= 1:
         raise SettingsError(f"--policy {name}: {text!r} is no share above 0 and up to 1")
     return share

@@ -5,11 +5,15 @@ model's worker, one model that goes down with the other.
 """
 
 import argparse
+import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from services.cli import status
@@ -117,6 +121,48 @@ def test_both_are_listed_and_others_refused(gateways: tuple[Cell, list[Cluster]]
         ids = both.client.post("/tokenize", json=fields).json()["tokens"]
         told = both.client.post("/detokenize", json={"model": model, "tokens": ids}).json()
         assert told["prompt"] == "hello world"
+
+
+def test_the_name_is_read_as_json_has_it(gateways: tuple[Cell, list[Cluster]]) -> None:
+    """The field at the top and no other, however it is written, in a body of any size."""
+    _, (both, *_) = gateways
+    alone = {model: tokens_of(both, {"model": model, "prompt": "hello world"}) for model in MODELS}
+    assert alone["demo"] != alone[OTHER]
+    for size in (0, 8_000, 100_000):
+        nested = {"metadata": {"model": OTHER}, "padding": "x" * size}
+        assert tokens_of(both, {"prompt": "hello world", **nested}) == alone["demo"]
+        named = {
+            "model": OTHER,
+            "prompt": "hello world",
+            "padding": [{"model": "demo"}] * (size // 9),
+        }
+        assert tokens_of(both, named) == alone[OTHER]
+        escaped = json.dumps(named).replace('"model"', '"mod\\u0065l"', 1)
+        assert tokens_of(both, escaped) == alone[OTHER]
+
+
+def test_a_body_that_is_long_to_read_stops_nobody(gateways: tuple[Cell, list[Cluster]]) -> None:
+    _, (both, *_) = gateways
+    body = '{"x": [' + '{"model": "a"},' * 250_000 + '0], "model": "demo", "prompt": "x"}'
+    worst_s = 0.0
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(tokens_of, both, body)
+        while not reading.done():
+            began_s = time.monotonic()
+            assert both.client.get("/health").is_success
+            worst_s = max(worst_s, time.monotonic() - began_s)
+        assert reading.result()
+    assert worst_s < 0.5
+
+
+def tokens_of(cluster: Cluster, body: dict[str, Any] | str) -> list[int]:
+    content = body if isinstance(body, str) else json.dumps(body)
+    headers = {"content-type": "application/json"}
+    with httpx.Client(base_url=cluster.url, timeout=30) as client:
+        answer = client.post("/tokenize", content=content, headers=headers)
+    assert answer.status_code == 200, answer.text
+    ids: list[int] = answer.json()["tokens"]
+    return ids
 
 
 def test_operators_see_both(

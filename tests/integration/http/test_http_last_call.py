@@ -111,6 +111,21 @@ async def test_a_request_half_sent_is_answered(app: ServedApp) -> None:
         assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
+@pytest.mark.parametrize("part", [ASK[:20], ASK[:-5]])
+async def test_a_request_that_never_comes_whole_is_refused_at_the_end(
+    app: ServedApp, part: bytes
+) -> None:
+    async with connection(app) as (reader, writer):
+        writer.write(part)
+        await asyncio.sleep(0.05)
+        await stop(app)
+        app.server.refuse_unfinished()
+        answer = await read_answer(reader)
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+        refused_s = time.monotonic()
+        assert await closed(app) - refused_s < LAST_CALL_S + 0.5
+
+
 async def test_a_connection_that_stays_idle_is_closed(app: ServedApp) -> None:
     async with connection(app) as (reader, _):
         await asyncio.sleep(0.05)

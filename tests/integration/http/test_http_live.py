@@ -13,6 +13,7 @@ import pytest
 from services.gateway.owner.records.row import Row
 from services.gateway.routes.watch import MAX_WATCHERS
 from tests.support.fakes.served_app import ServedApp
+from tests.support.models.text_models import MODEL_NAME
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ async def test_the_last_requests(app: ServedApp, client: httpx.AsyncClient) -> N
     app.door.rows += [ROW, replace(ROW, rid="b", received_ns=2, state="failed")]
     every = (await client.get(REQUESTS)).json()["requests"]
     assert [row["id"] for row in every] == ["b", "a"]
-    assert every[1] == ROW.as_dict()
+    assert every[1] == ROW.as_dict() | {"model": MODEL_NAME}
     assert (await client.get(f"{REQUESTS}/?limit=1")).json() == {"requests": every[:1]}
     failed = await client.get(REQUESTS, params={"failed": 1, "slow": 0})
     assert failed.json() == {"requests": every[:1]}

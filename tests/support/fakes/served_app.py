@@ -43,6 +43,9 @@ class ScriptedDoor:
 
     script: Script
     is_ready: bool = True
+    is_served: bool = True
+    """as far as it is ready"""
+    is_served_elsewhere: bool = False
     num_unready: int = 0
     """times that it is not ready yet"""
     failing: str = ""
@@ -91,7 +94,10 @@ class ScriptedDoor:
         return ()
 
     def serves(self) -> bool:
-        return self.ready()
+        return self.is_served and self.ready()
+
+    def may_serve_elsewhere(self) -> bool:
+        return self.is_served_elsewhere
 
     def ready(self) -> bool:
         if self.num_unready:

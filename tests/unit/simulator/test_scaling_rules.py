@@ -161,7 +161,7 @@ def test_a_policy_has_a_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("hpa", "'' is no share"),
+        ("hpa", "give it a share, as hpa-0.7"),
         ("hpa-7", "'7' is no share"),
         ("replay-x", "'x' is no share"),
         ("static-0", "takes static-N"),

@@ -144,7 +144,7 @@ class WorkerLinks:
     def may_serve_elsewhere(self, roles: Collection[str]) -> bool:
         """Whether the registry lists workers of these roles, or of another pool of the model, that
         this gateway is not linked to and another one may be."""
-        if not self.registry_answers:
+        if not roles or not self.registry_answers:
             return False
         unlinked = {entry.role for entry in self._listed if entry.incarnation not in self._workers}
         return bool(self.other_pools) or not unlinked.isdisjoint(roles)

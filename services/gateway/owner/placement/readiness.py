@@ -13,7 +13,11 @@ class Readiness:
         self._has_served = False
         """workers were there once that would have"""
 
-    def now(self, *, served: bool, elsewhere: bool) -> bool:
-        """`served`: workers would serve a request here; `elsewhere`: they may at another one."""
-        self._has_served |= served
-        return served or (self._has_served and not elsewhere)
+    def note(self, *, serves: bool) -> None:
+        """Whether workers would serve a request now."""
+        self._has_served |= serves
+
+    def now(self, *, serves: bool, elsewhere: bool) -> bool:
+        """`elsewhere`: workers may serve it at another gateway."""
+        self.note(serves=serves)
+        return serves or (self._has_served and not elsewhere)

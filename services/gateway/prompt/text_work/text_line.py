@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.gateway.prompt.text_work.text_worker import TEXT_CODEC, Answer, Job, Refusal, Setup
+from services.gateway.prompt.text_work.text_worker import TEXT_CODEC, Job, Reading, Refusal, Setup
 from shared.child.asked_process import AskedProcess
 from shared.errors import AttemptError, OverloadedError, ProtocolError, RequestError
 from shared.tasks import Tasks
@@ -59,7 +59,7 @@ class TextLine:
         await self._returning.drain(CLOSE_GRACE_S)
         await self._kill_all()
 
-    async def read(self, job: Job) -> Answer:
+    async def read(self, job: Job) -> Reading:
         """What the body asks for. RequestError if it is wrong or takes too long, OverloadedError
         if too much waits before it. Cancel it when nobody wants the answer any more."""
         kind = self._huge if len(job.body) > HUGE_BODY_BYTES else self._large
@@ -86,7 +86,7 @@ class TextLine:
         finally:
             kind.bytes_ahead -= num_bytes
 
-    async def _read_with(self, process: AskedProcess, job: Job) -> Answer | Refusal:
+    async def _read_with(self, process: AskedProcess, job: Job) -> Reading | Refusal:
         asking = asyncio.ensure_future(_ask(process, job))
         try:
             async with asyncio.timeout(self._time_limit_s):
@@ -101,7 +101,7 @@ class TextLine:
             await asyncio.shield(self._returning.start(self._free_again(process, asking)))
 
     async def _free_again(
-        self, process: AskedProcess, asking: "asyncio.Future[Answer | Refusal]"
+        self, process: AskedProcess, asking: "asyncio.Future[Reading | Refusal]"
     ) -> None:
         """Give a process back: as it is if its job ends soon, else a new one."""
         await asyncio.wait({asking}, timeout=GRACE_S)
@@ -131,9 +131,9 @@ class _Kind:
         self.s_per_byte += COST_WEIGHT * (took_s / num_bytes - self.s_per_byte)
 
 
-async def _ask(process: AskedProcess, job: Job) -> Answer | Refusal:
+async def _ask(process: AskedProcess, job: Job) -> Reading | Refusal:
     await process.start()
-    answer: Answer | Refusal = await process.ask(job)
+    answer: Reading | Refusal = await process.ask(job)
     return answer
 
 

@@ -18,7 +18,15 @@ from services.gateway.prompt.prepared import PreparedRequest
 from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_line import TextLine
-from services.gateway.prompt.text_work.text_worker import Answer, Job, Kind, Setup, read_body
+from services.gateway.prompt.text_work.text_worker import (
+    Answer,
+    Job,
+    Kind,
+    ModelName,
+    Reading,
+    Setup,
+    read_body,
+)
 from services.gateway.text.tokenizer import TextTokenizer
 from shared.kv.block_hash import BlockHashing
 
@@ -81,12 +89,21 @@ class TextPool:
         has a grammar nothing matches, OverloadedError if too many wait before it."""
         root = self._hashing.root(tenant)
         answer = await self._read(Job(kind, body, self.max_model_len, root))
+        assert not isinstance(answer, ModelName)
         self.ignored_fields.count(answer.ignored)
         if isinstance(answer, PreparedRequest):
             await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
         return answer
 
-    async def _read(self, job: Job) -> Answer:
+    async def named_model(self, body: bytes) -> str | None:
+        """The model that the body names, if any. RequestError or OverloadedError as in `read`."""
+        job = Job("name", body, 0, b"")
+        is_small = len(body) <= THREAD_BODY_BYTES
+        answer = read_body(self._reader, job) if is_small else await self._line.read(job)
+        assert isinstance(answer, ModelName)
+        return answer.name
+
+    async def _read(self, job: Job) -> Reading:
         if len(job.body) > THREAD_BODY_BYTES:
             return await self._line.read(job)
         if len(job.body) <= AT_ONCE_BODY_BYTES and time.monotonic() >= self._at_once_from_s:
@@ -94,7 +111,7 @@ class TextPool:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, read_body, self._reader, job)
 
-    def _read_at_once(self, job: Job) -> Answer:
+    def _read_at_once(self, job: Job) -> Reading:
         begin_s = time.monotonic()
         try:
             return read_body(self._reader, job)

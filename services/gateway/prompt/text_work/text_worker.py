@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from services.gateway.fields.json_body import load_object
 from services.gateway.prompt.prepared import PlainText, PreparedRequest, TokenList
 from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
@@ -16,7 +17,8 @@ from shared.child.asker import Asker
 from shared.codec import Codec
 from shared.errors import RequestError
 
-Kind = Api | Literal["count", "tokenize", "detokenize"]
+Kind = Api | Literal["count", "tokenize", "detokenize", "name"]
+"""what is read; name: the model alone, before it is known whose reader reads the rest"""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Job:
 
 
 @dataclass(frozen=True)
+class ModelName:
+    """What the body's `model` is."""
+
+    name: str | None
+    """None: it has none, or one that is no text; whoever reads the rest says so"""
+
+
+@dataclass(frozen=True)
 class Refusal:
     """A RequestError on its way back."""
 
@@ -57,11 +67,15 @@ class Refusal:
 
 
 Answer = PreparedRequest | TokenList | PlainText
-TEXT_CODEC = Codec((Setup, Job, Refusal, PreparedRequest, TokenList, PlainText))
+Reading = Answer | ModelName
+TEXT_CODEC = Codec((Setup, Job, Refusal, ModelName, PreparedRequest, TokenList, PlainText))
 
 
-def read_body(reader: PromptReader, job: Job) -> Answer:
+def read_body(reader: PromptReader, job: Job) -> Reading:
     """The work itself, wherever it runs."""
+    if job.kind == "name":
+        name = load_object(job.body).get("model")
+        return ModelName(name if isinstance(name, str) else None)
     if job.kind == "tokenize":
         return reader.tokenize(job.body)
     if job.kind == "detokenize":

@@ -70,6 +70,16 @@ async def test_a_gateway_that_has_served_stays_ready_when_the_only_worker_leaves
         assert refused.value.status == 503 and refused.value.retry_after_s > 0
 
 
+async def test_to_have_served_counts_although_nobody_asked_for_readiness() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        bench.door.submit(bench.request())
+        d.die()
+        await bench.registry.remove(POOL, d.incarnation)
+        await until(bench.door.ready)
+
+
 async def test_a_gateway_cut_off_from_a_listed_worker_is_not_ready() -> None:
     """Another gateway may reach it."""
     d = FakeWorker("decode", "d0")

@@ -19,7 +19,7 @@ from services.gateway.prompt.text_work.text_pool import (
     THREAD_BODY_BYTES,
     TextPool,
 )
-from services.gateway.prompt.text_work.text_worker import Answer, Job, read_body
+from services.gateway.prompt.text_work.text_worker import Job, Reading, read_body
 from shared.errors import AttemptError, RequestError
 from shared.kv.block_hash import BlockHashing
 from tests.support.cases.http_bodies import chat_body
@@ -64,7 +64,7 @@ async def test_the_loop_reads_small_bodies_for_half_of_its_time_at_most(
     on_loop: list[bool] = []
     now_s, takes_s = [100.0], 0.01
 
-    def read(reader: PromptReader, job: Job) -> Answer:
+    def read(reader: PromptReader, job: Job) -> Reading:
         on_loop.append(threading.current_thread() is threading.main_thread())
         now_s[0] += takes_s
         return read_body(reader, job)
