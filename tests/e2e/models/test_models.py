@@ -141,6 +141,7 @@ def test_the_name_is_read_as_json_has_it(gateways: tuple[Cell, list[Cluster]]) -
         assert tokens_of(both, escaped) == alone[OTHER]
 
 
+@pytest.mark.clock
 def test_a_body_that_is_long_to_read_stops_nobody(gateways: tuple[Cell, list[Cluster]]) -> None:
     _, (both, *_) = gateways
     body = '{"x": [' + '{"model": "a"},' * 250_000 + '0], "model": "demo", "prompt": "x"}'
