@@ -11,7 +11,6 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.missing_workers import missing_workers
-from services.gateway.owner.placement.readiness import Readiness
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
@@ -55,7 +54,8 @@ class Door:
         self._clock = clock
         self._start_s = clock.monotonic_s()
         self.view = LiveView(identity, requests, links, journal, clock, self.store_state)
-        self._readiness = Readiness()
+        self._has_served = False
+        """workers were there once that would have"""
         self._draining = False
         self._closed = False
 
@@ -118,15 +118,18 @@ class Door:
     # How it fares
 
     def ready(self) -> bool:
-        """Whether clients should come here. Redis does not count: without it a request is refused
-        in words, and what runs goes on."""
-        is_ready = self._readiness.now(serves=self.serves(), elsewhere=self.may_serve_elsewhere())
-        return is_ready and not self._refuses_all()
+        """Whether clients should come here. A Service whose gateways are all unready refuses
+        connections; a gateway without workers answers 503 and says when to come again. So one that
+        has served is unready only where another may do better. Redis does not count: without it a
+        request is refused in words, and what runs goes on."""
+        if self._refuses_all():
+            return False
+        return self.serves() or (self._has_served and not self.may_serve_elsewhere())
 
     def serves(self) -> bool:
         """Whether workers would serve a request now."""
         serves = not self._missing_workers()
-        self._readiness.note(serves=serves)
+        self._has_served |= serves
         return serves
 
     def may_serve_elsewhere(self) -> bool:
