@@ -17,6 +17,21 @@ from shared.settings.setting import (
 )
 
 OF_EVERY_COMMAND = frozenset({"--debug"})
+CELL_SETTINGS = (
+    "model",
+    "random_weights",
+    "device",
+    "dtype",
+    "transport",
+    "threads",
+    "kv_blocks",
+    "block_size",
+    "max_model_len",
+    "gpu_memory_utilization",
+    "kv_memory_mib",
+    "eager",
+)
+"""of a cell that a benchmark starts"""
 
 
 class _EnvironmentOnly(argparse.Action):

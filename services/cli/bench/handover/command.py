@@ -35,26 +35,12 @@ from services.cli.bench.measure.result_files import check_files
 from services.cli.bench.serve.prompts import PromptSource, TokenPrompts, safe_ids
 from services.cli.cluster.local_cell import this_machine, until_stopped
 from services.cli.cluster.plan import Plan, make_plan
-from services.cli.flags import add_settings, given_settings, refuse_settings
+from services.cli.flags import CELL_SETTINGS, add_settings, given_settings, refuse_settings
 from shared.errors import BatonError, SettingsError
 from shared.model.checkpoint import load_checkpoint, max_model_len
 from shared.model.shapes import SHAPES
 from shared.settings.load import changed
 
-SETTINGS = (
-    "model",
-    "random_weights",
-    "device",
-    "dtype",
-    "transport",
-    "threads",
-    "kv_blocks",
-    "block_size",
-    "max_model_len",
-    "gpu_memory_utilization",
-    "kv_memory_mib",
-    "eager",
-)
 DEFAULT_MODEL = "tiny"
 SEED = 0
 CPU_LENGTHS, GPU_LENGTHS, QUICK_LENGTHS = (256, 1024), (1024, 8192), (64, 256)
@@ -76,7 +62,7 @@ class Measured:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    add_settings(parser, SETTINGS, {"model": f"{DEFAULT_MODEL}, with random weights"})
+    add_settings(parser, CELL_SETTINGS, {"model": f"{DEFAULT_MODEL}, with random weights"})
     add = parser.add_argument
     add("--lengths", metavar="N[,N...]", help="prompt tokens; 256,1k on a CPU, 1k,8k on GPUs")
     add("--requests", type=int, metavar="N", help=f"per length, each way; {NUM_REQUESTS}")

@@ -10,25 +10,11 @@ from services.cli.bench.serve.endpoint import Endpoint
 from services.cli.bench.serve.workload import Lengths
 from services.cli.bench.verdict.judgement import FEWEST_SEEDS
 from services.cli.bench.verdict.search import MOST_POINTS
-from services.cli.flags import add_settings, given_settings, refuse_settings
+from services.cli.flags import CELL_SETTINGS, add_settings, given_settings, refuse_settings
 from services.cli.gateway_client import gateway_url
 from shared.errors import SettingsError
 
-SETTINGS = (
-    "model",
-    "random_weights",
-    "device",
-    "dtype",
-    "transport",
-    "threads",
-    "kv_blocks",
-    "block_size",
-    "max_model_len",
-    "max_num_seqs",
-    "gpu_memory_utilization",
-    "kv_memory_mib",
-    "eager",
-)
+SETTINGS = (*CELL_SETTINGS, "max_num_seqs")
 FEWEST_POINTS = 3
 DEFAULT_WORKERS = 2
 UNUSED = {
