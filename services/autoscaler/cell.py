@@ -1,20 +1,21 @@
 """What Redis says of one pool: its workers, what came, and what waits.
 
-One look is three round trips, and one more where the pool is not named. Whatever cannot be read
+One look is four round trips, and one more where the pool is not named. Whatever cannot be read
 raises StateUnavailableError: half a picture would be taken for a whole one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from services.autoscaler.arrivals import Arrivals
 from services.autoscaler.view import ROLES, Arrival, Role, WorkerView
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.protocol import Load
 from shared.queue.backlog import Waiting
 from shared.queue.redis_backlog import RedisBacklog
-from shared.state.ended import BEGINNING, MAX_READ, EndedRequests
 from shared.state.registry import WorkerEntry, WorkerRegistry
+from shared.state.traffic import Traffic
 
 _UNKNOWN = Load(0, 0, 0, 0, 0, 0, 0, 0)
 """of a worker of a release that does not register its load"""
@@ -26,7 +27,7 @@ class CellView:
 
     workers: Mapping[Role, tuple[WorkerView, ...]]
     arrivals: tuple[Arrival, ...]
-    """of the last `look_s`, oldest first"""
+    """of the last KNOWN_S, oldest first"""
     waiting: Waiting
 
 
@@ -36,22 +37,17 @@ class Cell:
     def __init__(
         self,
         registry: WorkerRegistry,
-        ended: EndedRequests,
+        traffic: Traffic,
         backlog: RedisBacklog,
         clock: Clock,
-        look_s: float,
         pool: str = "",
     ) -> None:
-        """`backlog`: told which pool's it is. `look_s`: how long arrivals are remembered. `pool`:
-        empty: the only one that has workers."""
+        """`backlog`: told which pool's it is. `pool`: empty: the only one that has workers."""
         self._registry = registry
-        self._ended = ended
         self._backlog = backlog
         self._clock = clock
-        self._look_s = look_s
         self._given_pool = self.pool = pool
-        self._place = BEGINNING
-        self._arrivals: list[Arrival] = []
+        self._arrivals = Arrivals(traffic, clock)
         self._first_seen_s: dict[str, float] = {}
         """by incarnation"""
 
@@ -60,11 +56,9 @@ class Cell:
         pool = self.pool = self._given_pool or await self._only_pool()
         self._backlog.serve(pool)
         entries = await self._registry.list(pool)
-        await self._read_ended(pool)
+        await self._arrivals.read(pool)
         waiting = await self._backlog.waiting()
         now_s = self._clock.monotonic_s()
-        recent = [item for item in self._arrivals if item.at_s >= now_s - self._look_s]
-        self._arrivals = sorted(recent, key=_moment)
         self._first_seen_s = {
             entry.incarnation: self._first_seen_s.get(entry.incarnation, now_s) for entry in entries
         }
@@ -72,7 +66,7 @@ class Cell:
             role: tuple(self._worker(entry, now_s) for entry in entries if entry.role == role)
             for role in ROLES
         }
-        return CellView(workers, tuple(self._arrivals), waiting)
+        return CellView(workers, self._arrivals.seen(), waiting)
 
     async def _only_pool(self) -> str:
         pools = sorted(await self._registry.pools())
@@ -80,23 +74,6 @@ class Cell:
             named = ", ".join(pools) or "none"
             raise StateUnavailableError(f"pools with workers: {named}; name one with --pool")
         return pools[0]
-
-    async def _read_ended(self, pool: str) -> None:
-        """Those whose end was not read yet."""
-        while found := await self._ended.after(pool, self._place):
-            now_s = self._clock.monotonic_s()
-            for place, ago_s, request in found:
-                self._place = place
-                self._arrivals.append(
-                    Arrival(
-                        at_s=now_s - ago_s - request.age_s,
-                        num_prompt_tokens=request.num_prompt_tokens,
-                        num_cached_tokens=request.num_cached_tokens,
-                        num_output_tokens=request.num_output_tokens,
-                    )
-                )
-            if len(found) < MAX_READ:
-                return
 
     def _worker(self, entry: WorkerEntry, now_s: float) -> WorkerView:
         load = entry.load or _UNKNOWN
@@ -115,7 +92,3 @@ class Cell:
             step_tokens=entry.step_tokens or WorkerView.step_tokens,
             block_size=entry.block_size,
         )
-
-
-def _moment(arrival: Arrival) -> float:
-    return arrival.at_s

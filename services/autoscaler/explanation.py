@@ -21,7 +21,7 @@ def explanation(told: Told | None, mode: str) -> dict[str, Any]:
         "trouble": view.trouble,
         "start_s": view.start_s,
         "waiting": {"requests": view.waiting.num_requests, "tokens": view.waiting.num_tokens},
-        "arrivals": {"requests": len(view.arrivals), "seconds": view.look_s},
+        "arrivals": {"requests": len(view.judged), "seconds": view.look_s},
         "roles": {
             role: _role(view.roles[role], of_role, told.wanted[role])
             for role, of_role in decision.roles.items()

@@ -27,11 +27,11 @@ from shared.event_loop import run_main
 from shared.loops import Loops
 from shared.queue.redis_backlog import RedisBacklog
 from shared.settings.groups import Settings
-from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.notes.scaling import TELL_S, ScalingNotes
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.traffic import Traffic
 from shared.telemetry.logs import configure_logs
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Process:
 
     def __init__(self, redis: RedisClient, plan: Plan) -> None:
         clock, keys = SystemClock(), Keys()
-        registry, ended = RedisWorkerRegistry(redis, keys), EndedRequests(redis, keys)
+        registry, traffic = RedisWorkerRegistry(redis, keys), Traffic(redis, keys)
         backlog = RedisBacklog(redis, keys, plan.pool, max_length=1)
         self._plan = plan
         self._drains = Drains(registry)
@@ -72,7 +72,7 @@ class Process:
         self._leader = seat if plan.mode == "builtin" else None
         """None: this process only advises"""
         self._notes = ScalingNotes(redis, keys)
-        self._cell = Cell(registry, ended, backlog, clock, plan.view.look_s, plan.pool)
+        self._cell = Cell(registry, traffic, backlog, clock, plan.pool)
         self._autoscaler = Autoscaler(
             self._cell,
             self._drains,

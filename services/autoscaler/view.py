@@ -4,12 +4,19 @@ All moments are seconds of one clock, that of the process that made the view. Co
 workers measure of themselves (`shared.protocol.StepCosts`).
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.protocol import NO_COSTS, StepCosts
 from shared.queue.backlog import Waiting
+
+LOOK_S = 210.0
+"""of arrivals that are judged: as long as most workers start and a burst lasts. Of more, the way up
+is milder than what comes, and the way down ends late"""
+KNOWN_S = 900.0
+"""of arrivals that are known: answers that began before what is judged run into it"""
 
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, Role] = ("prefill", "decode")
@@ -36,6 +43,10 @@ class Arrival:
     num_cached_tokens: int = 0
     """of its prompt, that nobody had to compute"""
     num_output_tokens: int = 0
+
+
+def moment(arrival: Arrival) -> float:
+    return arrival.at_s
 
 
 @dataclass(frozen=True)
@@ -104,11 +115,11 @@ class View:
     now_s: float
     roles: Mapping[Role, RoleView]
     arrivals: tuple[Arrival, ...] = ()
-    """of the last `look_s` seconds, oldest first"""
+    """of the last KNOWN_S, oldest first"""
     waiting: Waiting = field(default_factory=Waiting)
     promise: Promise = Promise()
-    look_s: float = 900.0
-    """how far back arrivals are known"""
+    look_s: float = LOOK_S
+    """how far back arrivals are judged"""
     start_s: float = 60.0
     """from the order of a worker to its first step, as measured or as assumed"""
     max_gpus: int | None = None
@@ -116,6 +127,12 @@ class View:
     trouble: str = ""
     """why nothing may be done now, whatever the numbers say: somebody cannot be asked, or what two
     say does not fit together"""
+
+    @property
+    def judged(self) -> tuple[Arrival, ...]:
+        """The arrivals that are."""
+        first = bisect_left(self.arrivals, self.now_s - self.look_s, key=moment)
+        return self.arrivals[first:]
 
 
 @dataclass(frozen=True)

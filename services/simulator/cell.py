@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.autoscaler.view import Arrival, Promise, Role, RoleView, View
+from services.autoscaler.view import KNOWN_S, Arrival, Promise, Role, RoleView, View
 from services.simulator.decode_worker import DecodeWorker
 from services.simulator.gateway import Gateway
 from services.simulator.pods import Gpus, Pods, Worker
@@ -23,8 +23,8 @@ from services.simulator.tally import Tally
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import DECODE, PREFILL, WorkerKind
 
-LOOK_S = 900.0
-"""how far back arrivals are known, as in a real autoscaler"""
+WARM_S = 900.0
+"""until a policy knows as much as it ever does"""
 KINDS: Mapping[Role, WorkerKind] = {"prefill": PREFILL, "decode": DECODE}
 
 
@@ -44,7 +44,7 @@ class Setup:
     """in the cluster; pods beyond them stay Pending"""
     max_gpus: int | None = None
     """that the policy is told it may use"""
-    warm_s: float = LOOK_S
+    warm_s: float = WARM_S
     """at the beginning, that is not judged"""
     blind_s: tuple[float, float] = (0.0, 0.0)
     """between these the autoscaler can see nothing"""
@@ -89,7 +89,7 @@ class SimulatedCell:
         """What a real autoscaler would see now."""
         now_s, setup = self.timeline.now_s, self.setup
         known = bisect_right(self._at_s, now_s)
-        first = bisect_right(self._at_s, now_s - LOOK_S)
+        first = bisect_right(self._at_s, now_s - KNOWN_S)
         roles = {
             role: RoleView(
                 pods.replicas, 1, setup.most, pods.seen_workers(), pods.seen_pods(), pods.gpus_each
@@ -103,10 +103,9 @@ class SimulatedCell:
             tuple(self._arrivals[first:known]),
             self._gateway.waiting,
             setup.promise,
-            LOOK_S,
-            setup.start_s,
-            setup.max_gpus,
-            "nothing can be seen" if begins_s <= now_s < ends_s else "",
+            start_s=setup.start_s,
+            max_gpus=setup.max_gpus,
+            trouble="nothing can be seen" if begins_s <= now_s < ends_s else "",
         )
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.autoscaler.view import Promise
-from services.simulator.cell import LOOK_S, Setup, with_budget
+from services.simulator.cell import WARM_S, Setup, with_budget
 from services.simulator.loads import Load, busy_workers, first_workers, make_load, simulate
 from services.simulator.outcome import Outcome
 from services.simulator.policies.catalogue import SOME, candidate
@@ -30,7 +30,7 @@ def run(options: Mapping[str, Any]) -> int:
     """SettingsError that names the flag."""
     if options["swing"] > 1:
         raise SettingsError("--swing: above 1 the night would have less than no load")
-    length_s = LOOK_S + 3600 * options["hours"]
+    length_s = WARM_S + 3600 * options["hours"]
     day = Day(options["swing"], min(Day.period_s, 3600 * options["hours"]))
     load = make_load(options["trace"], length_s, options["seed"], day, options["copies"])
     if not load.arrivals:
@@ -114,7 +114,7 @@ def _facts(options: Mapping[str, Any], setup: Setup, load: Load) -> list[tuple[s
         ("promised", promise),
         ("a worker's start", f"{setup.start_s:g} s"),
         ("GPUs", str(options["budget"] or "as many as are ordered")),
-        ("judged", f"{options['hours']:g} h after the first {LOOK_S / 60:g} minutes"),
+        ("judged", f"{options['hours']:g} h after the first {WARM_S / 60:g} minutes"),
     ]
 
 

@@ -16,7 +16,8 @@ own.
 | workers:{pool}         | hash   | inc -> WorkerEntry (msgpack)           | WORKER_KEYS |
 | workers-expiry:{pool}  | zset   | inc -> server time it goes stale, ms   | WORKER_KEYS |
 | workers-drains:{pool}  | zset   | inc -> server time its drain ends, ms  | WORKER_KEYS |
-| ended:{pool}           | stream | HTTP requests that ended, capped       | ENDED_LIST  |
+| arrived:{pool}         | stream | HTTP requests that came, capped        | TRAFFIC     |
+| ended:{pool}           | stream | HTTP requests that ended, capped       | TRAFFIC     |
 | scaling:{pool}         | string | the autoscaler's last decision         | WORKER_KEYS |
 | kv-events:{inc}        | stream | numbered prefix-cache changes, capped  | KV          |
 | kv-held:{inc}          | set    | the sum of all those changes           | KV          |
@@ -29,9 +30,9 @@ own.
 | convicted              | zset   | hash of a request -> when it is over   | CONVICT     |
 | client-key:{name}      | hash   | the request with this Idempotency-Key  | CLIENT_KEY  |
 
-A worker's access rights need neither the first four nor `ended`, `scaling` and the last four:
-those are for gateways, and for the autoscaler, which reads what ended and writes drains and
-decisions.
+A worker's access rights need neither the first four nor `arrived`, `ended`, `scaling` and the last
+four: those are for gateways, and for the autoscaler, which reads what came and ended and writes
+drains and decisions.
 
 RECORD is LIVE, then ENDED or ABANDONED; CLIENT_KEY is LIVE, then an hour or ABANDONED. A life is
 refreshed by each write. Lives only collect garbage: they run on the server's wall clock, so nothing
@@ -52,8 +53,8 @@ ABANDONED_TTL_S = 600
 WORKER_TTL_S = 4.0
 """a registry entry that is not refreshed goes stale after this"""
 WORKER_KEYS_TTL_S = 60
-ENDED_LIST_TTL_S = 3600
-"""since the last end"""
+TRAFFIC_TTL_S = 3600
+"""since the last that came, or ended"""
 CALL_TTL_S = 10
 """nobody waits for so long"""
 CLIENT_KEY_TTL_S = 3600
@@ -100,6 +101,9 @@ class Keys:
 
     def drains(self, pool: str) -> str:
         return self._key("workers-drains", pool)
+
+    def arrived(self, pool_id: str) -> str:
+        return self._key("arrived", pool_id)
 
     def ended(self, pool_id: str) -> str:
         return self._key("ended", pool_id)

@@ -4,13 +4,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from shared.errors import StateUnavailableError
-from shared.state.ended import MAX_LENGTH, encode_ended
 from shared.state.keys import (
     ABANDONED_TTL_S,
     CLIENT_KEY_TTL_S,
-    ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     LIVE_TTL_S,
+    TRAFFIC_TTL_S,
     Keys,
 )
 from shared.state.records import (
@@ -28,6 +27,7 @@ from shared.state.records import (
 )
 from shared.state.redis_client import Argument, RedisClient, Script
 from shared.state.reply import Reply, as_fields, as_int, as_list, as_text, narrowing
+from shared.state.traffic import MAX_LENGTH, encode_arrived, encode_ended
 
 ADMIT = Script.beside(__file__, "admit")
 MARK = Script.beside(__file__, "mark")
@@ -44,11 +44,15 @@ class RedisRequestRecords:
         self._keys = keys
 
     async def admit(self, request: AdmittedRequest, max_live: int = 0) -> Admission | KeyTaken:
-        keys = [*self._keys_of(request), self._keys.beats, *self._client_keys_of(request)]
+        keys = [
+            *(*self._keys_of(request), self._keys.beats, self._keys.arrived(request.pool)),
+            *self._client_keys_of(request),
+        ]
         client_key = request.client_key
         arguments: list[Argument] = [
             *(request.rid, request.gateway_incarnation, max_live, LIVE_TTL_S),
             client_key.body if client_key else "",
+            *(encode_arrived(request), MAX_LENGTH, TRAFFIC_TTL_S),
             *_fields(request),
         ]
         reply = await self._client.run(ADMIT, keys, arguments)
@@ -64,7 +68,7 @@ class RedisRequestRecords:
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
         arguments: list[Argument] = [
             *(request.rid, request.gateway_incarnation, ENDED_TTL_S),
-            *(encode_ended(request, outcome, time.time_ns()), MAX_LENGTH, ENDED_LIST_TTL_S),
+            *(encode_ended(request, outcome, time.time_ns()), MAX_LENGTH, TRAFFIC_TTL_S),
             CLIENT_KEY_TTL_S,
             *_fields(request),
             *("state", outcome.state, "code", outcome.code),

@@ -12,11 +12,13 @@ Pure. The router spreads sequences evenly, so the n workers are replayed as one 
 them: a sequence meets itself and the n-th part of all others (batch, context and blocks).
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, sqrt
+from operator import itemgetter
 
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
@@ -41,6 +43,8 @@ class DecodeReplay:
     num_blocks: int
     """of one worker"""
     promise: Promise
+    since_s: float = -inf
+    """answers whose prompts were computed before it run along, and are not judged"""
 
     @classmethod
     def of(
@@ -49,9 +53,10 @@ class DecodeReplay:
         takes_s: Iterable[float],
         worker: TypicalWorker,
         promise: Promise,
+        since_s: float = -inf,
     ) -> "DecodeReplay":
         """`takes_s`: the computing of each arrival's prompt. An answer that no worker has blocks
-        for is left out."""
+        for is left out, and so is one that is over before `since_s`."""
         block_size, num_blocks = max(1, worker.block_size), worker.num_blocks
         sequences = []
         for arrival, prompt_s in zip(arrivals, takes_s, strict=True):
@@ -60,10 +65,18 @@ class DecodeReplay:
             if needed <= num_blocks:
                 sequences.append((arrival.at_s + prompt_s, num_prompt, num_output, needed))
         sequences.sort()
-        return cls(sequences, worker.costs, num_blocks, promise)
+        everything = cls(sequences, worker.costs, num_blocks, promise)
+        return everything._since(since_s)
 
     def latest(self, num_requests: int) -> "DecodeReplay":
-        return replace(self, sequences=self.sequences[-num_requests:])
+        judged = self.sequences[-num_requests:]
+        return self._since(max(self.since_s, judged[0][0])) if judged else self
+
+    def _since(self, since_s: float) -> "DecodeReplay":
+        """With those that run then, as slow as is promised, or begin later."""
+        gap_s = self.promise.gap_s
+        left = [one for one in self.sequences if one[0] + gap_s * one[2] >= since_s]
+        return replace(self, sequences=left, since_s=since_s)
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Answers whose wait for blocks and whose mean gap were at most `strictness` x what is
@@ -73,7 +86,9 @@ class DecodeReplay:
         helps it.
         """
         worker = _Worker(self, num_workers, strictness)
-        most_late = (1 - at_least) * len(self.sequences)
+        first = bisect_left(self.sequences, self.since_s, key=itemgetter(0))
+        num_judged = len(self.sequences) - first
+        most_late = (1 - at_least) * num_judged
         for sequence in self.sequences:
             worker.run_until(sequence[0])
             worker.take(sequence)
@@ -81,7 +96,7 @@ class DecodeReplay:
                 break
         else:
             worker.run_until(inf)
-        num_judged = len(self.sequences) - worker.num_hopeless
+        num_judged -= worker.num_hopeless
         return 1 - worker.num_late / num_judged if num_judged > 0 else 1.0
 
 
@@ -99,6 +114,7 @@ class _Worker:
         "_num_workers",
         "_row_s",
         "_running",
+        "_since_s",
         "_step_s",
         "_steps",
         "_used",
@@ -117,6 +133,7 @@ class _Worker:
         self._context_token_s = costs.context_token_s
         self._gap_s = strictness * replay.promise.gap_s
         self._wait_s = strictness * replay.promise.wait_s
+        self._since_s = replay.since_s
         self._num_workers = num_workers
         self._num_blocks = replay.num_blocks
         self._now_s = -inf
@@ -179,7 +196,9 @@ class _Worker:
         now_s = self._now_s
         alone_s = self._alone_s + self._context_token_s * (num_prompt + num_output / 2)
         latest_s = inf
-        if alone_s > self._gap_s:
+        if ready_s < self._since_s:
+            pass
+        elif alone_s > self._gap_s:
             self.num_hopeless += 1
         elif now_s - ready_s > self._wait_s:
             self.num_late += 1

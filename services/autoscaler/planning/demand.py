@@ -48,12 +48,15 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     found = {role: _unknown(view, pool) for role, pool in pools.items()}
     computes = prefill or decode
     takes_s = computing_s(view.arrivals, computes) if computes else []
+    num_before = len(view.arrivals) - len(view.judged)
     if prefill:
-        prompts = PrefillReplay.of(view.arrivals, takes_s, view.promise.wait_s)
+        prompts = PrefillReplay.of(view.judged, takes_s[num_before:], view.promise.wait_s)
         line = prefill_line(view, prompts, prefill)
         found["prefill"] = _demand(view, pools["prefill"], prompts, line)
     if decode and decode.num_blocks > 0:
-        answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.promise)
+        answers = DecodeReplay.of(
+            view.arrivals, takes_s, decode, view.promise, view.now_s - view.look_s
+        )
         found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
     return found
 
@@ -70,7 +73,7 @@ def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
 
 def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, str]:
     """What the past needed, and why."""
-    if view.arrivals:
+    if view.judged:
         target, guess = view.promise.target, pool.memory.need or pool.replicas
         need = smallest_need(replay, target, max(1, least), pool.cap, guess)
         return need.num_workers, sentence(need, pool.role, target, _promise(view, pool))
@@ -99,7 +102,7 @@ def _unknown(view: View, pool: Pool) -> Demand:
 
 def _least(view: View, pool: Pool) -> int:
     """Whoever comes has to be served by somebody."""
-    somebody = bool(view.arrivals) or view.waiting.num_requests > 0
+    somebody = bool(view.judged) or view.waiting.num_requests > 0
     return min(pool.cap, max(pool.view.least, int(somebody)))
 
 
@@ -114,7 +117,7 @@ def _minutes(view: View) -> str:
 
 def _promise(view: View, pool: Pool) -> str:
     """What a request in time was given."""
-    past = f"of the last {_minutes(view)}' {len(view.arrivals)}"
+    past = f"of the last {_minutes(view)}' {len(view.judged)}"
     if pool.role == "prefill":
         return f"{past} prompts would have waited at most {view.promise.wait_s:g} s"
     return f"{past} answers would have taken at most {1000 * view.promise.gap_s:g} ms a token"

@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Arrival, RoleView, View, WorkerView
+from services.autoscaler.view import KNOWN_S, Arrival, RoleView, View, WorkerView
 
 FULL_OF_SEALED = 0.5
 """of a pool: sealed KV that takes more of it than anything else can, and leaves no place for one
@@ -51,11 +51,11 @@ class Patience:
     @classmethod
     def of(cls, view: View) -> "Patience":
         """While a line clears whoever comes is late, so it may last as long as the promise lets
-        requests be late. A line that had to clear at once would order workers for minutes, as none
-        goes sooner, that are of use for a second."""
+        requests be late in a quarter of an hour. A line that had to clear at once would order
+        workers for minutes, as none goes sooner, that are of use for a second."""
         promise = view.promise
         limit_s = max(LEAST_LIMIT_S, promise.wait_s)
-        return cls(view.start_s, limit_s, max(limit_s, (1 - promise.target) * view.look_s))
+        return cls(view.start_s, limit_s, max(limit_s, (1 - promise.target) * KNOWN_S))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def is_full_of_sealed(worker: WorkerView) -> bool:
 
 def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Line:
     num_uncached = sum(
-        max(1, item.num_prompt_tokens - item.num_cached_tokens) for item in view.arrivals
+        max(1, item.num_prompt_tokens - item.num_cached_tokens) for item in view.judged
     )
     if num_uncached:
         token_s = sum(takes_s for _, takes_s in replay.prompts) / num_uncached
@@ -102,11 +102,12 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
 
 def decode_line(view: View, worker: TypicalWorker) -> Line:
     """An answer takes its worker for the time it runs in a full batch, divided by that batch."""
-    num_requests = len(view.arrivals)
+    arrivals = view.judged
+    num_requests = len(arrivals)
     if not num_requests:
         return Line()
-    num_prompt = max(1.0, sum(item.num_prompt_tokens for item in view.arrivals) / num_requests)
-    num_output = max(1.0, sum(item.num_output_tokens for item in view.arrivals) / num_requests)
+    num_prompt = max(1.0, sum(item.num_prompt_tokens for item in arrivals) / num_requests)
+    num_output = max(1.0, sum(item.num_output_tokens for item in arrivals) / num_requests)
     num_rows = max(1.0, worker.num_blocks * worker.block_size / (num_prompt + num_output))
     costs, context = worker.costs, num_prompt + num_output / 2
     step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)

@@ -25,9 +25,9 @@ from services.autoscaler.view import (
     View,
 )
 
-HOLD_S = 300.0
+HOLD_S = 750.0
 """that fewer have to do before one goes: a worker that has to come back costs its start, minutes of
-a GPU, and users wait meanwhile. The time that autoscalers of clusters use"""
+a GPU, and users wait meanwhile. Load that swings within 20 minutes keeps its workers"""
 NOTHING_REMEMBERED = RoleMemory()
 
 
@@ -162,7 +162,7 @@ def _why_not(
         return f"fewer would do since {idle_s:.0f} s, and have to for {HOLD_S:.0f}"
     if not may_drain:
         return "another worker drains"
-    if view.arrivals and demand.replay and pool.replicas <= demand.cap:
+    if view.judged and demand.replay and pool.replicas <= demand.cap:
         fewer = pool.replicas - 1
         if not is_safe(demand.replay, fewer, view.promise.target):
             return f"{fewer} would do, but with nothing in hand"

@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 
 from services.autoscaler.cell import Cell
+from services.autoscaler.view import KNOWN_S
 from shared.errors import StateUnavailableError
 from shared.protocol import Load, StepCosts
 from shared.queue.backlog import BacklogEntry, Waiting
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
-from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.records import AdmittedRequest, Outcome, RequestState, pool_id
 from shared.state.redis_client import RedisClient
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.traffic import Traffic
 from tests.integration.redis_state.test_registry_contract import ENTRY
 from tests.support.fakes.manual_clock import ManualClock
 
@@ -27,7 +28,6 @@ COSTS = StepCosts(5e-3, 2e-5, 3e-8, 2.5e-5, 2e-9)
 LOAD = Load(5, 15, 3, 2, 80, 10, 20, 50, unreserved_tokens={"p": 7, "q": 4}, step_costs=COSTS)
 PREFILL = replace(ENTRY, pool="pool", block_size=32, load=LOAD, num_attempts=4, step_tokens=512)
 OLD = replace(PREFILL, worker_id="d-0", incarnation="d-0.bb", role="decode", load=None)
-LOOK_S = 900.0
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ async def client() -> AsyncIterator[RedisClient]:
 def cell_of(client: RedisClient, clock: ManualClock, pool: str = "") -> Cell:
     keys = Keys()
     backlog = RedisBacklog(client, keys, pool, 1)
-    registry, ended = RedisWorkerRegistry(client, keys), EndedRequests(client, keys)
-    return Cell(registry, ended, backlog, clock, LOOK_S, pool)
+    registry, traffic = RedisWorkerRegistry(client, keys), Traffic(client, keys)
+    return Cell(registry, traffic, backlog, clock, pool)
 
 
 async def end(client: RedisClient, rid: str, age_s: float, num_prompt_tokens: int) -> None:
@@ -87,7 +87,7 @@ async def test_arrivals_are_in_the_order_they_came_and_forgotten_in_time(
     assert earlier.at_s == pytest.approx(4_940, abs=3)
     assert later.at_s == pytest.approx(4_990, abs=3)
     assert (later.num_cached_tokens, later.num_output_tokens) == (64, 7)
-    clock.advance(LOOK_S - 30)
+    clock.advance(KNOWN_S - 30)
     await end(client, "c", 0, 300)
     assert [item.num_prompt_tokens for item in (await cell.look()).arrivals] == [100, 300]
 

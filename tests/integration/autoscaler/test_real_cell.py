@@ -15,11 +15,11 @@ from shared.clock import SystemClock
 from shared.protocol import NO_COSTS
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
-from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.notes.scaling import TELL_S
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.traffic import Traffic
 from tests.e2e.cluster import Cluster, running
 from tests.integration.cli.test_autoscaler_command import running as autoscaler
 
@@ -32,7 +32,7 @@ async def look(url: str, *, drain: str = "", for_s: float = 0.0) -> CellView:
     keys = Keys()
     async with RedisClient(url) as redis:
         registry, backlog = RedisWorkerRegistry(redis, keys), RedisBacklog(redis, keys, "", 1)
-        cell = Cell(registry, EndedRequests(redis, keys), backlog, SystemClock(), look_s=900.0)
+        cell = Cell(registry, Traffic(redis, keys), backlog, SystemClock())
         seen = await cell.look()
         for worker in seen.workers["decode"]:
             if drain and worker.name.startswith(drain):

@@ -6,7 +6,6 @@ from shared.clock import SystemClock
 from shared.queue.backlog import Backlog
 from shared.queue.memory_backlog import MemoryBacklog
 from shared.queue.redis_backlog import RedisBacklog
-from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.kv_events import KVEvents
 from shared.state.liveness import GatewayLiveness
@@ -21,6 +20,7 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerRegistry
+from shared.state.traffic import Traffic
 from tests.support.fakes.memory_kv_events import MemoryKVEvents
 
 MAX_LENGTH = 12
@@ -70,8 +70,8 @@ class RedisBackend:
         return RedisRequestRecords(self.client, self.keys)
 
     @property
-    def ended(self) -> EndedRequests:
-        return EndedRequests(self.client, self.keys)
+    def traffic(self) -> Traffic:
+        return Traffic(self.client, self.keys)
 
     def registry(self, ttl_s: float = 60) -> WorkerRegistry:
         return RedisWorkerRegistry(self.client, self.keys, ttl_s)

@@ -54,7 +54,8 @@ async def test_a_worker_cannot_touch_a_request(worker: RedisBackend) -> None:
     for attempt in (
         worker.records.read("r1"),
         worker.records.finish(REQUEST, outcome),
-        worker.ended.after(REQUEST.pool),
+        worker.traffic.arrived(REQUEST.pool),
+        worker.traffic.ended(REQUEST.pool),
         worker.scaling.of(REQUEST.pool),
         worker.records.reap("r1", "g.1", 0),
         worker.liveness.beat("g.1"),

@@ -12,11 +12,11 @@ from shared.state.keys import (
     CALL_TTL_S,
     CLIENT_KEY_TTL_S,
     CONVICT_TTL_S,
-    ENDED_LIST_TTL_S,
     ENDED_TTL_S,
     KV_TTL_S,
     LIVE_TTL_S,
     SHAPE,
+    TRAFFIC_TTL_S,
     WORKER_KEYS_TTL_S,
 )
 from shared.state.kv_events import KVEvent
@@ -40,7 +40,7 @@ SECONDS = {
     "CLIENT_KEY": [LIVE_TTL_S, CLIENT_KEY_TTL_S, ABANDONED_TTL_S],
     "WORKER_KEYS": [WORKER_KEYS_TTL_S],
     "KV": [KV_TTL_S],
-    "ENDED_LIST": [ENDED_LIST_TTL_S],
+    "TRAFFIC": [TRAFFIC_TTL_S],
 }
 
 

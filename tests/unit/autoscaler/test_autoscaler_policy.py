@@ -12,6 +12,7 @@ from services.autoscaler.planning.line import Line, Patience, workers_to_clear
 from services.autoscaler.planning.policy import HOLD_S, decide
 from services.autoscaler.planning.pool import NO_PLACE_S
 from services.autoscaler.view import (
+    LOOK_S,
     Decision,
     Memory,
     PodView,
@@ -38,6 +39,15 @@ def prefill_of(view: View, memory: Memory = Memory()) -> RoleDecision:  # noqa: 
 
 def replicas(decision: Decision) -> tuple[int, int]:
     return decision.roles["prefill"].replicas, decision.roles["decode"].replicas
+
+
+def test_load_that_ended_before_the_window_is_not_what_is_needed_now() -> None:
+    """A burst of minutes ago keeps workers by the hold, not by the replay."""
+    burst = poisson(12.0, 300.0, until_s=NOW_S - LOOK_S - 1)
+    after = prefill_of(cell(pool(workers("p", 3)), arrivals=[*burst, *poisson(0.5, LOOK_S)]))
+    assert "with 1 prefill worker" in after.reason
+    assert "fewer would do since 0 s" in after.reason
+    assert prefill_of(cell(arrivals=poisson(12.0, LOOK_S))).replicas > 1
 
 
 def test_a_line_that_stands_orders_workers_though_the_past_is_calm() -> None:
@@ -141,7 +151,8 @@ def test_a_pod_that_gets_no_place_is_taken_back_and_not_ordered_again_at_once() 
     soon, _ = decide(cell(placed, arrivals=BUSY), memory)
     assert soon.roles["prefill"].replicas == 2
     assert "no place" in soon.holds
-    later = cell(placed, arrivals=BUSY, now_s=NOW_S + NO_PLACE_S + 1)
+    later_s = NOW_S + NO_PLACE_S + 1
+    later = cell(placed, arrivals=poisson(12.0, until_s=later_s), now_s=later_s)
     assert decide(later, memory)[0].roles["prefill"].replicas > 2
 
 

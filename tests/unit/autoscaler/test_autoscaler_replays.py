@@ -117,6 +117,35 @@ def test_an_answer_that_no_number_of_workers_helps_asks_for_none() -> None:
     assert smallest_need(replay, 0.99, 1, 16, 0).num_workers == 1
 
 
+LONG = 40_000
+"""tokens of an answer that runs for minutes"""
+
+
+def test_answers_that_began_before_the_window_run_along_and_are_not_judged() -> None:
+    """With them a batch is too large for the gap; alone each answer of the window is in time."""
+    typical = TypicalWorker(COSTS, 2048, num_blocks=100_000, block_size=16)
+    promised = Promise(gap_s=0.006)
+    before = [Arrival(float(at_s), 100, 0, LONG) for at_s in range(20)]
+    judged = [Arrival(100.0 + at_s, 100, 0, 10) for at_s in range(20)]
+
+    def replay(arrivals: list[Arrival], since_s: float) -> DecodeReplay:
+        return DecodeReplay.of(arrivals, [0.0] * len(arrivals), typical, promised, since_s)
+
+    assert replay(judged, 100.0).share(1) == 1
+    assert replay([*before, *judged], 100.0).share(1) == 0
+    assert replay([*before, *judged], 100.0).share(20) == 1
+    latest = replay([*before, *judged], 0.0).latest(5)
+    assert latest.share(1) == 0
+    assert len(latest.sequences) == len(before) + 5, "those that are over are left out"
+
+
+def test_an_answer_that_was_over_before_the_window_is_left_out() -> None:
+    typical = TypicalWorker(COSTS, 2048, num_blocks=100_000, block_size=16)
+    arrivals = [Arrival(0.0, 100, 0, 10), Arrival(0.0, 100, 0, 3000), Arrival(90.0, 100, 0, 10)]
+    replay = DecodeReplay.of(arrivals, [0.0] * 3, typical, Promise(gap_s=0.02), 50.0)
+    assert [sequence[2] for sequence in replay.sequences] == [3000, 10]
+
+
 def test_an_answer_that_no_worker_has_blocks_for_is_left_out() -> None:
     typical = TypicalWorker(COSTS, 2048, num_blocks=10, block_size=16)
     arrivals = [Arrival(0.0, 1000, 0, 10), Arrival(1.0, 100, 0, 10)]

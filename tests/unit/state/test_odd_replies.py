@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from shared.errors import StateUnavailableError
 from shared.queue.backlog import BacklogEntry
 from shared.queue.redis_backlog import RedisBacklog
-from shared.state.ended import EndedRequests
 from shared.state.keys import Keys
 from shared.state.kv_events import KVEvent
 from shared.state.notes.receipt_calls import ReceiptCalls
@@ -28,6 +27,7 @@ from shared.state.redis_liveness import RedisGatewayLiveness
 from shared.state.redis_records import RedisRequestRecords
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.reply import Reply
+from shared.state.traffic import Traffic
 
 WORDS = (b"live", b"done", b"failed", b"accepted", b"put", b"1", b"1-0", b"r1", b"?", b"", b"\xff")
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -103,7 +103,8 @@ ASKS: dict[str, Ask] = {
     "forget": lambda client: liveness(client).forget("g.1"),
     "register": lambda client: registry(client).list("p"),
     "pools": lambda client: registry(client).pools(),
-    "ended": lambda client: EndedRequests(client, KEYS).after("p"),
+    "arrived": lambda client: Traffic(client, KEYS).arrived("p"),
+    "ended": lambda client: Traffic(client, KEYS).ended("p"),
     "receipt calls": lambda client: ReceiptCalls(client, KEYS, "g.1").taken(),
     "scaling": lambda client: ScalingNotes(client, KEYS).of("p"),
 }

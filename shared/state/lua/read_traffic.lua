@@ -1,5 +1,5 @@
--- READ: requests that ended after one of them.
--- KEYS  ended:{pool} (stream)
+-- READ: requests that came, or ended, after one of them.
+-- KEYS  arrived:{pool} or ended:{pool} (stream)
 -- ARGV  from where on  most entries
 -- Returns {server time, ms, entries}.
 local now = redis.call('TIME')
