@@ -28,9 +28,10 @@ COMMANDS = {
     "bench": "measure a server, the gateway, the engine or its kernels",
     "serve": "run one process: gateway, prefill or decode",
     "autoscaler": "scale a cell's pools, or say why not",
+    "simulate": "compare ways to batch requests, on simulated load",
     "demo": "start everything, ask one question, show its trace, stop",
 }
-RARE = frozenset({"autoscaler", "chaos", "demo"})
+RARE = frozenset({"autoscaler", "chaos", "demo", "simulate"})
 """commands that the overview lists under a heading of their own"""
 FOLDERS = {
     "bench": "services.cli.bench.command",

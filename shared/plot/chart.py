@@ -58,6 +58,19 @@ class Chart:
             f'height="{max(tall, 0.5):.1f}"/>'
         )
 
+    def span(
+        self, start: Point, end: float, colour: int, text: str, *, faint: bool = False
+    ) -> None:
+        """Level, from the point to `end` on the x axis, nearly one unit of the y axis high."""
+        (x0, y), (x1, _) = self._place(start), self._place((end, start[1]))
+        high = 0.8 / (self.y.high - self.y.low) * self.height
+        opacity = ' fill-opacity="0.25"' if faint else ""
+        self._parts.append(
+            f'<rect class="f{colour}" x="{x0:.1f}" y="{y - high / 2:.1f}" '
+            f'width="{max(x1 - x0, 0.3):.1f}" height="{high:.1f}"{opacity}>'
+            f"<title>{escape(text)}</title></rect>"
+        )
+
     def write(self, at: Point, text: str) -> None:
         """Centred there."""
         x, y = self._place(at)
