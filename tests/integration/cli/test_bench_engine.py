@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.bench.engine import checks
-from services.cli.bench.engine import plan as bench_plan
+from services.cli.bench.engine import checks, placed_model
 from services.cli.bench.engine.steps import step_prediction
 from services.cli.bench.engine.workload import RandomPrompts, Request, Workload
 from services.cli.bench.kernels import runs
@@ -243,7 +242,7 @@ def test_what_cannot_be_is_one_line(
 def test_a_model_too_large_for_a_cpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_plan, "CPU_FACTOR", 1e6)
+    monkeypatch.setattr(placed_model, "CPU_FACTOR", 1e6)
     assert main([*ENGINE, "--model", "llama-3.1-8b", "--random-weights"]) == 3
     assert "it needs a GPU" in capsys.readouterr().err
 

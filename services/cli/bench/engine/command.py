@@ -13,10 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from services.cli.bench.engine.figures.figure import Check, Figure, render
-from services.cli.bench.engine.model_choice import choose_model
+from services.cli.bench.engine.model_choice import add_model_flags, choose_model
 from services.cli.bench.measure import progress_line
 from shared.errors import BatonError, MissingError, SettingsError
-from shared.model.shapes import SHAPES
 
 EPILOG = (
     "cells: tpot-N, time per output token of N sequences that start together; prefill-N, one "
@@ -32,29 +31,17 @@ EPILOG = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
-    models = f"checkpoint directory, hub id, demo, or a shape: {', '.join(SHAPES)}"
-    add("--model", default="demo", help=f"{models}; demo")
-    add("--random-weights", action="store_true", help="draw the weights; needs config.json only")
+    add_model_flags(parser)
     add("--engine", choices=("baton", "vllm"), default="baton", help="vllm: an installed one")
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N; on a CPU cells are small")
-    add("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
     add("--tp", type=int, default=1, metavar="N", help="GPUs that share the model; 1")
     add("--cells", metavar="NAME[,NAME]", help="only these; * stands for anything: tpot-*")
     add("--quick", action="store_true", help="fewer tokens, rounds and requests")
-    add("--block-size", type=int, default=16, metavar="N", help="positions per KV block; 16")
     add(
         "--max-num-batched-tokens",
         type=int,
         default=None,
         metavar="N",
         help="tokens one step of Baton's engine may compute; 8192 on a GPU",
-    )
-    add(
-        "--gpu-memory-utilization",
-        type=float,
-        default=0.9,
-        metavar="SHARE",
-        help="of the GPU's memory; 0.9",
     )
     add("--prefix-cache", action="store_true", help="with the prefix cache, which is off else")
     add("--eager", action="store_true", help="decode without CUDA graphs")

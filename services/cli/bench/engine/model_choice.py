@@ -1,5 +1,6 @@
 """Which model a benchmark runs, and where its config comes from."""
 
+import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,25 @@ class ModelChoice:
             return self.checkpoint.path
         (folder / "config.json").write_text(json.dumps(self.raw), encoding="utf-8")
         return folder
+
+
+def add_model_flags(parser: argparse.ArgumentParser, dtype: str = "auto") -> None:
+    """Of every benchmark that runs an engine; `dtype`: the default."""
+    add = parser.add_argument
+    models = f"checkpoint directory, hub id, demo, or a shape: {', '.join(SHAPES)}"
+    add("--model", default=DEMO, help=f"{models}; demo")
+    add("--random-weights", action="store_true", help="draw the weights; needs config.json only")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N; on a CPU cells are small")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    add("--dtype", default=dtype, choices=dtypes, help=f"default: {dtype}")
+    add("--block-size", type=int, default=16, metavar="N", help="positions per KV block; 16")
+    add(
+        "--gpu-memory-utilization",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="of the GPU's memory; 0.9",
+    )
 
 
 def choose_model(model: str, *, random_weights: bool) -> ModelChoice:

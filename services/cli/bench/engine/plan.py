@@ -1,7 +1,6 @@
 """What one run of `baton bench engine` does, decided before anything is loaded."""
 
 import argparse
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from services.cli.bench.engine.cells import Cell, OfflineCell, cells_of, chosen
+from services.cli.bench.engine.engine_settings import engine_settings
 from services.cli.bench.engine.figures.attention import (
     ATTENTION_CELLS,
     MODELS,
@@ -18,21 +18,12 @@ from services.cli.bench.engine.figures.ceilings import DeviceFacts
 from services.cli.bench.engine.figures.known import Known, known_figure
 from services.cli.bench.engine.figures.model_size import ModelSize
 from services.cli.bench.engine.model_choice import ModelChoice
+from services.cli.bench.engine.placed_model import PlacedModel
 from services.cli.bench.engine.steps.decode_profile import Profiled, profiled
 from services.cli.bench.engine.steps.step_prediction import StepPredictionCell
 from services.cli.bench.engine.steps.worker_step import WorkerStepCell
-from shared.engine.layers.shard import Shard
-from shared.engine.loading.devices import resolve_device
-from shared.errors import MissingError
-from shared.model.checkpoint import resolve_dtype
 from shared.settings.groups import Settings
-from shared.settings.load import changed, load_settings
 
-CPU_FACTOR = 1.25
-"""memory of a CPU that loading takes, over the weights'"""
-GPU_STEP_TOKENS = 8192
-"""all requests are there at once: large steps cost nobody a gap, and vLLM's `LLM` takes them too"""
-SPARE_BLOCKS = 2
 PROFILED_PROMPT = 1024
 
 CellT = TypeVar("CellT")
@@ -62,30 +53,25 @@ class BenchPlan:
     @classmethod
     def of(cls, arguments: argparse.Namespace, choice: ModelChoice) -> "BenchPlan":
         """SettingsError, ModelError or MissingError say why it cannot be."""
-        device = resolve_device(arguments.device)
-        resolve_device(arguments.device, arguments.tp - 1)
-        Shard(choice.config, 0, arguments.tp)
-        dtype = resolve_dtype(arguments.dtype, choice.config, device.type)
-        size = ModelSize.of(choice.config, dtype, arguments.tp)
-        _check_memory(choice.name, size.weight_bytes * arguments.tp, device)
+        placed = PlacedModel.of(choice, arguments.device, arguments.dtype, arguments.tp)
+        device = placed.device
         wanted = _wanted(arguments, choice, device.type)
         cells = [cell for cell in wanted if isinstance(cell, Cell)]
         predictions = _of_kind(StepPredictionCell, wanted)
         traces = _profiled(arguments, cells, device.type)
-        place = {"device": str(device), "dtype": dtype}
         return cls(
             arguments=arguments,
             choice=choice,
             device=device,
-            dtype=dtype,
-            size=size,
-            facts=DeviceFacts.of(device),
+            dtype=placed.dtype,
+            size=placed.size,
+            facts=placed.facts,
             attention=_of_kind(AttentionCell, wanted),
             worker_steps=_of_kind(WorkerStepCell, wanted),
             predictions=predictions,
             cells=tuple(cells),
             profiled=tuple(traces),
-            settings=_settings(arguments, choice, [*cells, *traces, *predictions], place),
+            settings=_settings(arguments, placed, [*cells, *traces, *predictions]),
         )
 
     @property
@@ -139,37 +125,17 @@ def _profiled(arguments: argparse.Namespace, cells: list[Cell], device_type: str
 
 def _settings(
     arguments: argparse.Namespace,
-    choice: ModelChoice,
+    placed: PlacedModel,
     decodes: Sequence[Cell | Profiled | StepPredictionCell],
-    place: dict[str, str],
 ) -> Settings:
     """An engine as long and as wide as the cells need."""
-    longest = max((cell.longest for cell in decodes), default=1)
-    longest += SPARE_BLOCKS * arguments.block_size
-    settings = load_settings(
-        {
-            **place,
-            "tp": arguments.tp,
-            "block_size": arguments.block_size,
-            "max_model_len": min(longest, choice.config.longest_len),
-            "max_num_batched_tokens": arguments.max_num_batched_tokens,
-            "max_num_seqs": max((cell.num_sequences for cell in decodes), default=1),
-            "gpu_memory_utilization": arguments.gpu_memory_utilization,
-            "prefix_cache": arguments.prefix_cache,
-            "eager": arguments.eager,
-        }
+    return engine_settings(
+        arguments,
+        placed,
+        longest=max((cell.longest for cell in decodes), default=1),
+        num_sequences=max((cell.num_sequences for cell in decodes), default=1),
+        tp=arguments.tp,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        prefix_cache=arguments.prefix_cache,
+        eager=arguments.eager,
     )
-    if settings.engine.max_num_batched_tokens or place["device"] == "cpu":
-        return settings
-    return changed(settings, max_num_batched_tokens=GPU_STEP_TOKENS)
-
-
-def _check_memory(name: str, weight_bytes: int, device: torch.device) -> None:
-    """Of all ranks. Rather than a machine that swaps."""
-    need = CPU_FACTOR * weight_bytes
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if device.type == "cpu" and need > have:
-        raise MissingError(
-            f"{name} on a CPU takes {need / 1e9:.0f} GB and this machine has {have / 1e9:.0f}; "
-            "it needs a GPU"
-        )
