@@ -16,6 +16,8 @@ BENCHMARKS = {
     "gateway": "measure Baton's gateway over mock workers against its goals",
     "handover": "measure what a hand-over adds, next to the same engine without one",
     "engine": "measure one model on this device against its floors and against others",
+    "sweep": "decode with more and more sequences at once, and find the knee",
+    "ablation": "measure what batching, KV, a prefix cache and CUDA graphs each bring",
     "kernels": "time each kernel on this GPU and its alternatives",
 }
 

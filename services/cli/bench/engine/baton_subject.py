@@ -45,7 +45,7 @@ class BatonSubject:
         self._engine.try_out()  # as a worker does before its first request
         self._engine.rehearse()
         self._vocab_size = choice.config.vocab_size
-        self._block_size = kv.block_size
+        self.block_size = kv.block_size
         self._num_requests = 0
         self._watchers: list[Watcher] = []
         gc.collect()
@@ -61,7 +61,7 @@ class BatonSubject:
 
     @property
     def num_kv_tokens(self) -> int:
-        return self.engine.load().total * self._block_size
+        return self.engine.load().total * self.block_size
 
     @property
     def engine(self) -> Engine:
@@ -138,4 +138,4 @@ class BatonSubject:
             hash_root=HASH_ROOT,
             sampling=sampling,
         )
-        return SequenceSpec.of(work, self._block_size, "full", "agg")
+        return SequenceSpec.of(work, self.block_size, "full", "agg")

@@ -44,6 +44,11 @@ class Panel:
             f'height="{thickness:.2f}" fill="{colour}"/>'
         )
 
+    def label(self, at: Point, text: str) -> None:
+        """To the right of the point."""
+        x, y = self._place(at)
+        self._parts.append(_text(x + 6, y + 4, text))
+
     def note(self, name: str, colour: str) -> None:
         """A line of the legend without a line of the chart."""
         self._legend.append((name, colour, False))

@@ -1,0 +1,1 @@
+"""`baton bench sweep`: decodes of growing batches, and where more brings little."""
