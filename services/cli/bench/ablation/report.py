@@ -9,7 +9,7 @@ from shared.plot.axis import Axis
 
 COLUMNS = ("", "tok/s", "ms/token", "speed-up", "KV kept, bytes")
 NO_GPU = f"{GRAPHS}: not run, as there is no GPU\n"
-LABEL_SPACE = 1.35
+LABEL_SPACE = 1.5
 """the axis is this much longer than its longest bar, for what is written next to it"""
 
 

@@ -57,18 +57,13 @@ def measured(ceilings: Ceilings) -> str:
 def render_svg(points: Sequence[Point], knee: Knee, model: str) -> str:
     """Tokens a second, milliseconds a token and utilisation against the batch."""
     rates = [(float(one.batch), one.rate) for one in points]
-    roofs = [(float(one.batch), one.batch / one.floor_s) for one in points]
     times_ms = [(float(one.batch), one.step_s * 1e3) for one in points]
     shares = [(float(one.batch), 100 * one.utilisation) for one in points]
-    most = max(rate for _, rate in rates)
     panels = [
-        _panel(points, "Throughput", "tokens/s", 1.1 * most, 80),
+        _panel(points, "Throughput", "tokens/s", 1.1 * max(y for _, y in rates), 80),
         _panel(points, "Time per token", "ms", 1.1 * max(y for _, y in times_ms), 510),
         _panel(points, "Share of the roofline", "%", 110.0, 940),
     ]
-    panels[0].line(
-        [(x, y) for x, y in roofs if y <= 1.1 * most], COLOURS[6], "roofline", dashed=True
-    )
     for panel, line in zip(panels, (rates, times_ms, shares), strict=True):
         panel.line(line, COLOURS[0], "measured")
         if knee.reached:
