@@ -17,6 +17,7 @@ JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 URL ?= http://127.0.0.1:8000
 USERS ?= 16
 TIME ?= 60s
+SCENARIO ?= locustfile
 
 # How long a campaign lasts, and what it draws.
 CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
@@ -85,10 +86,10 @@ redis-test: install ## the tests that start a Redis, without measurements, with 
 clients: install ## run unmodified clients (openai, litellm, ...) against baton up; downloads GBs once
 	$(BIN)/python -m tests.clients --venvs .venv-clients
 
-load: install ## load a running gateway as its users would (URL= USERS= TIME= LIMITS='--ttft-limit-ms 500'); locust, no page
+load: install ## load a running gateway as its users would (URL= USERS= TIME= SCENARIO=shared-system-prompt LIMITS='--ttft-limit-ms 500'); locust, no page
 	@said=$$($(BIN)/baton status --url $(URL) 2>&1 >/dev/null) || { code=$$?; \
 		echo "$$said" | sed 's/--url or BATON_URL/URL=.../' >&2; exit $$code; }
-	$(BIN)/locust -f loadtest/locustfile.py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
+	$(BIN)/locust -f loadtest/$(subst -,_,$(SCENARIO)).py -H $(URL) --headless --users $(USERS) --spawn-rate 4 \
 		--run-time $(TIME) --only-summary $(if $(CSV),--csv $(CSV)) $(LIMITS)
 
 hand-overs: install ## 10,000 mapped hand-overs under re-use; 100 owners and 20 workers killed amid copies, reads by nixl and by nccl

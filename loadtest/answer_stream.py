@@ -30,6 +30,10 @@ class AnswerTimes:
     num_tokens: int = 0
     num_total_tokens: int = 0
     """prompt included, if the server says"""
+    num_prompt_tokens: int = 0
+    """if the server says"""
+    num_cached_tokens: int = 0
+    """of those, what its prefix cache had"""
     text: str = ""
     finish_reason: str = ""
 
@@ -79,5 +83,8 @@ def _note_chunk(times: AnswerTimes, chunk: dict[str, Any], now_ms: float) -> Non
         text += choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
         times.finish_reason = choice.get("finish_reason") or times.finish_reason
     times.text += text
+    details = usage.get("prompt_tokens_details") or {}
+    times.num_prompt_tokens = usage.get("prompt_tokens") or times.num_prompt_tokens
+    times.num_cached_tokens = details.get("cached_tokens") or times.num_cached_tokens
     times.num_total_tokens = usage.get("total_tokens") or times.num_total_tokens
     times.note(now_ms, (1 if text else 0) if counted is None else counted - times.num_tokens)

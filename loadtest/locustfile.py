@@ -6,7 +6,8 @@
 Besides each request as a whole (POST), locust's tables, charts and CSV files show under TTFT the
 time to the first token and under GAP each wait between two tokens. The model and its context are
 asked of the server. Any OpenAI-compatible server will do, $BATON_API_KEY is sent to it; a Baton
-gateway's own histograms of the same run are printed next to the result.
+gateway's own histograms of the same run are printed next to the result, and the share of the prompt
+tokens that its prefix cache had, by the usage of the answers of this process.
 
 A headless run with limits exits with 1 where one of them is broken, and says which:
 
@@ -36,11 +37,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # locust knows 
 from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
 from loadtest.gateway_view import GAP, TTFT, Total, key_headers, read_totals
 from loadtest.limits import RunLimits, merged
+from loadtest.prefix_saving import PrefixSaving
 from loadtest.prompts import Message, PromptWriter, trimmed
 
 logger = logging.getLogger(__name__)
 
-CHAT_PATH = "/v1/chat/completions"
+CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
 DEFAULT_CONTEXT = 4096
 TIMEOUT_S = 600.0
 KINDS = ("TTFT", "GAP")
@@ -50,6 +52,8 @@ VERDICT = (
 )
 _user_numbers = itertools.count()
 _before: dict[str, Total] = {}
+saving = PrefixSaving()
+"""of this process since the test began"""
 
 
 @events.init_command_line_parser.add_listener
@@ -87,29 +91,37 @@ class ChatUser(User):
 
     def ask(self, name: str, messages: list[Message]) -> AnswerTimes | None:
         """One streamed answer, reported under `name`; None if it failed."""
+        return self._asked(name, CHAT_PATH, {"messages": messages})
+
+    def complete(self, name: str, token_ids: list[int]) -> AnswerTimes | None:
+        """The same of a prompt of token ids."""
+        return self._asked(name, COMPLETIONS_PATH, {"prompt": token_ids})
+
+    def _asked(self, name: str, path: str, prompt: dict[str, Any]) -> AnswerTimes | None:
         body = {
             "model": self.model,
-            "messages": messages,
+            **prompt,
             "max_tokens": self.answer_tokens,
             "seed": self.prompts.seed(),
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
         sent_s = time.perf_counter()
-        times, failure = self._stream(body, sent_s)
+        times, failure = self._stream(path, body, sent_s)
         whole_ms = (time.perf_counter() - sent_s) * 1000
         self._report("POST", name, whole_ms, len(times.text.encode()) if times else 0, failure)
         if times is None or times.first_token_ms is None:
             return None
+        saving.note(times)
         self._report("TTFT", name, times.first_token_ms)
         for gap_ms in times.gaps_ms:
             self._report("GAP", name, gap_ms)
         return times
 
     def _stream(
-        self, body: dict[str, Any], sent_s: float
+        self, path: str, body: dict[str, Any], sent_s: float
     ) -> tuple[AnswerTimes | None, Exception | None]:
-        url = self.url + CHAT_PATH
+        url = self.url + path
         try:
             with self.session.post(url, json=body, stream=True, timeout=TIMEOUT_S) as response:
                 if response.status_code != requests.codes.ok:
@@ -199,6 +211,7 @@ def _reason(response: requests.Response) -> str:
 
 @events.test_start.add_listener
 def note_start(environment: Environment, **_: Any) -> None:
+    saving.clear()
     _before.clear()
     _before.update(read_totals(environment.host or ""))
 
@@ -214,6 +227,7 @@ def show_gateway(environment: Environment, **_: Any) -> None:
         )
         if own_ms is not None and gateway_ms is not None:
             logger.info("%s mean: %.2f ms here, %.2f ms at the gateway", kind, own_ms, gateway_ms)
+    logger.info(saving.text)
     logger.info("read the rows POST, TTFT and GAP: the row Aggregated mixes all three")
 
 

@@ -7,11 +7,15 @@ what a load test needs of a text is its length, and how much of it others share.
 import random
 from collections.abc import Iterator
 
+from services.cli.bench.serve.prompts import safe_ids
+
 Message = dict[str, str]
 
 NUM_SYSTEM_PROMPTS = 8
 WORDS_PER_TOKEN = 0.7
 """a cautious guess for English; prompts are sized with it, usage says what they really were"""
+IDS = safe_ids(4096)
+"""in the vocabulary of the demo model, and of any larger one"""
 SUBJECTS = "the harbour|our market|a library|the railway|this garden|her workshop|the old mill"
 VERBS = "opens before|depends on|was built next to|pays for|looks after|has outgrown|remembers"
 OBJECTS = "the morning ferry|a quiet street|every visitor|the winter stores|two small bridges"
@@ -58,6 +62,19 @@ class PromptWriter:
 
     def _sentence(self) -> str:
         return next(_sentences(self._random, 1))
+
+
+class TokenWriter:
+    """Prompts of token ids: all writers of a load begin with the same, and go on each with its
+    own."""
+
+    def __init__(self, load_seed: int, seed: int, num_shared: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311
+        self._shared = random.Random(load_seed).choices(IDS, k=num_shared)  # noqa: S311
+
+    def prompt(self, num_own: int) -> list[int]:
+        """What all share, and `num_own` ids that nobody else has."""
+        return self._shared + self._random.choices(IDS, k=num_own)
 
 
 def trimmed(messages: list[Message], num_tokens: int, limit: int) -> list[Message]:

@@ -11,15 +11,27 @@ from hypothesis import strategies as st
 from loadtest.answer_stream import AnswerError, AnswerTimes, read_answer
 from loadtest.gateway_view import GAP, TTFT, Total, parse_totals
 from loadtest.limits import RunLimits, merged, quantile
-from loadtest.prompts import PromptWriter, trimmed
+from loadtest.prefix_saving import PrefixSaving, compared, expected_share
+from loadtest.prompts import PromptWriter, TokenWriter, trimmed
 
 
-def event(content: str = "", tokens: int | None = None, finish: str | None = None) -> bytes:
+def event(
+    content: str = "",
+    tokens: int | None = None,
+    finish: str | None = None,
+    cached: int | None = None,
+) -> bytes:
     chunk: dict[str, object] = {
         "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish}]
     }
     if tokens is not None:
         chunk["usage"] = {"completion_tokens": tokens, "total_tokens": tokens + 10}
+    if cached is not None:
+        chunk["usage"] = {
+            "completion_tokens": tokens,
+            "prompt_tokens": 10,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
@@ -89,6 +101,61 @@ def test_the_gateways_histograms_over_one_run() -> None:
     assert after[TTFT].since(Total(1.0, 5.0)).mean_ms == pytest.approx(400)
     assert Total().mean_ms is None
     assert parse_totals("up 1\n") == {}
+
+
+def answered(num_prompt: int, num_cached: int) -> AnswerTimes:
+    return AnswerTimes(num_prompt_tokens=num_prompt, num_cached_tokens=num_cached)
+
+
+def test_cached_tokens_are_read_of_the_usage() -> None:
+    stream = (event("a", 1, cached=8), event("b", 2, "stop", cached=8), b"data: [DONE]\n\n")
+    times = read_at(stream, [0.1, 0.2, 0.3])
+    assert (times.num_prompt_tokens, times.num_cached_tokens) == (10, 8)
+    silent = read_at(STREAM, [0.1] * 5)
+    assert (silent.num_prompt_tokens, silent.num_cached_tokens) == (0, 0)
+
+
+def test_the_saving_is_of_all_prompt_tokens_that_usage_tells() -> None:
+    saving = PrefixSaving()
+    assert saving.share == 0
+    for times in (answered(100, 0), answered(300, 100), answered(0, 0)):
+        saving.note(times)
+    assert saving.share == 0.25
+    assert saving.text == "prefix cache: 100 of 400 prompt tokens were not computed, 25.0%"
+    assert saving.num_requests == 2
+    saving.clear()
+    assert (saving.num_requests, saving.share) == (0, 0)
+
+
+def test_the_formula_of_a_shared_system_prompt() -> None:
+    """10,000 requests of 500 shared and 50 own tokens: 4,999,500 of 5,500,000."""
+    assert expected_share(10_000, 500, 50) == 4_999_500 / 5_500_000
+    assert expected_share(10_000, 500, 50, 16) == 9_999 * 496 / 5_500_000
+    assert expected_share(1, 500, 50) == 0
+    difference = expected_share(10_000, 500, 50) - expected_share(10_000, 500, 50, 16)
+    assert 0.007 < difference < 0.01  # what the end of a block costs
+
+
+def test_the_run_is_set_against_the_formula_at_its_own_number_of_requests() -> None:
+    saving = PrefixSaving()
+    saving.note(answered(550, 0))
+    for _ in range(99):
+        saving.note(answered(550, 496))
+    text = compared(saving, 500, 50)
+    assert text.startswith("100 requests that share 500 of 550 tokens: ")
+    assert "90.00% are saved, in whole blocks of 16 89.28%; it was 89.28%, 0.72 points" in text
+    for _ in range(2):
+        saving.note(answered(550, 0))  # two more that find nothing
+    assert compared(saving, 500, 50).endswith("2.49 points off the formula")
+
+
+def test_token_prompts_begin_alike_within_a_load_and_go_on_each_with_its_own() -> None:
+    one, other = TokenWriter(1, 7, 500), TokenWriter(1, 8, 500)
+    first, second, third = one.prompt(50), one.prompt(50), other.prompt(50)
+    assert {len(prompt) for prompt in (first, second, third)} == {550}
+    assert first[:500] == second[:500] == third[:500]
+    assert len({tuple(prompt[500:516]) for prompt in (first, second, third)}) == 3
+    assert TokenWriter(2, 7, 500).prompt(50)[:16] != first[:16]
 
 
 TIMES = {"TTFT": Counter({100: 99, 900: 1}), "GAP": Counter({10: 90, 50: 10})}
