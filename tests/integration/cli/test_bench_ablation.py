@@ -31,18 +31,22 @@ ABLATION = ("bench", "ablation", "--device", "cpu", *SMALL)
 SWEEP = ("bench", "sweep", "--device", "cpu", "--batches", "1,4", "--prompt", "20", "--steps", "4")
 
 
-@pytest.fixture
-def subject(tmp_path: Path) -> Iterator[BatonSubject]:
-    write_checkpoint(tmp_path, TINY)
-    choice = choose_model(str(tmp_path), random_weights=False)
+def make_subject(folder: Path, *, prefix_cache: bool) -> BatonSubject:
+    write_checkpoint(folder, TINY)
+    choice = choose_model(str(folder), random_weights=False)
     given = {
         "device": "cpu",
         "dtype": "float32",
         "max_model_len": 64,
         "max_num_seqs": LOAD.width,
-        "prefix_cache": False,
+        "prefix_cache": prefix_cache,
     }
-    subject = BatonSubject(choice, *load_settings(given, {}).of_engine)
+    return BatonSubject(choice, *load_settings(given, {}).of_engine)
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Iterator[BatonSubject]:
+    subject = make_subject(tmp_path, prefix_cache=False)
     yield subject
     subject.close()
 
@@ -106,6 +110,19 @@ def test_all_ways_give_the_same_tokens_as_many_at_once_as_they_say(subject: Bato
         assert watched.most == width
     assert found[0] == found[1] == found[2] == found[3]
     assert [len(one) for one in found[0]] == [one.num_output for one in workload.requests]
+
+
+def test_what_the_warm_up_left_in_the_prefix_cache_does_not_count(tmp_path: Path) -> None:
+    subject = make_subject(tmp_path, prefix_cache=True)
+    try:
+        found = []
+        for seed_vocab in (subject.vocab_size, subject.vocab_size - 1):  # other prompts
+            answers = continued(subject, LOAD.workload(seed_vocab), LOAD.width)
+            found.append((answers.kept.most, answers.num_prefix_hits))
+    finally:
+        subject.close()
+    assert found[0] == found[1]
+    assert found[0][1] >= 32  # the one that waited for a place found two blocks
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from services.cli import simulate
 from services.cli.__main__ import main
 from services.simulator.batching.device import POLICIES
 
@@ -76,6 +77,14 @@ def test_a_bad_flag_is_named(
     err = capsys.readouterr().err.splitlines()
     assert err[-1].startswith("baton: error: ")
     assert said in err[-1]
+
+
+def test_a_missing_numpy_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(simulate, "find_spec", lambda name: None)
+    assert main([*SHORT]) == 3
+    assert "simulate batching needs numpy" in capsys.readouterr().err
 
 
 def test_it_runs_without_torch(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from services.cli.bench.engine.subject import Run
 from services.cli.bench.engine.workload import Workload, repeats
 
 CACHE_FACTOR = 4
+PHASES = "time per token agrees with the median step"
 MIN_DISTINCT, ENOUGH_IDS = 2, 16
 """of at least ENOUGH_IDS sampled ids, MIN_DISTINCT differ"""
 PHASES_AGREE = 0.8
@@ -57,7 +58,7 @@ def check_reading(reading: Reading, cache_bytes: int | None) -> Check:
 
 def check_phases(value_s: float, steps_s: float | None) -> Check:
     """The difference of two long times against the steps themselves."""
-    name = "time per token agrees with the median step"
+    name = PHASES
     if steps_s is None:
         return Check(name, None, "not applicable: steps are not seen")
     text = f"{value_s * 1e3:.3f} ms, by the steps {steps_s * 1e3:.3f} ms"

@@ -3,6 +3,9 @@
 Rule: the largest batch such that each step of the sweep up to it brought, for each sequence that
 it added, at least half of the tokens a second that a sequence of the smallest batch has.
 
+Throughput bends one way, so a point below the line between two others is a disturbed measurement
+and is left out: the rule looks at the upper hull of the points.
+
 It is a rule of marginal gain. The largest distance to the chord (Satopaa et al., "Finding a
 Kneedle in a Haystack", 2011) would move with the end of the sweep, and name a knee of every curve
 that bends.
@@ -12,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+Rate = tuple[int, float]
+"""(batch, tokens a second)"""
 SHARE = 0.5
 
 
@@ -24,11 +29,24 @@ class Knee:
     """False: all steps paid, so the knee is at the largest batch or beyond it"""
 
 
-def find_knee(rates: Sequence[tuple[int, float]]) -> Knee:
-    """`rates`: (batch, tokens a second), by batch; at least one."""
+def find_knee(rates: Sequence[Rate]) -> Knee:
+    """`rates`: by batch; at least one."""
     first, rate = rates[0]
-    least = SHARE * rate / first
-    for (batch, low), (larger, high) in pairwise(rates):
-        if (high - low) / (larger - batch) < least:
-            return Knee(batch, reached=True)
+    for low, high in pairwise(_upper_hull(rates)):
+        if _gain(low, high) < SHARE * rate / first:
+            return Knee(low[0], reached=True)
     return Knee(rates[-1][0], reached=False)
+
+
+def _upper_hull(rates: Sequence[Rate]) -> list[Rate]:
+    hull: list[Rate] = []
+    for point in rates:
+        while len(hull) > 1 and _gain(hull[-2], hull[-1]) < _gain(hull[-2], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _gain(low: Rate, high: Rate) -> float:
+    """Tokens a second for each sequence added."""
+    return (high[1] - low[1]) / (high[0] - low[0])

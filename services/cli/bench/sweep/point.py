@@ -20,9 +20,13 @@ class Point:
     """of the rate of a copy"""
     product_share: float
     """of the rate of a matrix product"""
+    disturbed: bool = False
+    """two ways to measure the step do not agree: something else ran on the machine"""
 
     @classmethod
-    def of(cls, batch: int, step_s: float, context: float, floors: Floors) -> "Point":
+    def of(
+        cls, batch: int, step_s: float, context: float, floors: Floors, *, disturbed: bool = False
+    ) -> "Point":
         """`context`: positions that each of the sequences attends to."""
         size, ceilings = floors.size, floors.ceilings
         num_bytes = size.weight_bytes + batch * size.kv_read_bytes(context)
@@ -33,6 +37,7 @@ class Point:
             floors.decode_step_s([context] * batch),
             num_bytes / step_s / ceilings.copy_bytes_per_s,
             num_products / step_s / ceilings.matmul_flops_per_s,
+            disturbed,
         )
 
     @property
@@ -55,4 +60,5 @@ class Point:
             "utilisation": round(self.utilisation, 4),
             "copy_rate_share": round(self.read_share, 4),
             "matmul_rate_share": round(self.product_share, 4),
+            "disturbed": self.disturbed,
         }

@@ -10,6 +10,10 @@ from shared.plot.axis import Axis
 
 COLUMNS = ("batch", "tok/s", "ms/token", "utilisation", "of copy rate", "of product rate", "")
 
+DISTURBED = (
+    "disturbed: the time per token is not that of the median step; measure again on a quiet machine"
+)
+
 
 def render_text(points: Sequence[Point], knee: Knee, ceilings: Ceilings) -> str:
     """For a terminal."""
@@ -22,7 +26,7 @@ def render_text(points: Sequence[Point], knee: Knee, ceilings: Ceilings) -> str:
             f"{100 * one.utilisation:.1f} %",
             f"{100 * one.read_share:.1f} %",
             f"{100 * one.product_share:.1f} %",
-            "<- knee" if knee.reached and one.batch == knee.batch else "",
+            _mark(one, knee),
         )
         for one in points
     ]
@@ -32,7 +36,14 @@ def render_text(points: Sequence[Point], knee: Knee, ceilings: Ceilings) -> str:
         + "\n"
         for row in cells
     )
+    if any(one.disturbed for one in points):
+        text += f"{DISTURBED}\n"
     return f"{text}{said(knee)}\n{measured(ceilings)}\n"
+
+
+def _mark(point: Point, knee: Knee) -> str:
+    marks = ["<- knee"] if knee.reached and point.batch == knee.batch else []
+    return ", ".join(marks + ["disturbed"] * point.disturbed)
 
 
 def said(knee: Knee) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.cli.bench.engine.baton_subject import BatonSubject
 from services.cli.bench.engine.cells import DecodeCell
+from services.cli.bench.engine.checks import PHASES
 from services.cli.bench.engine.engine_settings import engine_settings
 from services.cli.bench.engine.figures.ceilings import measure_ceilings
 from services.cli.bench.engine.figures.floors import Floors
@@ -92,7 +93,9 @@ def measure(
             for check in bench.figure(cell, timed, None).failed:
                 if check not in timed.checks:  # those tell of a busy machine, or of a small model
                     raise BatonError(f"a batch of {batch}: {check.name}: {check.text}")
-            yield Point.of(batch, timed.value / 1e3, cell.mean_context, floors)
+            disturbed = any(one.name == PHASES and one.ok is False for one in timed.checks)
+            step_s, context = timed.value / 1e3, cell.mean_context
+            yield Point.of(batch, step_s, context, floors, disturbed=disturbed)
     finally:
         subject.close()
 

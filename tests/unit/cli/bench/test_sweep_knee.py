@@ -4,6 +4,7 @@ Guarded against: a knee that moves with the end of the sweep, one of a curve tha
 of something else than the roofline, and a picture without its axes.
 """
 
+from dataclasses import replace
 from math import sqrt
 from xml.etree import ElementTree
 
@@ -60,6 +61,12 @@ def test_the_end_of_the_sweep_does_not_move_it() -> None:
     assert not find_knee(table[:2]).reached
 
 
+def test_a_point_below_its_neighbours_does_not_make_a_knee() -> None:
+    rates = [(batch, 100.0 * min(batch, 32)) for batch in BATCHES]
+    disturbed = [(batch, rate * (0.6 if batch == 8 else 1)) for batch, rate in rates]
+    assert find_knee(disturbed) == find_knee(rates) == Knee(32, reached=True)
+
+
 def test_a_point_that_only_reads_has_the_share_of_a_copy() -> None:
     """2000 bytes of weights and 10 positions of 4 bytes take 0.204 s; it took 0.408."""
     point = Point.of(1, 0.408, 10, FLOORS)
@@ -84,6 +91,11 @@ def test_the_table_marks_the_knee_and_says_what_shares_are_of() -> None:
     assert [row.endswith("<- knee") for row in rows] == [False, True, False]
     assert rows[1].split()[:5] == ["2", "4.0", "500.000", "41.6", "%"]
     assert "a copy 0.0 GB/s" in text
+    assert "disturbed" not in text
+    noisy = [replace(points[0], disturbed=True), *points[1:]]
+    marked = render_text(noisy, Knee(1, reached=True), CEILINGS).splitlines()
+    assert marked[1].endswith("<- knee, disturbed")
+    assert "measure again on a quiet machine" in marked[4]
     assert "no knee up to a batch of 4" in render_text(points, Knee(4, reached=False), CEILINGS)
 
 

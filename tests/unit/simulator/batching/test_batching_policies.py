@@ -78,6 +78,19 @@ def test_of_equal_lengths_there_is_little_to_gain() -> None:
     assert 0.9 <= speed_up(POLICIES, equal) <= 1.4
 
 
+def test_at_low_load_a_deadline_keeps_the_slowest_from_waiting_for_a_full_group() -> None:
+    """Of 4 requests a second 16 come in 4 s, which the first of a static group waits for; 20 ms
+    after it came, a dynamic one goes. Nobody waits for others in continuous batching."""
+    quiet = replace(MIXED, rate=4.0, output=(4, 8))
+    p99_s = {}
+    for policy, make in POLICIES.items():
+        requests = quiet.requests()
+        p99_s[policy] = outcome_of(policy, serve(make, DEVICE, requests), requests).wait_s[-1]
+    assert p99_s["static"] > 2
+    assert p99_s["dynamic"] < 0.02 + 0.15
+    assert p99_s["continuous"] < p99_s["dynamic"]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_seed_repeats_a_run(policy: str) -> None:
     found = []
@@ -210,6 +223,19 @@ def test_continuous_batching_begins_at_once_and_a_place_is_free_as_its_sequence_
     assert long == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert short == [2, 3]
     assert third == [4]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_request_alone_takes_the_same_by_any_policy_once_it_begins(policy: str) -> None:
+    """A prompt of 4 tokens is a chunk of 4 and 10 pairs; then its tokens attend to 5 and 6."""
+    costs = StepCosts(1.0, row_s=0.2, context_token_s=0.03, chunk_token_s=0.5, chunk_pair_s=0.07)
+    (request,) = requests = arriving([(0.0, 4, 3)])
+    serve(POLICIES[policy], replace(SECOND, costs=costs), requests)
+    first, second, third = request.tokens_s
+    begun_s = 5.0 if policy in ("dynamic", "timed") else 0.0
+    assert first - begun_s == pytest.approx(1 + 4 * 0.5 + 10 * 0.07)
+    assert second - first == pytest.approx(1 + 0.2 + 5 * 0.03)
+    assert third - second == pytest.approx(1 + 0.2 + 6 * 0.03)
 
 
 def test_padding_is_counted_by_the_token() -> None:
