@@ -7,16 +7,14 @@ receiver does not know is skipped; a peer that sends anything else gets its link
 
 Every message about a request carries its attempt, (rid, epoch). An epoch names one prefill
 incarnation and one decode incarnation, once; a receiver ignores any epoch but its current one.
-What is to be computed for an attempt is its `Work`, which ASSIGN and RECEIVE carry and the
-engine's sequence embeds: what a worker must know of a request is a field of `Work`, or of its
-`Sampling` if it changes the choice of tokens. CONTRIBUTING.md says which change of a message is a
-new version; one number counts those of links, of KV pulls and of the challenge.
+What is to be computed for an attempt is its `Work`, which ASSIGN, RECEIVE and the engine's sequence
+carry: what a worker must know is a field of it, or of its `Sampling` if it changes the choice of
+tokens. CONTRIBUTING.md says what is a new version, of links, of KV pulls and of the challenge.
 
 Version history
     1  first version
-    2  links and pulls begin with a challenge; the gateway's HELLO comes second, names its receiver
-       and carries a session secret; token ids travel packed, without the hashes of their blocks;
-       REFUSE has a text
+    2  links and pulls begin with a challenge; the gateway's HELLO comes second; token ids travel
+       packed, without the hashes of their blocks; REFUSE has a text
     3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
     4  a load says what the worker's steps take
     5  a transfer address names a port and a socket
@@ -39,6 +37,7 @@ MAX_FRAME_BYTES = 8 * 2**20
 """of a worker's frame after it"""
 MAX_LIVE_ATTEMPTS = 1000
 """in one HELLO; each takes some 50 bytes"""
+DEFAULT_PRIORITY = 3
 
 
 class Attempt(NamedTuple):
@@ -109,6 +108,7 @@ class Work:
     traceparent: str = ""
     alone: bool = False
     """engines have died of it: no step computes it with others, until it has ALONE_TOKENS more"""
+    priority: int = DEFAULT_PRIORITY
 
 
 class TokenLogprobs(NamedTuple):

@@ -198,7 +198,7 @@ class Engine:
         if output.tokens and not self._runner.runs_ahead:
             return output  # their tokens are not to wait for a step
         scheduler = self._scheduler
-        if self.in_flight and (scheduler.lacks_blocks or scheduler.turns.any):
+        if self.in_flight and (scheduler.must_preempt or scheduler.turns.any):
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
             scheduled, marks = self._schedule(output)

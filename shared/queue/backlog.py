@@ -9,8 +9,9 @@ Networks", SIGCOMM 1996, with the request as packet and its prompt tokens as len
     finish(r) = start(r) + tokens(r)
     v         = start tag at the head of the queue when a request was last taken
 
-all per class. While a class is empty its finish tags mean nothing and are forgotten. Equal
-tags go by arrival. A cancelled request stays charged to its tenant until then.
+all per class; a tenant of weight w is charged tokens(r) / w. While a class is empty its finish
+tags mean nothing and are forgotten. Equal tags go by arrival. A cancelled request stays charged to
+its tenant until then.
 
 A worker that pops names the prefixes it holds and gets, among the first WINDOW of the head's
 class, the request of which it holds the longest prefix. The head is passed over at most
@@ -21,6 +22,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from shared.protocol import DEFAULT_PRIORITY
 
 WINDOW = 16
 MAX_PASSES = 16
@@ -39,17 +42,23 @@ class BacklogEntry:
     """the gateway to ask for it"""
     tenant: str
     num_tokens: int
-    """prompt tokens; what its tenant is charged"""
-    priority: int = 0
+    """prompt tokens; what its tenant is charged, by its weight"""
+    priority: int = DEFAULT_PRIORITY
     """its class; lower goes first, always"""
     heads: tuple[bytes, ...] = ()
     """chain hashes at HEAD_DEPTHS, as far as the prompt reaches"""
+    weight: int = 1
+    """of its tenant; only `put` needs it"""
+
+    @property
+    def charge(self) -> int:
+        return -(-self.num_tokens // self.weight)
 
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise ValueError(f"priority {self.priority} is not in 0..{MAX_PRIORITY}")
-        if self.num_tokens < 1 or len(self.heads) > MAX_HEADS:
-            raise ValueError("a backlog entry has at least one token and at most four heads")
+        if self.num_tokens < 1 or self.weight < 1 or len(self.heads) > MAX_HEADS:
+            raise ValueError("a backlog entry has a token and a weight, and at most four heads")
 
 
 def heads_of(block_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -69,7 +78,7 @@ class Placement:
 
     status: PutStatus
     num_ahead: int
-    """requests that go before it; for FULL all that wait"""
+    """requests that go before it; for FULL all of its class and of earlier ones"""
     tokens_ahead: int
     """their prompt tokens; divided by the pool's rate this is the wait"""
 
@@ -88,9 +97,9 @@ class Backlog(Protocol):
     StateUnavailableError within a bounded time."""
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
-        """Queues a request unless the backlog is full or more than `max_tokens_ahead` prompt
-        tokens would go first: its deadline cannot be met. A full backlog first drops what
-        gateways without a beat left in it.
+        """Queues a request unless the backlog is full of its class and earlier ones, or more than
+        `max_tokens_ahead` prompt tokens would go first: its deadline cannot be met. A full backlog
+        first drops what gateways without a beat left in it.
 
         Idempotent by rid: a request that waits already keeps its place. The owner repeats it
         now and then for what it thinks is waiting; that covers lost data, and a popper that

@@ -41,10 +41,10 @@ class MemoryBacklog:
         for at, waiting in enumerate(self._order):
             if waiting.entry.rid == entry.rid:
                 return _placement(PutStatus.QUEUED, self._order[:at])
-        if len(self._order) >= self._max_length:
+        if len(self._not_after(entry)) >= self._max_length:
             await self.drop_orphans()
-        if len(self._order) >= self._max_length:
-            return _placement(PutStatus.FULL, self._order)
+        if len(before := self._not_after(entry)) >= self._max_length:
+            return _placement(PutStatus.FULL, before)
         start = self._start_tag(entry)
         key = (entry.priority, start)
         ahead = [item for item in self._order if (item.priority, item.start) <= key]
@@ -52,7 +52,7 @@ class MemoryBacklog:
         if max_tokens_ahead is not None and placed.tokens_ahead > max_tokens_ahead:
             return _placement(PutStatus.TOO_LATE, ahead)
         self._num_arrivals += 1
-        self._finish_tags[entry.priority, entry.tenant] = start + entry.num_tokens
+        self._finish_tags[entry.priority, entry.tenant] = start + entry.charge
         insort(self._order, _Waiting(*key, self._num_arrivals, entry))
         return placed
 
@@ -86,6 +86,10 @@ class MemoryBacklog:
 
     async def waiting(self) -> Waiting:
         return Waiting(len(self._order), sum(item.entry.num_tokens for item in self._order))
+
+    def _not_after(self, entry: BacklogEntry) -> list[_Waiting]:
+        """Those of its class and of earlier ones."""
+        return [item for item in self._order if item.priority <= entry.priority]
 
     def _start_tag(self, entry: BacklogEntry) -> int:
         priority = entry.priority

@@ -44,6 +44,7 @@ class RedisBacklog:
             self._max_length,
             -1 if max_tokens_ahead is None else max_tokens_ahead,
             LIVE_TTL_S,
+            entry.charge,
         ]
         reply = await self._client.run(PUT, (*self._keys, self._beats), arguments)
         with narrowing():

@@ -8,6 +8,7 @@ from services.gateway.http.request_id import fresh_id
 from services.gateway.owner.generation import Endpoint, GenerateRequest, Group
 from services.gateway.owner.records.request_span import request_trace
 from services.gateway.prompt.prepared import PreparedRequest
+from shared.protocol import DEFAULT_PRIORITY
 from shared.state.records import ClientKey
 
 SEED_BYTES = 8
@@ -29,6 +30,9 @@ class HttpRequest:
     client_key: ClientKey | None = None
     max_live: int = 0
     """live requests of its tenant, this one included; 0: no limit"""
+    priority: int = DEFAULT_PRIORITY
+    weight: int = 1
+    """of its tenant"""
 
 
 def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[GenerateRequest]:
@@ -54,6 +58,8 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             received_ns=http.received_ns,
             client_key=http.client_key,
             max_live=http.max_live,
+            priority=http.priority,
+            weight=http.weight,
             block_hashes=prompt.block_hashes,
             group=group,
             choice=index,

@@ -3,7 +3,9 @@
     [[keys]]
     tenant = "team-a"
     sha256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
-    max_live_requests = 16     # may be left out
+    max_live_requests = 16     # this and what follows may be left out
+    highest_priority = 1       # its requests may ask to go before others
+    weight = 2                 # its share of a full cell, next to tenants that have 1
 
 The file has digests, so that reading it tells no key. A key is looked up by its digest: how long
 that takes tells nothing, since nobody can choose what a digest begins with.
@@ -19,12 +21,20 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from shared.errors import RequestError, SettingsError
+from shared.protocol import DEFAULT_PRIORITY
+from shared.queue.backlog import MAX_PRIORITY
 
 DEFAULT_TENANT = "default"
 """of everybody where there are no keys"""
 MAX_TENANT_CHARS = 64
 _TENANT = "baton.tenant"
-_LIMIT = "max_live_requests"
+MAX_WEIGHT = 1000
+_RANGES = {
+    "max_live_requests": (1, 2**31 - 1),
+    "highest_priority": (0, MAX_PRIORITY),
+    "weight": (1, MAX_WEIGHT),
+}
+"""what an entry may have besides"""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -34,6 +44,10 @@ class Tenant(NamedTuple):
     name: str
     max_live_requests: int = 0
     """at all gateways of the cell together; 0: as many as there is room for"""
+    highest_priority: int = 0
+    """that its requests may ask for; lower goes first"""
+    weight: int = 1
+    """of what it is served where tenants wait for each other"""
 
 
 class ApiKeys:
@@ -95,16 +109,24 @@ def may_see(scope: MutableMapping[str, Any], tenant: str) -> bool:
 
 
 def _entry(place: str, entry: Any) -> tuple[str, Tenant]:
-    if not isinstance(entry, dict) or entry.keys() - {_LIMIT} != {"sha256", "tenant"}:
-        raise SettingsError(f"{place}: needs `sha256` and `tenant`; `{_LIMIT}` and nothing else")
-    digest, tenant, limit = entry["sha256"], entry["tenant"], entry.get(_LIMIT, 0)
+    if not isinstance(entry, dict) or entry.keys() - _RANGES.keys() != {"sha256", "tenant"}:
+        named = ", ".join(f"`{name}`" for name in _RANGES)
+        raise SettingsError(f"{place}: needs `sha256` and `tenant`; {named} and nothing else")
+    digest, tenant = entry["sha256"], entry["tenant"]
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise SettingsError(f"{place}: `sha256` is 64 digits of lower-case hexadecimal")
     if not isinstance(tenant, str) or not 0 < len(tenant) <= MAX_TENANT_CHARS:
         raise SettingsError(f"{place}: `tenant` is a name of 1 to {MAX_TENANT_CHARS} characters")
-    if _LIMIT in entry and (type(limit) is not int or limit < 1):
-        raise SettingsError(f"{place}: `{_LIMIT}` is a number from 1 on; leave it out for no limit")
-    return digest, Tenant(tenant, limit)
+    for name, (low, high) in _RANGES.items():
+        value = entry.get(name, low)
+        if type(value) is not int or not low <= value <= high:
+            raise SettingsError(f"{place}: `{name}` is a whole number from {low} to {high}")
+    return digest, Tenant(
+        tenant,
+        entry.get("max_live_requests", 0),
+        entry.get("highest_priority", DEFAULT_PRIORITY),
+        entry.get("weight", 1),
+    )
 
 
 def _key_of(request: Request) -> bytes:

@@ -26,6 +26,7 @@ DRAIN_POLL_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 SHUTTING_DOWN = "this gateway is shutting down"
+TOO_LATE = "the request's time would be over before its turn"
 FULL = "this gateway has as many requests as it may"
 
 StoreState = Literal["ok", "refuses writes", "away"]
@@ -77,10 +78,13 @@ class Door:
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
         route = self._requests.route(live)
-        num_ahead = self._requests.num_in_line + num_kept
+        num_ahead = self._requests.num_in_line(request.priority) + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
         if route is None and not (is_full or returned):
-            is_full = 0 < self._limits.max_wait_s < self._requests.wait_s(num_ahead)
+            wait_s = self._requests.wait_s(num_ahead)
+            is_full = 0 < self._limits.max_wait_s < wait_s
+            if request.timeout_s < wait_s and not request.follows:
+                raise self._overloaded(request, TOO_LATE)
         if route is None and is_full and not request.follows:
             raise self._overloaded(request, LINE_FULL)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from shared.errors import BatonError
-from shared.protocol import FinishReason, Sampling, TokenLogprobs
+from shared.protocol import DEFAULT_PRIORITY, FinishReason, Sampling, TokenLogprobs
 from shared.state.records import ClientKey
 
 Endpoint = Literal["chat", "text"]
@@ -65,6 +65,10 @@ class GenerateRequest:
     """of its HTTP request"""
     max_live: int = 0
     """HTTP requests of its tenant that may live at once; 0: no limit"""
+    priority: int = DEFAULT_PRIORITY
+    """a lower one goes first"""
+    weight: int = 1
+    """of its tenant, where tenants wait for each other"""
     prefer_incarnation: str | None = None
     """incarnation that has computed the same prompt for another choice of the group"""
 

@@ -45,6 +45,7 @@ class LiveRequest:
             hash_root=hash_root,
             sampling=request.sampling,
             traceparent=request.traceparent or "",
+            priority=request.priority,
         )
         """of this epoch"""
         self.block_hashes = tuple(block_hashes)
@@ -65,6 +66,7 @@ class LiveRequest:
             group=request.group.rid if request.group else "",
             choice=request.choice,
             prompt=request.prompt,
+            priority=request.priority,
         )
 
     @property

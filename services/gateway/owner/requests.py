@@ -128,10 +128,9 @@ class Requests:
 
     # The line
 
-    @property
-    def num_in_line(self) -> int:
-        """Requests that wait for a worker and may be placed."""
-        return len(self._line)
+    def num_in_line(self, priority: int) -> int:
+        """Requests that wait for a worker, may be placed, and go before a new one of `priority`."""
+        return self._line.num_before(priority)
 
     def wait_s(self, num_ahead: int) -> float:
         """For a request with that number of others before it in the line."""

@@ -47,7 +47,7 @@ class _Place:
 
 
 class WaitingLine:
-    """Waiting requests in order of arrival."""
+    """Waiting requests by priority, then in order of arrival."""
 
     def __init__(
         self,
@@ -82,6 +82,13 @@ class WaitingLine:
         """Those that may be placed: a request held back holds nobody else up."""
         return len(self._places) - len(self._held)
 
+    def num_before(self, priority: int) -> int:
+        """Those of them that go before a new one of `priority`."""
+        return sum(
+            place.live.request.priority <= priority and rid not in self._held
+            for rid, place in self._places.items()
+        )
+
     @property
     def num_backlogged(self) -> int:
         """Of ours, known to be in the backlog; at least one while it was full of others'."""
@@ -114,8 +121,9 @@ class WaitingLine:
         return place is not None
 
     def popped(self) -> list[LiveRequest]:
-        """Those whose turn has come: first those whose clients read already, by PATIENCE, then
-        first come, first placed."""
+        """Those whose turn has come: first those whose clients read already, then those that have
+        not begun; both by priority, of equal ones the former by PATIENCE and the latter first come,
+        first placed."""
         popped = (place for place in self._places.values() if place.popped)
         waiting = [place for place in popped if self._may_be_placed(place.live)]
         return [place.live for place in sorted(waiting, key=_turn)]
@@ -133,9 +141,10 @@ class WaitingLine:
         return place.live
 
     def waiting(self, min_age_s: float = 0.0) -> Iterator[LiveRequest]:
-        """Those that have waited at least so long and may be placed, the longest first."""
+        """Those that have waited at least so long and may be placed, by priority, then the longest
+        first."""
         until_s = self._clock.monotonic_s() - min_age_s
-        places = list(self._places.values())
+        places = sorted(self._places.values(), key=_priority)
         return (p.live for p in places if p.since_s <= until_s and self._may_be_placed(p.live))
 
     def repeat_puts(self) -> None:
@@ -172,7 +181,9 @@ class WaitingLine:
             self._gateway_incarnation,
             live.request.tenant,
             len(live.work.token_ids),
-            heads=heads_of(live.block_hashes),
+            live.request.priority,
+            heads_of(live.block_hashes),
+            live.request.weight,
         )
         try:
             placement = await self._backlog.put(entry)
@@ -217,6 +228,12 @@ class WaitingLine:
             self._uncancelled.pop(rid, None)
 
 
-def _turn(place: _Place) -> tuple[bool, int]:
+def _priority(place: _Place) -> int:
+    return place.live.request.priority
+
+
+def _turn(place: _Place) -> tuple[bool, int, int]:
     live = place.live
-    return (False, place.due) if live.machine.token_ids else (True, live.receipt.accepted_ns)
+    if live.machine.token_ids:
+        return False, _priority(place), place.due
+    return True, _priority(place), live.receipt.accepted_ns

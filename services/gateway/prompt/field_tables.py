@@ -28,6 +28,7 @@ from services.gateway.prompt.messages import read_messages
 from services.gateway.prompt.response_format import response_format
 from services.gateway.prompt.template_values import read_effort, read_template_kwargs
 from services.gateway.prompt.tools import read_tool_choice, read_tools
+from shared.queue.backlog import MAX_PRIORITY
 
 MAX_TOKENS = 2**31 - 1
 MAX_N = 128
@@ -88,6 +89,7 @@ SHARED_READERS: dict[str, Reader] = {
     "response_format": response_format,
     "min_tokens": integer(0, MAX_TOKENS),
     "truncate_prompt_tokens": kept_tokens,
+    "priority": integer(0, MAX_PRIORITY),
     "ignore_eos": flag,
     "stream": flag,
     "stream_options": stream_options,
@@ -157,7 +159,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "multi_modal_data": (),
     "no_repeat_ngram_size": (0,),
-    "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "remote_host": (),

@@ -43,6 +43,8 @@ class PreparedRequest:
     """a limit that did not fit, as `max_tokens=1234`; empty if none"""
     echo: str = ""
     """JSON of the fields that the answer repeats, where its shape has them"""
+    priority: int | None = None
+    """None: the client does not say"""
 
 
 @dataclass(frozen=True)

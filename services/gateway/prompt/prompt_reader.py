@@ -120,6 +120,7 @@ class PromptReader:
             grammar_param="tools" if parsed.tool_use.offered else parsed.names.grammar,
             form=form,
             return_token_ids=parsed.return_token_ids,
+            priority=parsed.priority,
             tokens_as_ids=parsed.tokens_as_ids,
             ignored=ignored,
             clamped=f"{parsed.names.max_tokens}={shortest}" if is_clamped else "",

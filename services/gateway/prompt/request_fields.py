@@ -96,6 +96,8 @@ class ParsedRequest:
     names: ClientNames
     echo: str = ""
     """JSON of the fields that the answer repeats, where its shape has them"""
+    priority: int | None = None
+    """None: the client does not say"""
 
     def unseen(self, looked_at: frozenset[str]) -> tuple[str, ...]:
         """Fields that change nothing with a template which looks at these names."""
@@ -159,6 +161,7 @@ def parsed_request(
         tokens_as_ids=fields.get("return_tokens_as_token_ids", False),
         ignored=ignored,
         names=names,
+        priority=fields.get("priority"),
     )
 
 

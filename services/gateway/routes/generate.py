@@ -24,6 +24,7 @@ from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
 from services.gateway.answer.text import AnswerText
 from services.gateway.answer.writer import AnswerWriters
 from services.gateway.http.api_keys import tenant_of
+from services.gateway.http.priority import priority_of
 from services.gateway.http.request_id import request_id
 from services.gateway.prompt.prepared import PreparedRequest
 from services.gateway.prompt.shapes.parsers import Api
@@ -81,6 +82,8 @@ class GenerateRoutes:
             rid=request_id(request.scope),
             tenant=tenant.name,
             max_live=tenant.max_live_requests,
+            priority=priority_of(request.headers, prepared.priority, tenant),
+            weight=tenant.weight,
             endpoint=prepared.endpoint,
             timeout_s=incoming.deadline.left_s(),
             limit_s=incoming.deadline.limit_s,

@@ -37,6 +37,7 @@ from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
 from services.gateway.routes.response_schema import RESPONSE_FIELDS
 from services.gateway.routes.row_query import MARKS
+from shared.queue.backlog import MAX_PRIORITY
 
 Schema = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -78,6 +79,7 @@ FIELDS: dict[str, Schema] = {
     "n": _integer(1, MAX_N),
     "parallel_tool_calls": FLAG,
     "presence_penalty": _number(-2, 2),
+    "priority": _integer(0, MAX_PRIORITY),
     "prompt": {"anyOf": [SOME_TEXT, {"type": "array", "minItems": 1}]},
     "reasoning_effort": {"enum": list(EFFORTS)},
     "regex": SOME_TEXT,

@@ -49,6 +49,12 @@ def take_blocks(
     return Taken(len(cached) + copies, copy)
 
 
+def num_missing(pool: BlockPool, sequence: Sequence, num_blocks: int, num_spare: int) -> int:
+    """Blocks that have to become available for `take_blocks`; none if not above 0."""
+    cached = pool.match(sequence.block_hashes)
+    return num_blocks - len(cached) + num_spare - pool.num_available_beside(cached)
+
+
 def commit_blocks(pool: BlockPool, sequence: Sequence, most: int | None = None) -> None:
     """Name the blocks that became full, so that other sequences find them; the first `most` of
     those that are left.

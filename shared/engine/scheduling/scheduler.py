@@ -4,31 +4,31 @@ Decoding sequences go first, one token each; what is left of the token budget go
 chunks that end on block boundaries except the last (R15), in the order of `prompt_order`: short
 prompts do not wait for a long one's end, and no prompt waits forever.
 
-One queue, by arrival, feeds both kinds of admission (a prompt to compute here, a reservation for KV
-that arrives): its head gets all blocks of its known tokens at once or everybody waits (R17), so
-no two sequences wait for each other's half. A prompt is admitted when a step reaches it, or one
-behind it: those that begin alike and arrive together then find each other's blocks.
+One queue, by rank (priority, then arrival), feeds both kinds of admission (a prompt to compute
+here, a reservation for KV that arrives): its head gets all blocks of its known tokens at once or
+everybody waits (R17), so no two sequences wait for each other's half. A prompt is admitted when a
+step reaches it, or one behind it: such as begin alike and arrive together find each other's blocks.
 
-A decoding sequence that finds no block takes one from the youngest: mode full goes back to the
-queue and is computed again, mode decode is handed back. A sequence that was preempted
-MAX_PREEMPTIONS times is next admitted only with every block it can ever need, and then keeps
-them; so preemptions are bounded and each admitted sequence ends. Mode prefill is never
-preempted.
+A decoding sequence that finds no block takes one from that of the last rank: mode full goes back
+to the queue and is computed again, mode decode is handed back. So does the head of the queue that
+finds no block or place, from sequences of a later priority. A sequence that was preempted
+MAX_PREEMPTIONS times is next admitted only with every block it can ever need, and then keeps them;
+so preemptions are bounded and each admitted sequence ends. Mode prefill is never preempted.
 
 A step computes a sequence that is to be computed alone, or all others, in turn (turns.py). Then no
 step may be decided while another runs.
 
 A step may be decided while the one before it still runs. What that one computes counts as
 computed, the tokens it samples as known; a sequence whose last token is among them waits. Where
-`lacks_blocks`, the step in flight must be booked first: nobody is preempted while it runs.
+it `must_preempt`, the step in flight must be booked first: nobody is preempted while it runs.
 """
 
 from bisect import insort
-from collections import deque
 
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
-from shared.engine.scheduling.block_table import drop_blocks, take_blocks
+from shared.engine.scheduling.block_table import drop_blocks, num_missing, take_blocks
+from shared.engine.scheduling.giving_way import enough_of, givers
 from shared.engine.scheduling.prompt_order import due as due_after
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
@@ -60,9 +60,10 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
+        """by rank"""
         self.running: list[Sequence] = []
-        """by arrival: prompts being computed and decoding sequences"""
+        """by rank: prompts being computed and decoding sequences"""
         self.reserved: list[Sequence] = []
         """hold their blocks, their KV is on its way"""
         self._waiting_prompts: list[Sequence] = []
@@ -73,7 +74,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_rank)
         if sequence.spec.mode != "decode":
             num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
@@ -103,8 +104,12 @@ class Scheduler:
         sequence.state = SequenceState.FINISHED
 
     @property
-    def lacks_blocks(self) -> bool:
-        """The next step would have to take a block from a sequence that has it."""
+    def must_preempt(self) -> bool:
+        """The next step would have to take a block, or a place, from a sequence that has it."""
+        return self._lacks_blocks or bool(self._in_the_way())
+
+    @property
+    def _lacks_blocks(self) -> bool:
         if self.pool.num_available >= len(self.running):
             return False  # a sequence wants one block at most
         decoding = (SequenceState.DECODE, SequenceState.VERIFIED)
@@ -120,6 +125,8 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """Decide one step and take the blocks for it."""
         batch = ScheduledBatch(self.max_num_batched_tokens)
+        for sequence in self._in_the_way():
+            self._preempt(sequence, batch)
         for alone in self.turns.next():
             batch.alone = alone
             self._schedule_decodes(batch)
@@ -155,7 +162,7 @@ class Scheduler:
         if not self._is_full(sequence):
             return True
         while not self.pool.num_available:
-            victim = self._youngest_preemptible()
+            victim = self._last_preemptible()
             self._preempt(victim, batch)
             if victim is sequence:
                 return False
@@ -166,14 +173,23 @@ class Scheduler:
         """Its next token needs a block more."""
         return sequence.num_scheduled_tokens // self.pool.block_size >= len(sequence.block_table)
 
-    def _youngest_preemptible(self) -> Sequence:
-        """Never one already scheduled in this step: those are older than whoever asks. Nor one that
-        is unverified: somebody may still fill its blocks."""
+    def _last_preemptible(self) -> Sequence:
+        """Never one already scheduled in this step: those are before whoever asks. Nor one that is
+        unverified: somebody may still fill its blocks."""
         return next(
             sequence
             for sequence in reversed(self.running)
             if not (sequence.pinned or sequence.unverified) and sequence.spec.mode != "prefill"
         )
+
+    def _in_the_way(self) -> list[Sequence]:
+        """Those without which the head of the queue could be admitted, if it cannot be now."""
+        if not self.waiting or not (found := givers(self.waiting[0], self.running)):
+            return []
+        head, num_spare = self.waiting[0], self._num_spare_blocks()
+        num_places = self.max_num_seqs - len(self.running) - len(self.reserved)
+        num_lacking = num_missing(self.pool, head, self._num_blocks(head), num_spare)
+        return enough_of(found, num_places, num_lacking)
 
     def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         if sequence.spec.mode == "decode":
@@ -184,7 +200,7 @@ class Scheduler:
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.WAITING
         sequence.num_preemptions += 1
-        self.waiting.appendleft(sequence)
+        insort(self.waiting, sequence, key=_rank)
         insort(self._waiting_prompts, sequence, key=_due)
         batch.preempted.append(sequence)
 
@@ -213,7 +229,7 @@ class Scheduler:
                 return
             if not self._take_blocks(sequence, batch):
                 return
-            self.waiting.popleft()
+            self.waiting.pop(0)
             if reserves:
                 sequence.state = SequenceState.RESERVED
                 self.reserved.append(sequence)
@@ -224,7 +240,7 @@ class Scheduler:
                 self._run(sequence)
 
     def _run(self, sequence: Sequence) -> None:
-        insort(self.running, sequence, key=_arrival)
+        insort(self.running, sequence, key=_rank)
         self.turns.enter(sequence)
 
     def _reaches_queue(self, batch: ScheduledBatch) -> bool:
@@ -238,28 +254,27 @@ class Scheduler:
         return batch.budget - before >= self.pool.block_size
 
     def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
-        block_size = self.pool.block_size
-        num_tokens = len(sequence.token_ids)
-        pinned = sequence.num_preemptions >= MAX_PREEMPTIONS
-        num_blocks = (
-            max_blocks(sequence.spec, self.max_model_len, block_size)
-            if pinned
-            else num_blocks_for(num_tokens, block_size)
-        )
-        taken = take_blocks(self.pool, sequence, num_blocks, self._num_spare_blocks())
+        num_blocks, num_spare = self._num_blocks(sequence), self._num_spare_blocks()
+        taken = take_blocks(self.pool, sequence, num_blocks, num_spare)
         if taken is None:
             return False
-        sequence.pinned = pinned
-        sequence.num_cached_tokens = taken.num_cached_blocks * block_size
+        sequence.pinned = sequence.num_preemptions >= MAX_PREEMPTIONS
+        sequence.num_cached_tokens = taken.num_cached_blocks * self.pool.block_size
         if sequence.spec.mode == "decode":
             return True
-        sequence.num_cached_tokens = min(sequence.num_cached_tokens, num_tokens - 1)
+        sequence.num_cached_tokens = min(sequence.num_cached_tokens, len(sequence.token_ids) - 1)
         sequence.num_computed_tokens = sequence.num_cached_tokens
         if taken.copy:
             batch.copies.append(taken.copy)
         if sequence.num_preemptions == 0:
             batch.started.append(sequence)
         return True
+
+    def _num_blocks(self, sequence: Sequence) -> int:
+        """To admit it: of its known tokens, or all that it can ever need."""
+        if sequence.num_preemptions >= MAX_PREEMPTIONS:
+            return max_blocks(sequence.spec, self.max_model_len, self.pool.block_size)
+        return num_blocks_for(len(sequence.token_ids), self.pool.block_size)
 
     def _num_spare_blocks(self) -> int:
         """One block of growth for each sequence that will want one, so that admitting a
@@ -274,9 +289,9 @@ def _is_writing(sequence: Sequence) -> bool:
     return sequence.state is SequenceState.WRITING
 
 
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    return sequence.work.priority, sequence.arrival
 
 
-def _due(sequence: Sequence) -> tuple[int, int]:
-    return sequence.due, sequence.arrival
+def _due(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.work.priority, sequence.due, sequence.arrival

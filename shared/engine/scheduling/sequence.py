@@ -99,9 +99,9 @@ class Sequence:
         self.spec = spec
         self.work = work = spec.work
         self.arrival = arrival
-        """order of arrival in this engine; the youngest gives way first"""
+        """order of arrival in this engine; of one priority the youngest gives way first"""
         self.due = 0
-        """order in which prompts are computed (`shared.engine.scheduling.scheduler`)"""
+        """order in which prompts of one priority are computed (`prompt_order`)"""
         self.state = SequenceState.WAITING
         self.token_ids = list(work.token_ids)
         """grows by `append` only"""

@@ -4,9 +4,11 @@
 --       backlog-clock:{pool} (hash: v<class>, arrivals, passes)
 --       backlog-finish:{pool} (zset: "class:tenant" -> class * SPAN + finish tag)
 --       beats (hash: g_inc -> beats; of gateways only)
--- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)  ttl_s
--- Returns {queued | full | too_late, requests ahead, tokens ahead}. A full backlog first loses the
--- requests of gateways that do not beat: nobody would come for them.
+-- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)
+--       ttl_s  tokens that its tenant is charged
+-- Returns {queued | full | too_late, requests ahead, tokens ahead}. It is full for a class
+-- when those of that class and of earlier ones are as many; it then first loses the requests of
+-- gateways that do not beat: nobody would come for them.
 -- Start-time fair queuing; shared/queue/backlog.py has the formula and its source.
 local SPAN = 2 ^ 50
 local order, entries, clock, finish, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -29,7 +31,13 @@ if known then
   local rank = redis.call('ZRANK', order, cmsgpack.unpack(known)[1])
   return answer('queued', rank > 0 and redis.call('ZRANGE', order, 0, rank - 1) or {})
 end
-if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
+local base = class * SPAN
+local below_next = '(' .. exact(base + SPAN)
+local function is_full()
+  return redis.call('ZCOUNT', order, '-inf', below_next) >= tonumber(ARGV[7])
+end
+
+if is_full() then
   local packed = redis.call('HGETALL', entries)
   for at = 1, #packed, 2 do
     local entry = cmsgpack.unpack(packed[at + 1])
@@ -39,12 +47,10 @@ if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
     end
   end
 end
-if redis.call('ZCARD', order) >= tonumber(ARGV[7]) then
-  return answer('full', redis.call('ZRANGE', order, 0, -1))
+if is_full() then
+  return answer('full', redis.call('ZRANGEBYSCORE', order, '-inf', below_next))
 end
 
-local base = class * SPAN
-local below_next = '(' .. exact(base + SPAN)
 if redis.call('ZCOUNT', order, exact(base), below_next) == 0 then
   redis.call('ZREMRANGEBYSCORE', finish, exact(base), below_next)
 end
@@ -62,7 +68,7 @@ end
 local arrival = redis.call('HINCRBY', clock, 'arrivals', 1)
 local member = string.format('%015d:%d:%s', arrival, tokens, rid)
 redis.call('ZADD', order, exact(base + start), member)
-redis.call('ZADD', finish, exact(base + start + tokens), flow)
+redis.call('ZADD', finish, exact(base + start + tonumber(ARGV[10])), flow)
 redis.call('HSET', entries, rid,
   cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6] }))
 for at = 1, 4 do

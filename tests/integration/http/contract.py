@@ -249,7 +249,7 @@ ROWS: dict[int, tuple[str, ...]] = {
     ),
     77: refused(
         *("77-kv_transfer_params", "77-remote_host", "77-bootstrap_room"),
-        *("77-request_id", "77-priority"),
+        *("77-request_id", "77-priority", "77-priority-8"),
     ),
     78: refused("78-prompt_embeds", "78-multi_modal_data"),
     79: (

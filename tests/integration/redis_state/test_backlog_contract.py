@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def entry(
-    rid: str, tenant: str = "a", tokens: int = 10, priority: int = 0, heads: tuple[bytes, ...] = ()
+    rid: str, tenant: str = "a", tokens: int = 10, priority: int = 3, heads: tuple[bytes, ...] = ()
 ) -> BacklogEntry:
     return BacklogEntry(rid, "g.1", tenant, tokens, priority, heads)
 
@@ -118,6 +119,26 @@ async def test_classes_go_strictly_first(backend: Backend) -> None:
     assert await popped(backlog) == ["urgent", "second", "normal", "bulk"]
 
 
+async def test_a_tenant_of_twice_the_weight_is_served_twice_as_much(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for n in range(12):
+        await backlog.put(replace(entry(f"a{n}", "a"), weight=2))
+        await backlog.put(entry(f"b{n}", "b"))
+    first = (await popped(backlog))[:12]
+    assert sum(rid.startswith("a") for rid in first) == 8
+
+
+async def test_a_flood_of_a_later_class_fills_nobody_elses_backlog(backend: Backend) -> None:
+    await backend.liveness.beat("g.1")
+    backlog = backend.backlog(max_length=2)
+    for n in range(2):
+        await backlog.put(entry(f"bulk{n}", priority=6))
+    assert (await backlog.put(entry("bulk2", priority=6))).status is PutStatus.FULL
+    assert (await backlog.put(entry("bulk3", priority=7))).status is PutStatus.FULL
+    assert await backlog.put(entry("quick", priority=3)) == Placement(PutStatus.QUEUED, 0, 0)
+    assert await popped(backlog) == ["quick", "bulk0", "bulk1"]
+
+
 async def test_a_full_backlog_refuses_and_says_what_waits(backend: Backend) -> None:
     await backend.liveness.beat("g.1")
     backlog = backend.backlog(max_length=2)
@@ -205,7 +226,7 @@ async def test_only_the_first_of_the_head_s_class_are_looked_at(backend: Backend
     assert await pop_rid(backlog, head(1)) == "cached"
     await popped(backlog)
     await backlog.put(entry("first"))
-    await backlog.put(entry("lower", priority=1, heads=(head(1),)))
+    await backlog.put(entry("lower", priority=4, heads=(head(1),)))
     assert await pop_rid(backlog, head(1)) == "first"
 
 

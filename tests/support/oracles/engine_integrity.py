@@ -128,13 +128,15 @@ def _check_queues(scheduler: Scheduler, sequences: list[EngineSequence]) -> None
     _check_members("running", scheduler.running, sequences, _RUNNING)
     _check_members("reserved", scheduler.reserved, sequences, (SequenceState.RESERVED,))
     for queue in (list(scheduler.waiting), scheduler.running):
-        arrivals = [sequence.arrival for sequence in queue]
-        if arrivals != sorted(arrivals):
-            _fail("a queue is out of order", arrivals)
-    head = scheduler.waiting[0].arrival if scheduler.waiting else None
+        ranks = [(sequence.work.priority, sequence.arrival) for sequence in queue]
+        if ranks != sorted(ranks):
+            _fail("a queue is out of order", ranks)
+    head = scheduler.waiting[0] if scheduler.waiting else None
     for sequence in scheduler.running:
         gives_way = sequence.spec.mode == "full" and not sequence.pinned
-        if head is not None and gives_way and sequence.arrival > head:
+        if head is None or not gives_way or sequence.work.priority < head.work.priority:
+            continue
+        if sequence.arrival > head.arrival:
             _fail("a younger sequence overtook the head of the queue", sequence.attempt)
 
 

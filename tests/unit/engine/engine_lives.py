@@ -6,7 +6,6 @@ invariants hold; every token is the one of an undisturbed run; at the end every 
 not aborted has its answer and every block is back.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -81,6 +80,7 @@ samplings = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.5]),
     logit_bias=st.sampled_from([(), ((2, 3.0), (9, -100.0))]),
 )
+priorities = st.sampled_from([3, 3, 6, 0])
 
 
 class EngineLives(RuleBasedStateMachine):
@@ -113,14 +113,21 @@ class EngineLives(RuleBasedStateMachine):
         self.known: dict[bytes, int] = {}
         self._stage()
 
-    @rule(token_ids=prompts, sampling=samplings, mode=st.sampled_from(["full", "prefill"]))
-    def add(self, token_ids: tuple[int, ...], sampling: Sampling, mode: Mode) -> None:
-        self._take(token_ids, sampling, mode, self.engine.add)
+    @rule(
+        token_ids=prompts,
+        sampling=samplings,
+        mode=st.sampled_from(["full", "prefill"]),
+        priority=priorities,
+    )
+    def add(
+        self, token_ids: tuple[int, ...], sampling: Sampling, mode: Mode, priority: int
+    ) -> None:
+        self._take(token_ids, sampling, mode, priority)
 
-    @rule(token_ids=prompts, sampling=samplings)
-    def reserve(self, token_ids: tuple[int, ...], sampling: Sampling) -> None:
+    @rule(token_ids=prompts, sampling=samplings, priority=priorities)
+    def reserve(self, token_ids: tuple[int, ...], sampling: Sampling, priority: int) -> None:
         if len(self._answer(token_ids, sampling)) > 1:
-            self._take(token_ids, sampling, "decode", self.engine.reserve)
+            self._take(token_ids, sampling, "decode", priority)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -189,15 +196,12 @@ class EngineLives(RuleBasedStateMachine):
         assert load.held == 0 and load.free + load.cached == load.total
 
     def _take(
-        self,
-        token_ids: tuple[int, ...],
-        sampling: Sampling,
-        mode: Mode,
-        call: Callable[[SequenceSpec], bool],
+        self, token_ids: tuple[int, ...], sampling: Sampling, mode: Mode, priority: int
     ) -> None:
-        spec = make_spec(f"{len(self.specs):03d}", token_ids, self._possible(sampling), mode)
+        name, sampling = f"{len(self.specs):03d}", self._possible(sampling)
+        spec = make_spec(name, token_ids, sampling, mode, priority=priority)
         try:
-            assert call(spec)
+            assert self.engine.reserve(spec) if mode == "decode" else self.engine.add(spec)
         except RequestError:
             return
         self.specs[spec.work.attempt] = spec

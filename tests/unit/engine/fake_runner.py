@@ -25,7 +25,7 @@ from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Mode, SequenceSpec
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.protocol import Attempt, Sampling, Work
+from shared.protocol import DEFAULT_PRIORITY, Attempt, Sampling, Work
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.sampling.plain_sampling import plain_logits, without_penalties
 
@@ -163,10 +163,12 @@ def make_spec(
     *,
     num_prompt_tokens: int | None = None,
     epoch: int = 0,
+    priority: int = DEFAULT_PRIORITY,
 ) -> SequenceSpec:
     """A spec with the hashes a gateway would send."""
     num_prompt = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
-    work = Work(Attempt(name, epoch), token_ids, num_prompt, ROOT, sampling)
+    attempt = Attempt(name, epoch)
+    work = Work(attempt, token_ids, num_prompt, ROOT, sampling, priority=priority)
     return SequenceSpec.of(work, BLOCK_SIZE, mode, "agg" if mode == "full" else "")
 
 

@@ -50,6 +50,10 @@ def _always_grow(self: Scheduler, sequence: Sequence, batch: object) -> bool:
     return True
 
 
+def _by_arrival(sequence: Sequence) -> tuple[int, int]:
+    return 0, sequence.arrival
+
+
 def _spare_all(self: Scheduler) -> int:
     return self.pool.num_blocks
 
@@ -102,6 +106,7 @@ def _no_event(self: BlockPool, name: bytes, depth: int) -> None:
         (Adoptions, "hold_back", _count_twice),
         (Scheduler, "_grow", _always_grow),
         (Scheduler, "_num_spare_blocks", _spare_all),
+        (scheduler, "_rank", _by_arrival),
         (Scheduler, "release_sources", _keep_source),
         (BlockPool, "_note_removed", _no_event),
     ],
@@ -120,7 +125,8 @@ def _never(self: Scheduler) -> bool:
 @pytest.mark.parametrize(
     ("owner", "name", "mutant"),
     [
-        (Scheduler, "lacks_blocks", property(_never)),
+        (Scheduler, "must_preempt", property(_never)),
+        (Scheduler, "_lacks_blocks", property(_never)),
         (Scheduler, "_grow", _always_grow),
     ],
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
-from shared.protocol import Span
+from shared.protocol import DEFAULT_PRIORITY, Span
 from shared.telemetry import attributes as names
 
 MAX_SPANS = 256
@@ -77,6 +77,7 @@ class Receipt:
     """its index there"""
     prompt: int = 0
     """which of the HTTP request's prompts it continues"""
+    priority: int = DEFAULT_PRIORITY
     stages_noted: bool = False
     """its stages are among those of the last minute"""
     told: asyncio.Event | None = None
@@ -187,6 +188,7 @@ class Receipt:
             "prompt": self.prompt,
             "endpoint": self.endpoint,
             "tenant": self.tenant,
+            "priority": self.priority,
             "state": self.outcome or "live",
             "finish_reason": self.finish_reason,
             "code": self.code,

@@ -62,7 +62,6 @@ UNSUPPORTED = [
     ("77", "remote_host", '"10.0.0.1"'),
     ("77", "bootstrap_room", "5"),
     ("77", "request_id", '"mine"'),
-    ("77", "priority", "-1"),
     ("78", "prompt_embeds", '"gASVAA=="'),
     ("78", "multi_modal_data", '{"image": "gASVAA=="}'),
 ]
@@ -105,6 +104,8 @@ CASES = [
     case("31-utf16", chat().decode().encode("utf-16"), "invalid_utf8"),
     case("31-utf16-no-bom", chat().decode().encode("utf-16-le"), "invalid_utf8"),
     case("31-utf32", chat().decode().encode("utf-32"), "invalid_utf8"),
+    case("77-priority", with_field('"priority": -1'), "invalid_value", "priority"),
+    case("77-priority-8", with_field('"priority": 8'), "invalid_value", "priority"),
     case("32-content", content_as(LONE), "invalid_unicode", "messages[0].content"),
     case("32-stop", with_field(f'"stop": ["a", {LONE}]'), "invalid_unicode", "stop[1]"),
     case("32-model", raw(f'{{"model": {LONE}}}'), "invalid_unicode", "model"),

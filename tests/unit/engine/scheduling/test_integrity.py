@@ -33,7 +33,7 @@ def _overtake(engine: Engine, scheduler: Scheduler, sequence: Sequence) -> None:
 
 def _waiting_with_blocks(engine: Engine, scheduler: Scheduler, sequence: Sequence) -> None:
     youngest = scheduler.running.pop()
-    scheduler.waiting.appendleft(youngest)
+    scheduler.waiting.insert(0, youngest)
     youngest.state = SequenceState.WAITING
 
 

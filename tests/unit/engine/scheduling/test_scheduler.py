@@ -1,5 +1,7 @@
 """Scheduling decisions alone: order, places, budget, and which sequence gives way."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState
 from shared.errors import SettingsError
-from shared.protocol import Sampling
+from shared.protocol import DEFAULT_PRIORITY, Sampling
 from tests.unit.engine.fake_runner import BLOCK_SIZE, make_spec
 
 
@@ -24,9 +26,15 @@ def make_scheduler(num_blocks: int = 16, budget: int = 16, max_num_seqs: int = 4
     )
 
 
-def add(scheduler: Scheduler, arrival: int, length: int, mode: Mode = "full") -> Sequence:
+def add(
+    scheduler: Scheduler,
+    arrival: int,
+    length: int,
+    mode: Mode = "full",
+    priority: int = DEFAULT_PRIORITY,
+) -> Sequence:
     tokens = tuple(arrival * 100 + index for index in range(length))
-    spec = make_spec(str(arrival), tokens, Sampling(max_tokens=30), mode)
+    spec = make_spec(str(arrival), tokens, Sampling(max_tokens=30), mode, priority=priority)
     sequence = Sequence(spec, arrival)
     scheduler.add(sequence)
     return sequence
@@ -203,3 +211,94 @@ def test_a_prefill_is_never_preempted_for_a_decode() -> None:
             break
     assert preempted == [decode]
     assert prefill.state is SequenceState.WRITING
+
+
+BULK, URGENT = 6, 1
+
+
+def test_prompts_go_by_priority_then_by_arrival() -> None:
+    scheduler = make_scheduler(num_blocks=64, budget=8)
+    add(scheduler, 0, 24, "prefill", BULK)
+    add(scheduler, 1, 8, "prefill", BULK)
+    add(scheduler, 2, 16, "prefill", URGENT)
+    add(scheduler, 3, 8, "prefill")
+    order: list[int] = []
+    for _ in range(7):
+        batch = run(scheduler)
+        order += [item.sequence.arrival for item in batch.items]
+        for item in batch.items:
+            if item.samples:
+                scheduler.remove(item.sequence)
+    assert order == [2, 2, 3, 1, 0, 0, 0]
+
+
+def test_a_prompt_in_progress_waits_for_one_of_an_earlier_priority_no_longer_than_its_chunk() -> (
+    None
+):
+    scheduler = make_scheduler(num_blocks=64, budget=8)
+    add(scheduler, 0, 40, "prefill", BULK)
+    assert scheduled(run(scheduler)) == [(0, 8)]
+    add(scheduler, 1, 8, "prefill")
+    assert scheduled(run(scheduler)) == [(1, 8)]
+
+
+def test_reservations_go_by_priority() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    add(scheduler, 0, 12, "decode")
+    add(scheduler, 1, 8, "decode", BULK)
+    add(scheduler, 2, 8, "decode")
+    first = run(scheduler).reserved
+    assert [sequence.arrival for sequence in first] == [0]
+    scheduler.remove(first[0])
+    assert [sequence.arrival for sequence in run(scheduler).reserved] == [2]
+
+
+def test_of_a_later_priority_the_youngest_gives_way_however_old_the_others() -> None:
+    """The one that asks for a block is the youngest of all."""
+    scheduler = make_scheduler(num_blocks=9, budget=32)
+    bulks = [add(scheduler, arrival, 7, "full", BULK) for arrival in (0, 1)]
+    asks = add(scheduler, 2, 7)
+    run(scheduler)
+    for _ in range(30):
+        batch = run(scheduler)
+        if batch.preempted:
+            break
+    assert batch.preempted == [bulks[1]]
+    assert batch.items[0].sequence is asks
+
+
+def _filled_with_bulk(num_blocks: int, max_num_seqs: int) -> Scheduler:
+    scheduler = make_scheduler(num_blocks, budget=32, max_num_seqs=max_num_seqs)
+    for arrival in range(3):
+        add(scheduler, arrival, 7, "full", BULK)
+    run(scheduler)
+    assert len(scheduler.running) == 3
+    return scheduler
+
+
+@pytest.mark.parametrize(("num_blocks", "max_num_seqs"), [(64, 3), (10, 4)])
+def test_who_finds_no_place_or_no_blocks_gets_those_of_a_later_priority(
+    num_blocks: int, max_num_seqs: int
+) -> None:
+    scheduler = _filled_with_bulk(num_blocks, max_num_seqs)
+    asks = add(scheduler, 3, 8)
+    assert scheduler.must_preempt
+    batch = run(scheduler)
+    assert [sequence.arrival for sequence in batch.preempted] == [2]
+    assert asks in scheduler.running
+    assert not scheduler.must_preempt
+
+
+@pytest.mark.parametrize(
+    "why", ["same priority", "keeps its blocks", "not enough", "from elsewhere"]
+)
+def test_nobody_gives_way(why: str) -> None:
+    scheduler = _filled_with_bulk(11, 3)
+    for sequence in scheduler.running:
+        sequence.pinned = why == "keeps its blocks"
+        if why == "from elsewhere":
+            sequence.spec = replace(sequence.spec, mode="decode")
+    length, priority = (60 if why == "not enough" else 8), (BULK if why == "same priority" else 3)
+    add(scheduler, 3, length, "full", priority)
+    assert not scheduler.must_preempt
+    assert not run(scheduler).preempted

@@ -15,6 +15,7 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.records.metrics_observer import MetricsObserver
 from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
 from shared.protocol import (
+    DEFAULT_PRIORITY,
     Assign,
     FinishReason,
     Hello,
@@ -248,7 +249,11 @@ class Bench:
         await until(lambda: all(worker.link is not None for worker in workers))
 
     def request(
-        self, rid: str = "r1", num_prompt: int = 40, max_tokens: int = 3
+        self,
+        rid: str = "r1",
+        num_prompt: int = 40,
+        max_tokens: int = 3,
+        priority: int = DEFAULT_PRIORITY,
     ) -> GenerateRequest:
         return GenerateRequest(
             rid=rid,
@@ -260,6 +265,7 @@ class Bench:
             limit_s=60.0,
             traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01",
             received_ns=self.clock.wall_ns(),
+            priority=priority,
         )
 
     async def _dial(

@@ -1,0 +1,81 @@
+"""Requests of an earlier priority go first wherever requests wait, and wait for no later ones."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from services.gateway.owner.placement.throughput import LEAST_ENDS
+from shared.errors import OverloadedError
+from shared.protocol import Assign, Pong
+from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, settle, started
+from tests.unit.gateway.owner.test_saturation import has_room, pop, workers
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_newcomer_of_an_earlier_priority_goes_before_those_who_wait() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        for rid, priority in (("bulk", 6), ("normal", 3), ("urgent", 1)):
+            bench.door.submit(bench.request(rid, priority=priority))
+        await settle()
+        has_room(p, 900)
+        assert [await pop(bench, p) for _ in range(3)] == ["urgent", "normal", "bulk"]
+        works = [assign.work for assign in p.all(Assign)]
+        assert [work.attempt.rid for work in works] == ["urgent", "normal", "bulk"]
+        assert [work.priority for work in works] == [1, 3, 6]
+
+
+async def test_without_a_backlog_those_of_an_earlier_priority_are_placed_first() -> None:
+    """Nobody pops: the gateway places them itself after a while."""
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        for rid, priority in (("bulk", 6), ("urgent", 1)):
+            bench.door.submit(bench.request(rid, priority=priority))
+        await settle()
+        p.load = IDLE
+        p.say(Pong(1, IDLE))
+        await settle()
+        bench.core.requests.place_waiting()
+        assert [assign.work.attempt.rid for assign in p.all(Assign)] == ["urgent", "bulk"]
+
+
+async def test_a_full_line_of_later_ones_keeps_no_earlier_one_out() -> None:
+    p, d = workers()
+    async with started(Bench(max_backlog=2)) as bench:
+        await bench.add(p, d)
+        for rid in ("r1", "r2"):
+            bench.door.submit(bench.request(rid, priority=6))
+        with pytest.raises(OverloadedError):
+            bench.door.submit(bench.request("r3", priority=6))
+        bench.door.submit(bench.request("r4"))
+        await settle()
+        assert bench.door.status()["requests"] == {"live": 3}
+
+
+@pytest.mark.parametrize(("timeout_s", "accepted"), [(1.0, False), (4.0, True), (math.inf, True)])
+async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
+    timeout_s: float, *, accepted: bool
+) -> None:
+    """One leaves the line every 0.6 s or so, and it has three before it."""
+    p, d = workers()
+    async with started(Bench(max_backlog=100)) as bench:
+        await bench.add(p, d)
+        for number in range(LEAST_ENDS + 3):
+            bench.door.submit(bench.request(f"r{number}", num_prompt=80))
+        bench.clock.advance(1.0)
+        for _ in range(LEAST_ENDS):
+            bench.clock.advance(0.6)
+            has_room(p, 90)
+            bench.request_clock.tick()
+            has_room(p, 0)
+        request = replace(bench.request("r"), timeout_s=timeout_s)
+        if accepted:
+            bench.door.submit(request)
+            return
+        with pytest.raises(OverloadedError, match="before its turn") as refused:
+            bench.door.submit(request)
+        assert refused.value.retry_after_s > 0
