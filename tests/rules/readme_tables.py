@@ -55,7 +55,7 @@ PATH: dict[int, tuple[str, ...]] = {
     8: (
         "services/gateway/owner/frames.py",
         "services/gateway/owner/machine/sequencer.py",
-        "services/gateway/text/detokenizer.py",
+        "shared/text/detokenizer.py",
         "services/gateway/answer/response.py",
         "services/gateway/answer/sse.py",
     ),

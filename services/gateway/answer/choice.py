@@ -6,11 +6,9 @@ tool calls in it.
 
 from typing import Any, Generic, TypeVar
 
-from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.shape import AnswerShape
 from services.gateway.answer.sse import ChunkWriter
-from services.gateway.answer.text import AnswerText
 from services.gateway.parts.part import (
     CallArguments,
     CallEnd,
@@ -20,6 +18,7 @@ from services.gateway.parts.part import (
     ReasoningPart,
     joined,
 )
+from shared.text.answer_text import AnswerText, TokenEntry
 
 Usage = dict[str, Any]
 Receipt = dict[str, Any]

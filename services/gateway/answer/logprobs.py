@@ -2,23 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.text.tokenizer import TextTokenizer
-from shared.protocol import TokenLogprobs
+from shared.text.answer_text import TokenEntry
+from shared.text.tokenizer import TextTokenizer
 
 LOWEST = -9999.0
 """stands for minus infinity, which JSON cannot say"""
-
-
-@dataclass(frozen=True)
-class TokenEntry:
-    """One output token with its log-probabilities and where its text starts in the answer."""
-
-    token_id: int
-    logprobs: TokenLogprobs
-    text_offset: int
 
 
 class TokenNames:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from services.gateway.answer.ending import Ending
-from services.gateway.answer.logprobs import TokenEntry
-from services.gateway.answer.text import AnswerText
 from services.gateway.owner.generation import Delta
 from services.gateway.parts.parser import AnswerForm, AnswerParser
 from services.gateway.parts.part import ContentPart, Part, joined
 from services.gateway.prompt.call_ids import call_id
 from shared.protocol import FinishReason
+from shared.text.answer_text import AnswerText, TokenEntry
+from shared.text.ending import Ending
 
 
 class PartedText:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from services.gateway.fields.readers import invalid
+from shared.fields.readers import invalid
 
 HEADER = "x-baton-receipt"
 

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from services.gateway.answer.answer import Answer
 from services.gateway.answer.choice import Usage
-from services.gateway.answer.text import AnswerText
 from services.gateway.answer.writer import BodyWriter, ChoiceWriter, StreamWriter
 from services.gateway.http.byte_budget import ByteShare
 from services.gateway.http.chunk_stream import ChunkStream, chunk_stream
@@ -27,6 +26,7 @@ from services.gateway.http.protocol import drop_connection, mark_event_stream
 from services.gateway.owner.generation import Delta
 from shared.errors import BatonError
 from shared.settings.groups import LimitSettings
+from shared.text.answer_text import AnswerText
 
 logger = logging.getLogger(__name__)
 

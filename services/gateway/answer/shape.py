@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.gateway.answer.ending import Ending
-from services.gateway.answer.logprobs import (
-    TokenEntry,
-    TokenNames,
-    chat_logprobs,
-    text_logprobs,
-)
-from services.gateway.text.tokenizer import TextTokenizer
+from services.gateway.answer.logprobs import TokenNames, chat_logprobs, text_logprobs
+from shared.text.answer_text import TokenEntry
+from shared.text.ending import Ending
+from shared.text.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)

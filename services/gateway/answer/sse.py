@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from services.gateway.answer.ending import Ending
-from services.gateway.answer.logprobs import TokenEntry
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape
+from shared.text.answer_text import TokenEntry
+from shared.text.ending import Ending
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": the answer goes on\n\n"

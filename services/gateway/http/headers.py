@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid
 
 JSON = b"application/json"
 TIMEOUT_HEADER = "x-baton-timeout-s"

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 from starlette.datastructures import Headers
 
-from services.gateway.fields.readers import invalid
+from shared.fields.readers import invalid
 from shared.state.records import ClientKey
 
 HEADER = "idempotency-key"

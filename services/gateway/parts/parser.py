@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.gateway.parts.families import FamilyName, tool_parser
-from services.gateway.parts.part import AnswerReason, CallEnd, CallStart, ContentPart, Part
+from services.gateway.parts.part import CallEnd, CallStart, ContentPart, Part
 from services.gateway.parts.reasoning import ReasoningStart, ReasoningText
 from shared.protocol import FinishReason
+from shared.text.ending import AnswerReason
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-from shared.protocol import FinishReason
-
-AnswerReason = FinishReason | Literal["tool_calls"]
-"""why an answer ended, as the API says it"""
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)

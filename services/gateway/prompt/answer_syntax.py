@@ -13,12 +13,12 @@ from services.gateway.parts.reasoning import (
     reasoning_start,
 )
 from services.gateway.prompt.call_ids import with_template_ids
-from services.gateway.prompt.chat_template import ChatTemplate
-from services.gateway.prompt.messages import Message, check_usable
 from services.gateway.prompt.tool_grammar import AnswerGrammar, single_tokens
 from services.gateway.prompt.tools import ToolUse
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import RequestError
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message, check_usable
+from shared.text.tokenizer import TextTokenizer
 
 TOOL_WORD = "tool"
 """in a template that can show earlier calls and their results"""

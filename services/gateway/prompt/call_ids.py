@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 
 from services.gateway.parts.families import FamilyName
-from services.gateway.prompt.messages import Message
+from shared.text.messages import Message
 
 NUM_CHARS = 24
 NUM_MISTRAL_CHARS = 9

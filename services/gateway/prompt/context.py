@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from services.gateway.fields.readers import invalid
 from services.gateway.prompt.request_fields import ParsedRequest
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import RequestError
+from shared.fields.readers import invalid
+from shared.text.tokenizer import TextTokenizer
 
 COUNTED_CONTEXTS = 64
 """contexts that a text may fill which is only counted, or shortened: people ask how far one is

@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.fields.readers import (
+from services.gateway.owner.generation import Endpoint
+from services.gateway.prompt import guided
+from services.gateway.prompt.response_format import response_format
+from services.gateway.prompt.tools import read_tool_choice, read_tools
+from shared.fields.readers import (
     Reader,
     flag,
     integer,
@@ -22,13 +26,9 @@ from services.gateway.fields.readers import (
     text,
     token_ids,
 )
-from services.gateway.owner.generation import Endpoint
-from services.gateway.prompt import guided
-from services.gateway.prompt.messages import read_messages
-from services.gateway.prompt.response_format import response_format
-from services.gateway.prompt.template_values import read_effort, read_template_kwargs
-from services.gateway.prompt.tools import read_tool_choice, read_tools
 from shared.queue.backlog import MAX_PRIORITY
+from shared.text.messages import read_messages
+from shared.text.template_values import read_effort, read_template_kwargs
 
 MAX_TOKENS = 2**31 - 1
 MAX_N = 128

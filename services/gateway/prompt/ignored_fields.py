@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from services.gateway.fields.client_text import listed
+from shared.fields.client_text import listed
 
 HEADER = "x-baton-ignored"
 MAX_NAMED = 16

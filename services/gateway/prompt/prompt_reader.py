@@ -9,30 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.gateway.fields.json_body import load_object
-from services.gateway.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
 from services.gateway.parts.parser import PLAIN
 from services.gateway.prompt.answer_syntax import AnswerSyntax
-from services.gateway.prompt.chat_prompt import ChatPrompt, RenderedChat
-from services.gateway.prompt.chat_template import ChatTemplate
 from services.gateway.prompt.context import COUNTED_CONTEXTS, Context
 from services.gateway.prompt.field_tables import prompt_names
-from services.gateway.prompt.messages import Message, read_messages
 from services.gateway.prompt.prepared import PlainText, PreparedPrompt, PreparedRequest, TokenList
 from services.gateway.prompt.request_fields import ClientNames, ParsedRequest, check_model
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.messages import parse_counted
 from services.gateway.prompt.shapes.parsers import PARSERS, Api
-from services.gateway.prompt.template_values import (
+from services.gateway.prompt.tools import ToolUse, read_tools
+from shared.errors import RequestError
+from shared.fields.json_body import load_object
+from shared.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
+from shared.kv.block_hash import chain_hashes
+from shared.protocol import Sampling
+from shared.text.chat_prompt import ChatPrompt, RenderedChat
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message, read_messages
+from shared.text.template_values import (
     Values,
     read_template_kwargs,
     template_values,
 )
-from services.gateway.prompt.tools import ToolUse, read_tools
-from services.gateway.text.tokenizer import TextTokenizer
-from shared.errors import RequestError
-from shared.kv.block_hash import chain_hashes
-from shared.protocol import Sampling
+from shared.text.tokenizer import TextTokenizer
 
 CHAT_NAMES = ClientNames()
 

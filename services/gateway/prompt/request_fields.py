@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.fields.client_text import listed, shown
-from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt import guided
 from services.gateway.prompt.field_tables import MAX_CHOICES, TABLES, FieldTable
-from services.gateway.prompt.messages import Message
-from services.gateway.prompt.template_values import shows_effort, shows_thinking
 from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
+from shared.fields.client_text import listed, shown
+from shared.fields.readers import invalid, same, unsupported
 from shared.protocol import GREEDY_BELOW
+from shared.text.messages import Message
+from shared.text.template_values import shows_effort, shows_thinking
 
 MAX_NAMED = 9
 """refused fields that one error names"""

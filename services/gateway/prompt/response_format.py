@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid
 from shared.grammar import source
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

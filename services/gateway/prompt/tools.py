@@ -1,20 +1,19 @@
 """`tools`, `tool_choice` and `parallel_tool_calls` of a chat request."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import flag, invalid, text
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import flag, invalid, text
+from shared.text.messages import NAME
 
 MAX_TOOLS = 128
 MAX_TOOLS_CHARS = 256 * 1024
 """of all tools together, as JSON; templates may indent them, which is slow"""
 TOOL_FIELDS = {"name", "description", "parameters", "strict"}
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 Mode = Literal["none", "auto", "required"]
 MODES: dict[str, Mode] = {"none": "none", "auto": "auto", "required": "required"}
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}

@@ -21,7 +21,6 @@ from services.gateway.answer.responses.body import ResponseBody
 from services.gateway.answer.responses.events import ResponseStream
 from services.gateway.answer.shape import AnswerIdentity, ChatShape, TextShape
 from services.gateway.answer.submit_order import PromptSharing, SubmitOrder
-from services.gateway.answer.text import AnswerText
 from services.gateway.answer.writer import AnswerWriters
 from services.gateway.http.api_keys import tenant_of
 from services.gateway.http.priority import priority_of
@@ -32,6 +31,7 @@ from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
 from services.gateway.routes.owner_door import OwnerDoor
 from shared.settings.groups import LimitSettings
+from shared.text.answer_text import AnswerText
 
 
 class GenerateRoutes:

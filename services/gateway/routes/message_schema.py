@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from services.gateway.fields.readers import MAX_STOP_CHARS, MAX_STOPS
 from services.gateway.prompt.field_tables import MAX_TOKENS
+from shared.fields.readers import MAX_STOP_CHARS, MAX_STOPS
 
 _OBJECT: dict[str, Any] = {"type": "object"}
 _OBJECTS: dict[str, Any] = {"type": "array", "items": _OBJECT}

@@ -11,13 +11,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.fields.readers import (
-    MAX_BIAS,
-    MAX_BIASES,
-    MAX_STOP_CHARS,
-    MAX_STOP_TOKEN_IDS,
-    MAX_STOPS,
-)
 from services.gateway.http.errors import json_response
 from services.gateway.http.message_errors import MESSAGES_PATH, is_for_messages
 from services.gateway.http.request_id import request_id
@@ -33,11 +26,18 @@ from services.gateway.prompt.field_tables import (
 )
 from services.gateway.prompt.shapes.messages import COUNTED_TABLE, MESSAGES_TABLE
 from services.gateway.prompt.shapes.responses import RESPONSES_TABLE
-from services.gateway.prompt.template_values import EFFORTS, MAX_VALUES
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
 from services.gateway.routes.response_schema import RESPONSE_FIELDS
 from services.gateway.routes.row_query import MARKS
+from shared.fields.readers import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+)
 from shared.queue.backlog import MAX_PRIORITY
+from shared.text.template_values import EFFORTS, MAX_VALUES
 
 Schema = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -6,8 +6,8 @@ from pathlib import Path
 from services.cli.bench.engine.baton_subject import BatonSubject
 from services.cli.bench.engine.model_choice import choose_model
 from services.cli.bench.engine.workload import Request, Workload
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.model.checkpoint import load_checkpoint
+from shared.text.tokenizer import TextTokenizer
 from tests.e2e.cluster import running
 from tests.support.settings import settings_with
 

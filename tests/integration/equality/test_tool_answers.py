@@ -13,12 +13,12 @@ import torch
 from services.gateway.answer.choice import WholeParts
 from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.shape import ChatShape
-from services.gateway.answer.text import AnswerText
 from services.gateway.owner.generation import Delta
 from services.gateway.prompt.prepared import PreparedRequest
 from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_worker import TEXT_CODEC
+from shared.text.answer_text import AnswerText
 from tests.support.models.structured_model import (
     MAX_MODEL_LEN,
     VOCAB_SIZE,

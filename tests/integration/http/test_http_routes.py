@@ -7,9 +7,9 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from services.gateway.fields.readers import MAX_STOPS
 from services.gateway.routes.app import create_admin_app
 from services.gateway.routes.status import StatusRoutes
+from shared.fields.readers import MAX_STOPS
 from tests.support.cases.http_bodies import CHAT, chat_body
 from tests.support.fakes.served_app import ScriptedDoor, ServedApp, models_of, serve_app
 from tests.support.models.text_models import BOS, MAX_MODEL_LEN, MODEL_NAME

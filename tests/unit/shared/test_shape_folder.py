@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import ModelError
 from shared.model.checkpoint import load_checkpoint
+from shared.text.tokenizer import TextTokenizer
 
 DEMO_IDS = 4096
 VOCAB = 8192

@@ -4,15 +4,15 @@ from typing import Any
 
 from services.gateway.answer.answer import Answer
 from services.gateway.answer.choice import ChoiceText
-from services.gateway.answer.ending import Ending
 from services.gateway.answer.parted_text import PartedText
-from services.gateway.fields.json_body import load_arguments
 from services.gateway.parts.part import (
     CallStart,
     Part,
     ReasoningPart,
 )
 from shared.errors import RequestError
+from shared.fields.json_body import load_arguments
+from shared.text.ending import Ending
 
 ID_PREFIX = "msg_"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -8,12 +8,12 @@ and `citations`, are left out.
 from collections.abc import Iterator
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid, text
-from services.gateway.prompt.messages import MAX_CALLS, Message, read_call_id
 from services.gateway.prompt.shapes.message_tools import read_tool_name
 from services.gateway.prompt.shapes.turns import Turns
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid, text
+from shared.text.messages import MAX_CALLS, Message, read_call_id
 
 ROLES = ("user", "assistant", "system")
 Block = tuple[dict[str, Any], str]

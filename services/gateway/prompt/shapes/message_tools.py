@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import flag, invalid, same, unsupported
 from services.gateway.prompt.tools import (
     MAX_TOOLS,
     Mode,
@@ -16,6 +14,8 @@ from services.gateway.prompt.tools import (
     described_tool,
 )
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import flag, invalid, same, unsupported
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 NAME_WORDS = "1 to 128 letters, digits, underscores and dashes"

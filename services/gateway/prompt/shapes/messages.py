@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import Reader, integer, invalid, stop
 from services.gateway.prompt.field_tables import MAX_TOKENS, READERS, SHARED_READERS, FieldTable
 from services.gateway.prompt.request_fields import (
     ClientNames,
@@ -20,9 +18,11 @@ from services.gateway.prompt.shapes.message_tools import (
     read_message_tools,
 )
 from services.gateway.prompt.shapes.turns import Turns
-from services.gateway.prompt.template_values import read_effort
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import Reader, integer, invalid, stop
 from shared.grammar import source
+from shared.text.template_values import read_effort
 
 GRAMMAR = "output_config.format"
 EFFORT = "output_config.effort"

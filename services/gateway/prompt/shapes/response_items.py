@@ -7,9 +7,12 @@ Items of reasoning are left out: what they hold belongs to the server that made 
 from collections.abc import Sequence
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid, text
-from services.gateway.prompt.messages import (
+from services.gateway.prompt.shapes.message_tools import read_tool_name
+from services.gateway.prompt.shapes.turns import Turns
+from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid, text
+from shared.text.messages import (
     MAX_CALLS,
     MAX_MESSAGES,
     ROLES,
@@ -17,9 +20,6 @@ from services.gateway.prompt.messages import (
     read_arguments,
     read_call_id,
 )
-from services.gateway.prompt.shapes.message_tools import read_tool_name
-from services.gateway.prompt.shapes.turns import Turns
-from shared.errors import RequestError
 
 TEXTS = ("input_text", "output_text")
 """types of parts that hold text"""

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid, same, unsupported
 from services.gateway.prompt.shapes.message_tools import NEUTRAL, check_names, read_tool_name
 from services.gateway.prompt.tools import (
     MAX_TOOLS,
@@ -15,6 +13,8 @@ from services.gateway.prompt.tools import (
     described_tool,
 )
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid, same, unsupported
 
 
 def read_response_tools(value: Any, param: str) -> tuple[Tool, ...]:

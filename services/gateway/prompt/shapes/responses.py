@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import Reader, flag, integer, invalid, text
 from services.gateway.prompt.field_tables import (
     IGNORED,
     MAX_TOKENS,
@@ -30,9 +28,11 @@ from services.gateway.prompt.shapes.response_tools import (
     read_response_tools,
 )
 from services.gateway.prompt.shapes.turns import Turns
-from services.gateway.prompt.template_values import read_effort
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import Reader, flag, integer, invalid, text
 from shared.grammar import source
+from shared.text.template_values import read_effort
 
 GRAMMAR = "text.format"
 EFFORT = "reasoning.effort"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from services.gateway.prompt.messages import MAX_MESSAGES, Message
 from shared.errors import RequestError
+from shared.text.messages import MAX_MESSAGES, Message
 
 
 @dataclass(frozen=True)

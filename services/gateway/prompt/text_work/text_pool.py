@@ -27,8 +27,8 @@ from services.gateway.prompt.text_work.text_worker import (
     Setup,
     read_body,
 )
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.kv.block_hash import BlockHashing
+from shared.text.tokenizer import TextTokenizer
 
 AT_ONCE_BODY_BYTES = 2 * 1024
 """largest body that is read on the loop; 0.1 to 0.6 ms"""

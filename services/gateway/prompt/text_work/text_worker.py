@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.gateway.fields.json_body import load_object
 from services.gateway.prompt.prepared import PlainText, PreparedRequest, TokenList
 from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
@@ -16,6 +15,7 @@ from services.gateway.prompt.shapes.parsers import Api
 from shared.child.asker import Asker
 from shared.codec import Codec
 from shared.errors import RequestError
+from shared.fields.json_body import load_object
 
 Kind = Api | Literal["count", "tokenize", "detokenize", "name"]
 """what is read; name: the model alone, before it is known whose reader reads the rest"""

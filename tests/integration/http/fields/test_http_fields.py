@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from services.gateway.prompt.template_values import MAX_DEPTH, MAX_VALUES
+from shared.text.template_values import MAX_DEPTH, MAX_VALUES
 from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, events_of, text_body, text_of
 from tests.support.fakes.served_app import ServedApp, script_of, serve_app
 from tests.support.models.text_models import BOS, END, MAX_MODEL_LEN, write_text_model

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import torch
 
-from services.gateway.fields.readers import MAX_BIASES
 from shared.engine.sampling.sampler import Sampler
+from shared.fields.readers import MAX_BIASES
 from tests.support.cases.http_bodies import CHAT, TEXT, chat_body, text_body
 from tests.support.fakes.served_app import ServedApp
 from tests.unit.engine.sampling.plain_sampling import row_of

@@ -9,12 +9,12 @@ from transformers import PreTrainedTokenizerFast
 
 from services.gateway.parts.families import choose_family
 from services.gateway.prompt.answer_syntax import AnswerSyntax
-from services.gateway.prompt.chat_prompt import ChatPrompt
-from services.gateway.prompt.chat_template import ChatTemplate
-from services.gateway.prompt.messages import Message, read_messages
 from services.gateway.prompt.tools import Tool, ToolChoice, ToolUse, read_tools
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import RequestError
+from shared.text.chat_prompt import ChatPrompt
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message, read_messages
+from shared.text.tokenizer import TextTokenizer
 from tests.support.models.text_models import BOS, CHATML, END, write_text_model
 from tests.support.models.tool_models import CALL_MESSAGES, TEMPLATES, WEATHER, tagged_tokenizer
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from services.gateway.prompt.call_ids import MISTRAL_ID, call_id, with_template_ids
-from services.gateway.prompt.messages import read_messages
 from services.gateway.prompt.request_fields import parse_request
 from services.gateway.prompt.tools import MAX_TOOLS, ToolChoice
 from shared.errors import RequestError
+from shared.text.messages import read_messages
 from tests.support.cases.http_bodies import chat_body, text_body
 from tests.support.models.tool_models import CALL_MESSAGES, WEATHER
 

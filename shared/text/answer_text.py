@@ -1,17 +1,37 @@
 """The text of one answer as its tokens arrive: detokenized, cut at stop strings, counted."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from services.gateway.answer.ending import Ending
-from services.gateway.answer.logprobs import TokenEntry
-from services.gateway.owner.generation import Delta
-from services.gateway.text.stop_strings import StopStrings
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
+from shared.text.ending import Ending
+from shared.text.stop_strings import StopStrings
+from shared.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class TokenEntry:
+    """One output token with its log-probabilities and where its text starts in the answer."""
+
+    token_id: int
+    logprobs: TokenLogprobs
+    text_offset: int
+
+
+class TokenPiece(Protocol):
+    """Tokens that follow those of the piece before; `finish_reason` is on the last one only."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
 
 
 class AnswerText:
-    """Feed it deltas; it returns the text that may be shown, and knows when to stop."""
+    """Feed it pieces; it returns the text that may be shown, and knows when to stop."""
 
     def __init__(
         self,
@@ -41,16 +61,16 @@ class AnswerText:
         self.stopped = False
         """a stop string ended the answer; the generation may still be running"""
 
-    def push(self, delta: Delta) -> str:
+    def push(self, piece: TokenPiece) -> str:
         """Text that these tokens allow to be shown."""
         if self._by_token:
-            return self._push_by_token(delta)
-        self.num_tokens += len(delta.token_ids)
+            return self._push_by_token(piece)
+        self.num_tokens += len(piece.token_ids)
         if self._ids is not None:
-            self._ids += delta.token_ids
-        text = self._detokenizer.push(delta.token_ids)
-        if delta.finish_reason is not None:
-            self._end(delta)
+            self._ids += piece.token_ids
+        text = self._detokenizer.push(piece.token_ids)
+        if piece.finish_reason is not None:
+            self._end(piece)
             text += self._detokenizer.end()
         return text
 
@@ -96,10 +116,10 @@ class AnswerText:
         self._entries = self._entries[len(ready) :]
         return ready
 
-    def _push_by_token(self, delta: Delta) -> str:
+    def _push_by_token(self, piece: TokenPiece) -> str:
         shown = ""
-        logprobs: Sequence[TokenLogprobs | None] = delta.logprobs or [None] * len(delta.token_ids)
-        for token_id, entry in zip(delta.token_ids, logprobs, strict=True):
+        logprobs: Sequence[TokenLogprobs | None] = piece.logprobs or [None] * len(piece.token_ids)
+        for token_id, entry in zip(piece.token_ids, logprobs, strict=True):
             if entry is not None and self._with_logprobs:
                 self._entries.append(TokenEntry(token_id, entry, self._num_made_chars))
             self.num_tokens += 1
@@ -108,16 +128,16 @@ class AnswerText:
             shown += self._show(self._detokenizer.push((token_id,)))
             if self.stopped:
                 return shown
-        if delta.finish_reason is not None:
+        if piece.finish_reason is not None:
             shown += self._show(self._detokenizer.end())
             if not self.stopped:
-                self._end(delta)
+                self._end(piece)
                 shown += self._count(self._stops.end() if self._stops else "")
         return shown
 
-    def _end(self, delta: Delta) -> None:
-        self.finish_reason = delta.finish_reason
-        self._last_id = delta.token_ids[-1] if delta.token_ids else -1
+    def _end(self, piece: TokenPiece) -> None:
+        self.finish_reason = piece.finish_reason
+        self._last_id = piece.token_ids[-1] if piece.token_ids else -1
 
     def _show(self, text: str) -> str:
         self._num_made_chars += len(text)

@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2.defaults import DEFAULT_NAMESPACE
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.readers import invalid
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.readers import invalid
 
 MAX_VALUES = 32
 MAX_DEPTH = 4

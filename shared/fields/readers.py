@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from services.gateway.fields.client_text import shown
 from shared.errors import RequestError
+from shared.fields.client_text import shown
 
 Reader = Callable[[Any, str], Any]
 

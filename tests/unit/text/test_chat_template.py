@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.gateway.prompt import chat_template
-from services.gateway.prompt.chat_prompt import ChatPrompt
-from services.gateway.prompt.chat_template import ChatTemplate
-from services.gateway.prompt.messages import Message
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import ModelError, RequestError
+from shared.text import chat_template
+from shared.text.chat_prompt import ChatPrompt
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message
+from shared.text.tokenizer import TextTokenizer
 from tests.support.models.text_models import (
     BOS,
     CHATML,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from services.gateway.text.detokenizer import Detokenizer
-from services.gateway.text.library_detokenizer import LibraryDetokenizer
-from services.gateway.text.token_bytes import flat, per_token
 from shared.errors import ModelError
 from shared.model.files import TOKENIZER
+from shared.text.detokenizer import Detokenizer
+from shared.text.library_detokenizer import LibraryDetokenizer
+from shared.text.token_bytes import flat, per_token
 
 
 class TextTokenizer:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.errors import ModelError
+from shared.text.tokenizer import TextTokenizer
 from tests.support.models.text_models import (
     BOS,
     END,

@@ -8,21 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.answer.ending import Ending
-from services.gateway.answer.logprobs import (
-    LOWEST,
-    TokenEntry,
-    TokenNames,
-    chat_logprobs,
-    text_logprobs,
-)
+from services.gateway.answer.logprobs import LOWEST, TokenNames, chat_logprobs, text_logprobs
 from services.gateway.answer.shape import AnswerIdentity, AnswerShape, ChatShape, TextShape
 from services.gateway.answer.sse import ChunkWriter
-from services.gateway.answer.text import AnswerText
 from services.gateway.answer.usage import usage
 from services.gateway.owner.generation import Delta
-from services.gateway.text.tokenizer import TextTokenizer
 from shared.protocol import FinishReason, Sampling, TokenLogprobs
+from shared.text.answer_text import AnswerText, TokenEntry
+from shared.text.ending import Ending
+from shared.text.tokenizer import TextTokenizer
 from tests.support.cases.http_bodies import events_of, text_of
 from tests.support.fakes.served_app import delta
 from tests.support.models.text_models import END, byte_level_tokenizer

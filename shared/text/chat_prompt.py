@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.prompt.chat_template import ChatTemplate
-from services.gateway.prompt.messages import Message
-from services.gateway.text.tokenizer import TextTokenizer
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message
+from shared.text.tokenizer import TextTokenizer
 
 FIRST_MARK = 0xF0000
 """start of a Unicode plane that nobody assigns characters in"""

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from services.gateway.text.detokenizer import Detokenizer
-from services.gateway.text.token_bytes import per_token
-from services.gateway.text.tokenizer import TextTokenizer
+from shared.text.detokenizer import Detokenizer
+from shared.text.token_bytes import per_token
+from shared.text.tokenizer import TextTokenizer
 from tests.support.models.text_models import (
     BOS,
     END,

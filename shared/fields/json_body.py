@@ -10,8 +10,8 @@ import math
 import re
 from typing import Any
 
-from services.gateway.fields.client_text import shown
 from shared.errors import RequestError
+from shared.fields.client_text import shown
 
 MAX_DEPTH = 32
 MAX_KEYS = 256

@@ -2,8 +2,12 @@
 
 import json
 from dataclasses import dataclass
+from typing import Literal
 
-from services.gateway.parts.part import AnswerReason
+from shared.protocol import FinishReason
+
+AnswerReason = FinishReason | Literal["tool_calls"]
+"""why an answer ended, as the API says it"""
 
 
 @dataclass(frozen=True)

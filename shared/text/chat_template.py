@@ -22,9 +22,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from services.gateway.prompt.messages import Message
 from shared.errors import ModelError, RequestError
 from shared.model.files import TOKENIZER_CONFIG
+from shared.text.messages import Message
 
 TEMPLATE_FILE = "chat_template.jinja"
 TIME_BUDGET_S = 0.1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.text.stop_strings import StopStrings
+from shared.text.stop_strings import StopStrings
 
 SHORT = st.text("ab\ufffd", min_size=1, max_size=4)
 

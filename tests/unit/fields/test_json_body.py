@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.fields.json_body import MAX_DEPTH, MAX_KEYS, MAX_NUMBERED_KEYS, load_object
 from shared.errors import RequestError
+from shared.fields.json_body import MAX_DEPTH, MAX_KEYS, MAX_NUMBERED_KEYS, load_object
 
 VALUES = st.recursive(
     st.one_of(

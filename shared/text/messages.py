@@ -1,14 +1,16 @@
 """The `messages` of a chat request: roles, text, tool calls and what came of them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from services.gateway.fields.client_text import shown
-from services.gateway.fields.json_body import load_object
-from services.gateway.fields.readers import invalid
-from services.gateway.prompt.tools import NAME
 from shared.errors import RequestError
+from shared.fields.client_text import shown
+from shared.fields.json_body import load_object
+from shared.fields.readers import invalid
 
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""of a function"""
 MAX_MESSAGES = 1024
 MAX_CALLS = 128
 MAX_ID_CHARS = 256

@@ -8,7 +8,7 @@ of the output cuts. Each token costs the same however long the text is.
 from codecs import utf_8_decode
 from collections.abc import Iterable
 
-from services.gateway.text.token_bytes import TokenBytes
+from shared.text.token_bytes import TokenBytes
 
 
 class Detokenizer:
