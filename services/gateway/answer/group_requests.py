@@ -1,6 +1,5 @@
 """The requests that the choices of one HTTP request are made of."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +9,7 @@ from services.gateway.owner.records.request_span import request_trace
 from services.gateway.prompt.prepared import PreparedRequest
 from shared.protocol import DEFAULT_PRIORITY
 from shared.state.records import ClientKey
-
-SEED_BYTES = 8
+from shared.text.choice_seed import choice_seed
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,3 @@ def _group(http: HttpRequest, prepared: PreparedRequest) -> Group | None:
         return None
     num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prepared.prompts)
     return Group(http.rid, num_choices, num_prompt_tokens)
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """The seed of a prompt's choice, 63 bits: the first keeps the request's own, so that it is
-    the answer that n=1 gives; the others' is a BLAKE2b digest of seed and number."""
-    if not choice:
-        return seed
-    content = seed.to_bytes(SEED_BYTES, "big") + choice.to_bytes(SEED_BYTES, "big")
-    digest = hashlib.blake2b(content, digest_size=SEED_BYTES, person=b"baton.choice").digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -18,28 +18,18 @@ from shared.fields.readers import (
     flag,
     integer,
     invalid,
-    logit_bias,
-    number,
-    stop,
-    stop_token_ids,
     stream_options,
     text,
     token_ids,
 )
 from shared.queue.backlog import MAX_PRIORITY
 from shared.text.messages import read_messages
+from shared.text.sampling_fields import MAX_LOGPROBS, MAX_TOKENS, SAMPLING_READERS
 from shared.text.template_values import read_effort, read_template_kwargs
 
-MAX_TOKENS = 2**31 - 1
-MAX_N = 128
 MAX_PROMPTS = 128
 MAX_CHOICES = 128
 """of one answer: prompts times n"""
-MAX_LOGPROBS = 20
-MIN_REPETITION_PENALTY = 0.01
-"""a logit divided by less could leave the range of a float"""
-MAX_REPETITION_PENALTY = 2.0
-"""a logit is at most halved, or doubled where negative, for having been there before"""
 
 
 def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
@@ -59,13 +49,6 @@ def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
     return tuple(item if type(item) is str else token_ids(item, param) for item in value)
 
 
-def kept_tokens(value: Any, param: str) -> int:
-    """How many of a prompt; -1: as many as fit."""
-    if type(value) is not int or not (value == -1 or 1 <= value <= MAX_TOKENS):
-        raise invalid(param, f"-1 or from 1 to {MAX_TOKENS}")
-    return value
-
-
 def prompt_names(num_prompts: int) -> list[str]:
     """What errors call each of the prompts."""
     return ["prompt"] if num_prompts == 1 else [f"prompt[{at}]" for at in range(num_prompts)]
@@ -73,24 +56,9 @@ def prompt_names(num_prompts: int) -> list[str]:
 
 SHARED_READERS: dict[str, Reader] = {
     "model": text,
-    "max_tokens": integer(1, MAX_TOKENS),
-    "n": integer(1, MAX_N),
-    "temperature": number(0.0, 2.0),
-    "top_p": number(0.0, 1.0, above_low=True),
-    "top_k": integer(-1, MAX_TOKENS),
-    "min_p": number(0.0, 1.0),
-    "presence_penalty": number(-2.0, 2.0),
-    "frequency_penalty": number(-2.0, 2.0),
-    "repetition_penalty": number(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
-    "logit_bias": logit_bias,
-    "seed": integer(-(2**63), 2**63 - 1),
-    "stop": stop,
-    "stop_token_ids": stop_token_ids,
+    **SAMPLING_READERS,
     "response_format": response_format,
-    "min_tokens": integer(0, MAX_TOKENS),
-    "truncate_prompt_tokens": kept_tokens,
     "priority": integer(0, MAX_PRIORITY),
-    "ignore_eos": flag,
     "stream": flag,
     "stream_options": stream_options,
     "tools": read_tools,

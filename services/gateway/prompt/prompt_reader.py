@@ -11,7 +11,6 @@ from typing import Any
 
 from services.gateway.parts.parser import PLAIN
 from services.gateway.prompt.answer_syntax import AnswerSyntax
-from services.gateway.prompt.context import COUNTED_CONTEXTS, Context
 from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.prepared import PlainText, PreparedPrompt, PreparedRequest, TokenList
 from services.gateway.prompt.request_fields import ClientNames, ParsedRequest, check_model
@@ -26,6 +25,7 @@ from shared.kv.block_hash import chain_hashes
 from shared.protocol import Sampling
 from shared.text.chat_prompt import ChatPrompt, RenderedChat
 from shared.text.chat_template import ChatTemplate
+from shared.text.context import COUNTED_CONTEXTS, Context
 from shared.text.messages import Message, read_messages
 from shared.text.template_values import (
     Values,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from services.gateway.prompt.field_tables import MAX_TOKENS
 from shared.fields.readers import MAX_STOP_CHARS, MAX_STOPS
+from shared.text.sampling_fields import MAX_TOKENS
 
 _OBJECT: dict[str, Any] = {"type": "object"}
 _OBJECTS: dict[str, Any] = {"type": "array", "items": _OBJECT}

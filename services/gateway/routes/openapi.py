@@ -15,15 +15,7 @@ from services.gateway.http.errors import json_response
 from services.gateway.http.message_errors import MESSAGES_PATH, is_for_messages
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
-from services.gateway.prompt.field_tables import (
-    MAX_LOGPROBS,
-    MAX_N,
-    MAX_REPETITION_PENALTY,
-    MAX_TOKENS,
-    MIN_REPETITION_PENALTY,
-    TABLES,
-    FieldTable,
-)
+from services.gateway.prompt.field_tables import TABLES, FieldTable
 from services.gateway.prompt.shapes.messages import COUNTED_TABLE, MESSAGES_TABLE
 from services.gateway.prompt.shapes.responses import RESPONSES_TABLE
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
@@ -37,6 +29,13 @@ from shared.fields.readers import (
     MAX_STOPS,
 )
 from shared.queue.backlog import MAX_PRIORITY
+from shared.text.sampling_fields import (
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_REPETITION_PENALTY,
+    MAX_TOKENS,
+    MIN_REPETITION_PENALTY,
+)
 from shared.text.template_values import EFFORTS, MAX_VALUES
 
 Schema = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.gateway.prompt.field_tables import MAX_TOKENS
+from shared.text.sampling_fields import MAX_TOKENS
 
 _OBJECT: dict[str, Any] = {"type": "object"}
 _OBJECTS: dict[str, Any] = {"type": "array", "items": _OBJECT}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.gateway.prompt.field_tables import MAX_TOKENS, READERS, SHARED_READERS, FieldTable
+from services.gateway.prompt.field_tables import READERS, SHARED_READERS, FieldTable
 from services.gateway.prompt.request_fields import (
     ClientNames,
     ParsedRequest,
@@ -22,6 +22,7 @@ from shared.errors import RequestError
 from shared.fields.client_text import shown
 from shared.fields.readers import Reader, integer, invalid, stop
 from shared.grammar import source
+from shared.text.sampling_fields import MAX_TOKENS
 from shared.text.template_values import read_effort
 
 GRAMMAR = "output_config.format"

@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.gateway.prompt.field_tables import (
-    IGNORED,
-    MAX_TOKENS,
-    READERS,
-    SHARED_READERS,
-    FieldTable,
-)
+from services.gateway.prompt.field_tables import IGNORED, READERS, SHARED_READERS, FieldTable
 from services.gateway.prompt.request_fields import (
     ClientNames,
     ParsedRequest,
@@ -32,6 +26,7 @@ from shared.errors import RequestError
 from shared.fields.client_text import shown
 from shared.fields.readers import Reader, flag, integer, invalid, text
 from shared.grammar import source
+from shared.text.sampling_fields import MAX_TOKENS
 from shared.text.template_values import read_effort
 
 GRAMMAR = "text.format"

@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from services.gateway.answer.group_requests import choice_seed
 from services.gateway.owner.generation import Delta, GenerateRequest
-from services.gateway.prompt.field_tables import MAX_CHOICES, MAX_N, MAX_PROMPTS
+from services.gateway.prompt.field_tables import MAX_CHOICES, MAX_PROMPTS
 from shared.errors import AttemptError, BatonError, OverloadedError
+from shared.text.choice_seed import choice_seed
+from shared.text.sampling_fields import MAX_N
 from tests.integration.http.answers.choices import (
     connection,
     finish_reasons,

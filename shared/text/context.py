@@ -1,8 +1,8 @@
 """What a model's context has room for: prompts, and how many tokens may follow them."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from services.gateway.prompt.request_fields import ParsedRequest
 from shared.errors import RequestError
 from shared.fields.readers import invalid
 from shared.text.tokenizer import TextTokenizer
@@ -10,6 +10,20 @@ from shared.text.tokenizer import TextTokenizer
 COUNTED_CONTEXTS = 64
 """contexts that a text may fill which is only counted, or shortened: people ask how far one is
 over, and for the end of a long one"""
+
+
+class Lengths(Protocol):
+    """What a request says of its prompt's length and its answer's, in tokens."""
+
+    @property
+    def keep_tokens(self) -> int:
+        """Of the prompt, its last ones; -1: as many as fit; 0: it must fit."""
+
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def max_tokens(self) -> int | None:
+        """Of the answer; None: as many as fit."""
 
 
 @dataclass(frozen=True)
@@ -28,33 +42,33 @@ class Context:
         if shortest > contexts * self.length:
             raise self.too_long(f"at least {shortest}", param)
 
-    def check_prompt(self, content: str, parsed: ParsedRequest, param: str) -> None:
+    def check_prompt(self, content: str, wanted: Lengths, param: str) -> None:
         """The same; what will be shortened may be longer."""
-        self.check_text(content, param, COUNTED_CONTEXTS if parsed.keep_tokens else 1)
+        self.check_text(content, param, COUNTED_CONTEXTS if wanted.keep_tokens else 1)
 
-    def shortened(self, parsed: ParsedRequest, ids: list[int]) -> list[int]:
+    def shortened(self, wanted: Lengths, ids: list[int]) -> list[int]:
         """The end of the prompt, as long as `truncate_prompt_tokens` says. With -1 a prompt that
         leaves no room for an answer is cut to what the context has next to `max_tokens`, of which
         half the context counts at most; what is asked for beyond that is clamped as usual."""
-        keep = parsed.keep_tokens
+        keep = wanted.keep_tokens
         if keep < 0:
-            answer = max(parsed.min_tokens, min(parsed.max_tokens or 1, self.length // 2))
+            answer = max(wanted.min_tokens, min(wanted.max_tokens or 1, self.length // 2))
             fits = len(ids) < self.length
             keep = len(ids) if fits else max(1, self.length - answer)
         return ids[-keep:] if keep else ids
 
-    def max_tokens(self, parsed: ParsedRequest, num_prompt_tokens: int, param: str) -> int:
+    def max_tokens(self, wanted: Lengths, num_prompt_tokens: int, param: str) -> int:
         """That may follow the prompt."""
         if num_prompt_tokens == 0:
             raise invalid(param, "at least one token long")
         left = self.length - num_prompt_tokens
-        wanted = left if parsed.max_tokens is None else parsed.max_tokens
+        most = left if wanted.max_tokens is None else wanted.max_tokens
         if left < 1:
             raise self.too_long(f"{num_prompt_tokens}", param, " and needs 1 more to generate")
-        wanted = min(wanted, left)
-        if parsed.min_tokens > wanted:
-            raise invalid("min_tokens", f"at most {wanted}, the tokens that can be generated")
-        return wanted
+        most = min(most, left)
+        if wanted.min_tokens > most:
+            raise invalid("min_tokens", f"at most {most}, the tokens that can be generated")
+        return most
 
     def too_long(self, num_tokens: str, param: str, more: str = "") -> RequestError:
         """Begins with OpenAI's own sentence, which clients look for."""
