@@ -7,7 +7,7 @@ EXTRAS := gateway,engine,nixl,autoscaler,load,test,lint
 # A pip index with another torch build; remembered, so that later targets keep that build.
 TORCH_INDEX ?= $(shell cat $(VENV)/.torch-index 2>/dev/null)
 STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml constraints.txt; echo "$(TORCH_INDEX)"; } | cksum | cut -d' ' -f1)
-SOURCES := services shared kernels tests $(wildcard loadtest)
+SOURCES := services shared kernels tests baton_pd.py $(wildcard loadtest)
 TESTS ?= tests
 TEST_ARGS ?=
 # Processes for the tests that may run at the same time; they wait for a third of theirs.

@@ -11,7 +11,7 @@ RUN python -m venv /opt/baton
 # installed.json says where each package came from, and its hash.
 WORKDIR /dependencies
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py \
+RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py baton_pd.py \
     && /opt/baton/bin/pip install --no-cache-dir --quiet --report /opt/baton/installed.json \
         -c constraints.txt ".[${EXTRAS}]" \
     && /opt/baton/bin/pip uninstall --yes baton-pd
@@ -19,7 +19,7 @@ RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.
 FROM dependencies AS project
 RUN /opt/baton/bin/pip install --no-cache-dir -c constraints.txt setuptools
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE baton_pd.py ./
 COPY services services
 COPY shared shared
 COPY kernels kernels

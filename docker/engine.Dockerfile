@@ -15,7 +15,7 @@ RUN grep -v '^triton==' constraints.txt > pinned.txt && /opt/baton/bin/pip insta
 # Then what else is depended on, with empty packages in place of the sources: a change of a source
 # neither installs it again nor makes another layer of it, so a node that has it does not pull it again.
 # The two reports of pip say where each package came from, and its hash.
-RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py \
+RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.py kernels/__init__.py baton_pd.py \
     && /opt/baton/bin/pip install --no-cache-dir --quiet --report /opt/baton/installed.json \
         -c pinned.txt '.[engine]' \
     && /opt/baton/bin/pip uninstall --yes baton-pd
@@ -23,7 +23,7 @@ RUN mkdir services shared kernels && touch services/__init__.py shared/__init__.
 FROM dependencies AS project
 RUN /opt/baton/bin/pip install --no-cache-dir -c constraints.txt setuptools
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE baton_pd.py ./
 COPY services services
 COPY shared shared
 COPY kernels kernels

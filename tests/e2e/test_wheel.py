@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from tests.rules.sources import ROOT
 
 PACKAGES = ("services", "shared", "kernels")
-BUILT_FROM = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
+BUILT_FROM = (*PACKAGES, "baton_pd.py", "pyproject.toml", "README.md", "LICENSE")
 FOR_READERS = {".md"}
 
 
@@ -47,10 +48,12 @@ def test_every_file_that_is_not_for_readers_is_in_the_wheel(wheel: Path) -> None
         if path.is_file() and path.suffix not in FOR_READERS and "__pycache__" not in path.parts
     }
     packed = set(zipfile.ZipFile(wheel).namelist())
-    assert there - packed == set()
+    assert {*there, "baton_pd.py"} - packed == set()
 
 
-def test_an_answer_comes_from_an_unpacked_wheel(wheel: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def run(wheel: Path, tmp_path: Path) -> Callable[..., str]:
+    """Runs Python in a folder of its own with the unpacked wheel first on its path."""
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     environment = {**os.environ, "PYTHONPATH": str(site), "XDG_RUNTIME_DIR": str(tmp_path)}
@@ -67,6 +70,20 @@ def test_an_answer_comes_from_an_unpacked_wheel(wheel: Path, tmp_path: Path) -> 
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    places = run("-c", "import services, shared, kernels as k; print(services, shared, k)")
-    assert places.count(str(site)) == len(PACKAGES), "the checkout hides the wheel"
+    modules = (*PACKAGES, "baton_pd")
+    places = run("-c", f"import {', '.join(modules)}; print({', '.join(modules)})")
+    assert places.count(str(site)) == len(modules), "the checkout hides the wheel"
+    return run
+
+
+def test_an_answer_comes_from_an_unpacked_wheel(run: Callable[..., str]) -> None:
     assert "decode" in run("-m", "services.cli", "demo")
+
+
+def test_the_library_answers_from_an_unpacked_wheel(run: Callable[..., str]) -> None:
+    code = (
+        "from baton_pd import LLM, SamplingParams\n"
+        "with LLM(device='cpu', max_model_len=128) as llm:\n"
+        "    print(llm.generate('Once', SamplingParams(max_tokens=4, ignore_eos=True))[0])"
+    )
+    assert "finish_reason='length'" in run("-c", code)

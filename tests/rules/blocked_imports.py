@@ -23,6 +23,7 @@ FREE_OF_THEM = (
     "services.cli.__main__",
     "services.cli.bench.engine",
     "services.cli.bench.kernels",
+    "services.offline",
     "shared.kv.block_hash",
     "shared.model.checkpoint",
     "shared.clock",
@@ -30,6 +31,7 @@ FREE_OF_THEM = (
     "shared.model.config_fields",
     "shared.engine",
     "shared.errors",
+    "shared.fields",
     "shared.kv.layout",
     "shared.kv.memory",
     "shared.model.config",
@@ -37,6 +39,7 @@ FREE_OF_THEM = (
     "shared.protocol",
     "shared.model.rope",
     "shared.settings",
+    "shared.text",
     "shared.transfer",
 )
 """modules, and packages with all they hold, that must work there"""

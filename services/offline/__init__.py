@@ -1,0 +1,1 @@
+"""The engine without a server: `LLM` and what it takes and gives."""

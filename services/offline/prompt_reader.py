@@ -1,0 +1,123 @@
+"""From texts, token ids and conversations to prompts: all that can be refused is refused here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any
+
+from services.offline.prompt import Prompt
+from services.offline.sampling_params import SamplingParams
+from shared.errors import GrammarError, MissingError, RequestError
+from shared.fields.readers import invalid, token_ids
+from shared.grammar.checker import check_grammar
+from shared.grammar.matcher import LIBRARY, GrammarVocabulary
+from shared.grammar.source import MAX_GRAMMAR_BYTES
+from shared.model.checkpoint import Checkpoint
+from shared.text.chat_prompt import ChatPrompt
+from shared.text.chat_template import ChatTemplate
+from shared.text.context import Context
+from shared.text.messages import check_usable, read_messages
+from shared.text.template_values import Values, read_template_kwargs, template_values
+from shared.text.tokenizer import TextTokenizer
+
+TextOrIds = str | Sequence[int]
+Conversation = Sequence[Mapping[str, Any]]
+TOOL_WORD = "tool"
+REASONING_FIELD = "reasoning_content"
+
+
+class PromptReader:
+    """Reads for one model. Every refusal is a RequestError that names `param`."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        length: int,
+        vocabulary: GrammarVocabulary | None,
+        *,
+        thinking: str,
+    ) -> None:
+        """`length`: positions of the engine's longest sequence.
+        `vocabulary`: None where this machine follows no grammars. `thinking`: the setting of this
+        name. ModelError if the checkpoint's text files are unusable."""
+        self.tokenizer = TextTokenizer.load(checkpoint.path)
+        self._checkpoint = checkpoint
+        self._template = ChatTemplate.load(checkpoint.path)
+        template = self._template
+        self._chat = None if template is None else ChatPrompt(template, self.tokenizer)
+        own_length = max(length, checkpoint.config.default_len)
+        self._context = Context(length, own_length, self.tokenizer)
+        self._vocabulary = vocabulary
+        self._thinking = thinking
+        self._sound: set[str] = set()
+        """grammars that compiled"""
+
+    def read(self, given: TextOrIds, params: SamplingParams, param: str) -> Prompt:
+        """A text, to which the tokenizer adds what it adds (BOS), or token ids as they are."""
+        if isinstance(given, str):
+            if not given:
+                raise invalid(param, "a non-empty string or a non-empty list of token ids")
+            self._context.check_prompt(given, params, param)
+            return self._prompt(given, self.tokenizer.encode_prompt(given), params, param)
+        try:
+            ids = token_ids([index(item) for item in given], param)
+        except TypeError:
+            raise invalid(param, "a string or a list of token ids") from None
+        self._check_ids(ids, param)
+        return self._prompt(None, list(ids), params, param)
+
+    def read_chat(
+        self,
+        messages: Conversation,
+        params: SamplingParams,
+        param: str,
+        template_kwargs: Mapping[str, Any],
+    ) -> Prompt:
+        """Messages as a chat request has them; `template_kwargs`: what else the template sees."""
+        if self._chat is None or self._template is None:
+            raise RequestError(
+                "this model has no chat template; use generate",
+                code="no_chat_template",
+                param=param,
+            )
+        read = read_messages([dict(message) for message in messages], param)
+        tools = self._template.mentions(TOOL_WORD)
+        check_usable(read, param, tools=tools, reasoning=self._template.mentions(REASONING_FIELD))
+        values: Values = read_template_kwargs(dict(template_kwargs), "template_kwargs")
+        values = template_values(self._thinking, None, values)
+        chat = self._chat.render(read, values=values, param=param)
+        self._context.check_prompt(chat.text, params, param)
+        return self._prompt(chat.text, self._chat.encode(chat), params, param)
+
+    def _prompt(
+        self, text: str | None, ids: list[int], params: SamplingParams, param: str
+    ) -> Prompt:
+        ids = self._context.shortened(params, ids)
+        max_tokens = self._context.max_tokens(params, len(ids), param)
+        grammar, asked_by = params.wanted
+        self._check_grammar(grammar, asked_by)
+        samplings = params.samplings(max_tokens, grammar, self._checkpoint.eos_token_ids)
+        self._check_ids(samplings[0].stop_token_ids, "stop_token_ids")
+        self._check_ids((token_id for token_id, _ in samplings[0].logit_bias), "logit_bias")
+        return Prompt(text, tuple(ids), samplings, params.stops)
+
+    def _check_ids(self, ids: Iterable[int], param: str) -> None:
+        size, largest = self._checkpoint.config.vocab_size, max(ids, default=0)
+        if largest >= size:
+            raise invalid(param, f"made of token ids below {size}, and {largest} is not")
+
+    def _check_grammar(self, grammar: str, param: str) -> None:
+        """Compiles it once, so that no answer is begun that nothing can match."""
+        if not grammar or grammar in self._sound:
+            return
+        size_bytes = len(grammar.encode())
+        if size_bytes > MAX_GRAMMAR_BYTES:
+            problem = f"{size_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are taken"
+            raise RequestError(f"{param}: {problem}", code="invalid_schema", param=param)
+        if self._vocabulary is None:
+            raise MissingError(f"{param}: grammars need `pip install {LIBRARY}`")
+        try:
+            check_grammar(self._vocabulary, grammar)
+        except (GrammarError, RecursionError) as error:
+            text = f"{param}: {error}"
+            raise RequestError(text, code="invalid_schema", param=param) from None
+        self._sound.add(grammar)
