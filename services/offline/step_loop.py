@@ -100,7 +100,9 @@ class StepLoop:
             if self._engine is None:
                 raise BatonError("this LLM is closed; make a new one")
             if self._broken:
-                raise BatonError(f"the engine failed ({self._broken}); close this LLM, make a new")
+                raise BatonError(
+                    f"the engine failed ({self._broken}); close this LLM, make a new one"
+                )
             yield self._engine
 
     def _deliver(self, engine: Engine, output: StepOutput) -> None:

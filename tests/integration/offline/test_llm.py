@@ -123,6 +123,23 @@ def test_a_stop_string_ends_an_answer_and_is_not_shown(llm: LLM) -> None:
     assert whole.token_ids[: len(choice.token_ids)] == choice.token_ids
 
 
+def test_what_a_stop_string_ended_is_not_computed_on(llm: LLM) -> None:
+    counters = engine_of(llm).counters
+    stop = llm.generate("Once upon a time", GREEDY)[0].text[10:14]
+    before = counters.generated_tokens
+    params = [SamplingParams(temperature=0, stop=stop, ignore_eos=True), GREEDY]
+    answers = llm.generate(["Once upon a time", "A dog"], params)
+    told = sum(answer.num_output_tokens for answer in answers)
+    assert counters.generated_tokens - before <= told + 1
+
+
+def test_prompts_share_steps(llm: LLM) -> None:
+    counters = engine_of(llm).counters
+    before = counters.steps
+    llm.generate(["a", "b", "c", "d"], SamplingParams(max_tokens=12, ignore_eos=True))
+    assert counters.steps - before < 2 * 12
+
+
 def test_logprobs_are_of_the_tokens_of_the_answer(llm: LLM) -> None:
     (answer,) = llm.generate("Once", SamplingParams(temperature=0, max_tokens=5, logprobs=2))
     logprobs = answer.choices[0].logprobs
@@ -173,25 +190,29 @@ def test_a_stream_and_a_list_share_the_steps(llm: LLM) -> None:
 def test_whoever_leaves_a_stream_leaves_nothing_behind(llm: LLM) -> None:
     stream = llm.stream("Once upon a time", SamplingParams(ignore_eos=True))
     next(iter(stream))
-    assert engine_of(llm).load().held > 0
+    engine = engine_of(llm)
+    assert engine.load().held > 0
+    steps = engine.counters.steps
     stream.close()
-    assert engine_of(llm).load().held == 0
+    assert engine.load().held == 0
+    assert engine.counters.steps <= steps + 1, "it was computed to its end"
 
 
 def amid_steps(
     monkeypatch: pytest.MonkeyPatch, llm: LLM, at: int, happen: Callable[[], object]
 ) -> None:
-    """Something happens in the engine's step of that number, amid its work."""
-    engine, numbers = engine_of(llm), iter(range(10**6))
-    schedule = engine._scheduler.schedule
+    """Something happens when blocks are taken for the time of that number, before anybody has noted
+    which they are."""
+    pool, numbers = engine_of(llm)._pool, iter(range(10**6))
+    allocate = pool.allocate
 
-    def planted() -> Any:
-        batch = schedule()
+    def planted(num_blocks: int) -> Any:
+        blocks = allocate(num_blocks)
         if next(numbers) == at:
             happen()
-        return batch
+        return blocks
 
-    monkeypatch.setattr(engine._scheduler, "schedule", planted)
+    monkeypatch.setattr(pool, "allocate", planted)
 
 
 @pytest.mark.parametrize("at", [0, 1, 7])
@@ -224,17 +245,30 @@ def test_an_exception_between_steps_ends_a_call_and_leaves_the_engine_whole(
     assert len(llm.generate("a", GREEDY)) == 1
 
 
+def fail(*_: object) -> None:
+    raise RuntimeError("out of memory")
+
+
 def test_a_step_that_fails_is_told_and_the_engine_goes_on_if_it_is_empty(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise RuntimeError("out of memory")
-
-    amid_steps(monkeypatch, llm, 3, fail)
+    monkeypatch.setattr(engine_of(llm)._runner, "run", fail)
     with pytest.raises(BatonError, match="out of memory"):
         llm.generate(["a", "b"], GREEDY)
     monkeypatch.undo()
     assert len(llm.generate("a", GREEDY)) == 1
+
+
+def test_an_engine_that_lost_blocks_says_so_to_every_later_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with LLM("demo", device="cpu", kv_blocks=16, max_model_len=128) as llm:
+        amid_steps(monkeypatch, llm, 0, fail)
+        with pytest.raises(BatonError, match="out of memory"):
+            llm.generate(["a", "b"], GREEDY)
+        monkeypatch.undo()
+        with pytest.raises(BatonError, match="close this LLM, make a new one"):
+            llm.generate("a", GREEDY)
 
 
 def test_threads_share_the_steps(llm: LLM) -> None:
@@ -275,5 +309,6 @@ def test_a_wrong_setting_or_model_is_named() -> None:
 
 def test_variables_of_a_cell_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATON_MAX_MODEL_LEN", "64")
+    monkeypatch.setenv("BATON_BLOCK_SIZE", "no number")
     with LLM("demo", device="cpu", kv_blocks=16, max_model_len=128) as llm:
         assert llm.max_model_len == 128
