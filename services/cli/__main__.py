@@ -21,6 +21,7 @@ COMMANDS = {
     "up": "start Redis, a gateway and workers on this machine",
     "down": "stop what `baton up` started",
     "chat": "talk to the model",
+    "batch": "answer a file of requests, and go on where it was stopped",
     "status": "show the workers of a running gateway",
     "doctor": "say whether this machine, or a running cell, can serve",
     "capacity": "say what of a model fits on a GPU, or on this machine",
@@ -34,6 +35,7 @@ COMMANDS = {
 RARE = frozenset({"autoscaler", "chaos", "demo", "simulate"})
 """commands that the overview lists under a heading of their own"""
 FOLDERS = {
+    "batch": "services.cli.batch.command",
     "bench": "services.cli.bench.command",
     "capacity": "services.cli.capacity.command",
     "chaos": "services.cli.chaos.command",

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -61,6 +62,21 @@ class ChatStream:
         raise BatonError("the answer ended before it was complete")
 
 
+@dataclass(frozen=True)
+class Reply:
+    """Any answer, whole."""
+
+    status: int
+    content: bytes
+    request_id: str
+    retry_after_s: float | None
+    """None where it does not say"""
+
+    @property
+    def error_text(self) -> str:
+        return _error_text(_decode(self.content))
+
+
 class GatewayClient:
     """Talks to one gateway. NoGatewayError when nothing answers at its URL."""
 
@@ -75,6 +91,26 @@ class GatewayClient:
     def status(self, model: str = "") -> dict[str, Any]:
         """Of one model; of the first where none is named."""
         return self._get("/v1/baton/status" + (f"?model={quote(model, safe='')}" if model else ""))
+
+    def models(self) -> list[str]:
+        """Their names; NoGatewayError when nothing answers."""
+        return [str(model["id"]) for model in self._get("/v1/models").get("data") or ()]
+
+    def post(self, path: str, content: bytes) -> Reply:
+        """Whatever is answered; NoGatewayError also where the answer broke off."""
+        with self._request("POST", path, content) as response:
+            try:
+                whole = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise NoGatewayError(f"the answer of {self.url} broke off: {error}") from error
+            headers = response.headers
+            waits = headers.get("retry-after", "")
+            return Reply(
+                response.status,
+                whole,
+                headers.get("x-request-id", ""),
+                float(waits) if waits.isascii() and waits.isdigit() else None,
+            )
 
     def receipt(self, request_id: str) -> dict[str, Any]:
         """What is known of one finished request: stages, workers, bytes."""
@@ -108,8 +144,7 @@ class GatewayClient:
             yield ChatStream(response)
 
     def _model(self) -> str:
-        models = self._get("/v1/models").get("data") or [{}]
-        return str(models[0].get("id", "default"))
+        return next(iter(self.models()), "default")
 
     def _get(self, path: str) -> dict[str, Any]:
         with self._request("GET", path) as response:
@@ -124,14 +159,14 @@ class GatewayClient:
 
     @contextmanager
     def _request(
-        self, method: str, path: str, body: object = None
+        self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         secure = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         assert self._parts.hostname is not None
         connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
         try:
-            content = None if body is None else json.dumps(body).encode()
+            content = json.dumps(body).encode() if isinstance(body, Mapping) else body
             headers = {"content-type": "application/json"} if content else {}
             if key := os.environ.get(KEY_VARIABLE):
                 headers["authorization"] = f"Bearer {key}"

@@ -111,7 +111,17 @@ def test_help_lists_only_commands_that_exist(capsys: pytest.CaptureFixture[str])
     assert command_line.main([]) == 0
     first, rest = capsys.readouterr().out.split("other commands:")
     listed = re.findall(r"^  (\w+)", first, re.MULTILINE)
-    assert listed == ["up", "down", "chat", "status", "doctor", "capacity", "bench", "serve"]
+    assert listed == [
+        "up",
+        "down",
+        "chat",
+        "batch",
+        "status",
+        "doctor",
+        "capacity",
+        "bench",
+        "serve",
+    ]
     listed += re.findall(r"^  (\w+)", rest, re.MULTILINE)
     files = {path.stem for path in (ROOT / "services/cli").glob("*.py")}
     assert set(listed) == (files | set(command_line.FOLDERS)) & set(command_line.COMMANDS)

@@ -1,0 +1,1 @@
+"""`baton batch`: a file of requests becomes a file of answers."""

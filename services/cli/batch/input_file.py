@@ -1,0 +1,115 @@
+"""A batch's input: one request a line, all of them checked before the first is sent."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from shared.errors import SettingsError
+
+PATHS = ("/v1/chat/completions", "/v1/completions")
+KEYS = {"custom_id", "method", "url", "body"}
+MAX_ID_CHARS = 512
+MAX_TOLD = 10
+"""wrong lines that one refusal names"""
+
+
+class Place(NamedTuple):
+    """Where a line lies in the file: a large input is not held in memory."""
+
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One line of the input."""
+
+    custom_id: str
+    path: str
+    body: bytes
+    """JSON"""
+
+
+class InputFile:
+    """Open until it is closed; nobody may change the file meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """SettingsError names every line that is no request, or whose custom_id was there."""
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}") from None
+        self._places: dict[str, Place] = {}
+        problems = list(self._read_places())
+        if problems or not self._places:
+            self.close()
+            told = "; ".join(problems[:MAX_TOLD]) or "it has no requests"
+            more = len(problems) - MAX_TOLD
+            raise SettingsError(f"{path}: {told}" + (f"; and {more} more" if more > 0 else ""))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def custom_ids(self) -> list[str]:
+        """In the order of the lines."""
+        return list(self._places)
+
+    def read(self, custom_id: str) -> BatchRequest:
+        """Safe to call from several threads."""
+        place = self._places[custom_id]
+        line = json.loads(os.pread(self._file.fileno(), place.num_bytes, place.offset))
+        return BatchRequest(custom_id, line["url"], json.dumps(line["body"]).encode())
+
+    def _read_places(self) -> Iterator[str]:
+        """What is wrong, line by line; empty lines are none."""
+        numbers: dict[str, int] = {}
+        offset = 0
+        for number, content in enumerate(self._file, 1):
+            place, offset = Place(offset, len(content)), offset + len(content)
+            if not content.strip():
+                continue
+            try:
+                custom_id = checked_id(content)
+            except ValueError as error:
+                yield f"line {number}: {error}"
+                continue
+            if custom_id in numbers:
+                first = numbers[custom_id]
+                yield f"line {number}: custom_id {custom_id!r} is that of line {first}"
+                continue
+            numbers[custom_id] = number
+            self._places[custom_id] = place
+
+
+def checked_id(content: bytes) -> str:
+    """The custom_id of a line; ValueError says why it is no request."""
+    try:
+        line: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(line, dict):
+        raise ValueError("not a JSON object")
+    custom_id = line.get("custom_id")
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_ID_CHARS:
+        raise ValueError(f"custom_id must be a string of 1 to {MAX_ID_CHARS} characters")
+    if line.get("method") != "POST":
+        raise ValueError('method must be "POST"')
+    if line.get("url") not in PATHS:
+        raise ValueError(f"url must be {' or '.join(PATHS)}")
+    if not isinstance(line.get("body"), dict):
+        raise ValueError("body must be a JSON object")
+    if line["body"].get("stream"):
+        raise ValueError("body.stream: leave it out, an answer is one line")
+    if unknown := sorted(line.keys() - KEYS):
+        raise ValueError(f"{unknown[0]!r} is no field of a line")
+    return custom_id

@@ -1,0 +1,233 @@
+"""`baton batch run`: files, refusals, retries; kill -9, after which nothing is lost or doubled."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.__main__ import main
+from services.cli.batch import batch as batch_module
+from services.cli.batch.output_file import OutputFile
+from shared.errors import SettingsError
+
+COMMAND = (sys.executable, "-m", "services.cli", "batch", "run")
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each prompt with itself; keeps what was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.asked: Counter[str] = Counter()
+        self.statuses: dict[str, list[tuple[int, dict[str, str]]]] = {}
+        """by prompt: what is answered instead, one after the other"""
+        self.pause_s = 0.0
+        self.most_at_once = self.at_once = 0
+        self.lock = threading.Lock()
+
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed is none."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.reply(200, {"data": [{"id": "demo"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt = body["prompt"]
+        with self.server.lock:
+            self.server.asked[prompt] += 1
+            self.server.at_once += 1
+            self.server.most_at_once = max(self.server.most_at_once, self.server.at_once)
+            planted = self.server.statuses.get(prompt)
+            status, headers = planted.pop(0) if planted else (200, {})
+        time.sleep(self.server.pause_s)
+        with self.server.lock:
+            self.server.at_once -= 1
+        if status == 0:
+            self.close_connection = True
+            return
+        self.reply(status, {"echo": prompt, "path": self.path}, headers)
+
+    def reply(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {**(headers or {}), "content-length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.send_header("x-request-id", "r-1")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def line(custom_id: str, **change: Any) -> str:
+    body = {"model": "demo", "prompt": custom_id}
+    request = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+    return json.dumps({**request, **change}) + "\n"
+
+
+def write_input(folder: Path, number: int) -> Path:
+    path = folder / "in.jsonl"
+    path.write_text("".join(line(f"id-{at}") for at in range(number)), encoding="utf-8")
+    return path
+
+
+def answers_in(path: Path) -> dict[str, dict[str, Any]]:
+    """By custom_id; each is there once."""
+    lines = [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()]
+    assert len({each["custom_id"] for each in lines}) == len(lines), "doubled"
+    return {each["custom_id"]: each for each in lines}
+
+
+def run(*arguments: object) -> int:
+    return main(["batch", "run", *map(str, arguments)])
+
+
+def test_each_line_gets_its_answer(server: Server, tmp_path: Path) -> None:
+    server.pause_s = 0.01
+    source, target = write_input(tmp_path, 40), tmp_path / "out.jsonl"
+    assert run(source, target, "--url", server.url, "--concurrency", 8) == 0
+    answers = answers_in(target)
+    assert len(answers) == 40
+    response = {"status_code": 200, "request_id": "r-1"}
+    body = {"echo": "id-7", "path": "/v1/completions"}
+    assert answers["id-7"]["response"] == {**response, "body": body}
+    assert 1 < server.most_at_once <= 8
+    assert run(source, target, "--url", server.url) == 0
+    assert sum(server.asked.values()) == 40, "what is answered is asked again"
+
+
+def test_wrong_lines_are_named_and_nothing_is_sent(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    lines = [line("a"), "{\n", "\n", line("b", method="GET"), line("a")]
+    source.write_text("".join(lines), encoding="utf-8")
+    assert run(source, tmp_path / "out.jsonl", "--url", server.url) == 2
+    said = capsys.readouterr().err
+    for wanted in ("line 2: not JSON", "line 4: method", "line 5: custom_id 'a' is that of line 1"):
+        assert wanted in said
+    assert not server.asked
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_busy_server_is_asked_again_when_it_says(server: Server, tmp_path: Path) -> None:
+    source, target = write_input(tmp_path, 2), tmp_path / "out.jsonl"
+    server.statuses["id-1"] = [(503, {"retry-after": "1"}), (0, {}), (429, {"retry-after": "0"})]
+    begun_s = time.monotonic()
+    assert run(source, target, "--url", server.url) == 0
+    assert time.monotonic() - begun_s >= 1.0
+    assert server.asked == {"id-0": 1, "id-1": 4}
+    assert answers_in(target)["id-1"]["response"]["status_code"] == 200
+
+
+def test_an_error_of_a_line_is_its_answer(server: Server, tmp_path: Path) -> None:
+    source, target = write_input(tmp_path, 3), tmp_path / "out.jsonl"
+    server.statuses["id-1"] = [(400, {})]
+    assert run(source, target, "--url", server.url) == 0
+    statuses = [each["response"]["status_code"] for each in answers_in(target).values()]
+    assert sorted(statuses) == [200, 200, 400]
+
+
+def test_a_wrong_key_ends_the_batch(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write_input(tmp_path, 9), tmp_path / "out.jsonl"
+    server.statuses = {f"id-{at}": [(401, {})] for at in range(9)}
+    assert run(source, target, "--url", server.url, "--concurrency", 1) == 1
+    assert "401" in capsys.readouterr().err
+    assert answers_in(target) == {}
+    assert server.asked == {"id-0": 1}
+
+
+def test_patience_ends_and_says_how_to_go_on(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(batch_module, "PATIENCE_S", 0.0)
+    source, target = write_input(tmp_path, 1), tmp_path / "out.jsonl"
+    server.statuses["id-0"] = [(503, {})]
+    assert run(source, target, "--url", server.url) == 4
+    assert "run the same command to go on" in capsys.readouterr().err
+
+
+def test_no_gateway_is_told_at_once(tmp_path: Path) -> None:
+    source = write_input(tmp_path, 1)
+    assert run(source, tmp_path / "out.jsonl", "--url", "http://127.0.0.1:9") == 4
+
+
+def test_a_torn_line_is_cut_and_other_answers_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    whole = '{"custom_id":"a"}\n'
+    path.write_text(f'{whole}{{"custom_id":"b"', encoding="utf-8")
+    with OutputFile(path, ("a", "b")) as target:
+        assert target.answered == {"a"}
+        target.append({"custom_id": "b"})
+        with pytest.raises(SettingsError, match="another run"):
+            OutputFile(path, ("a", "b"))
+    assert path.read_text(encoding="utf-8") == f'{whole}{{"custom_id":"b"}}\n'
+    for ids in (("a",), ("b", "c")):
+        with pytest.raises(SettingsError, match="line"):
+            OutputFile(path, ids)
+    path.write_text(whole * 2, encoding="utf-8")
+    with pytest.raises(SettingsError, match="line 2"):
+        OutputFile(path, ("a",))
+
+
+def test_kills_lose_and_double_nothing(server: Server, tmp_path: Path) -> None:
+    """At moments drawn from the time that a whole run takes; each third kill also tears a line."""
+    source, target = write_input(tmp_path, 600), tmp_path / "out.jsonl"
+    server.pause_s = 0.04
+    draw, num_kills = random.Random(17), 0  # noqa: S311
+    while True:
+        command = [*COMMAND, str(source), str(target), "--url", server.url, "--concurrency", "4"]
+        child = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: S603
+        try:
+            _, said = child.communicate(timeout=draw.uniform(0.2, 0.8) if num_kills < 12 else 60)
+        except subprocess.TimeoutExpired:
+            os.kill(child.pid, signal.SIGKILL)
+            child.communicate()
+            num_kills += 1
+            if num_kills % 3 == 0 and target.exists() and target.stat().st_size > 9:
+                os.truncate(target, target.stat().st_size - draw.randint(1, 9))
+            continue
+        assert child.returncode == 0, said.decode()
+        break
+    assert answers_in(target).keys() == {f"id-{at}" for at in range(600)}
+    assert num_kills >= 5

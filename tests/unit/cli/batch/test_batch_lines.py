@@ -1,0 +1,60 @@
+"""A batch's lines: which are requests, what becomes of an answer, what is told on the way."""
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from services.cli.batch.batch import Batch, answer_line
+from services.cli.batch.input_file import checked_id
+from services.cli.batch.progress import BatchProgress
+from services.cli.gateway_client import Reply
+
+LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"custom_id": ""}, "custom_id"),
+        ({"custom_id": 5}, "custom_id"),
+        ({"custom_id": "x" * 513}, "custom_id"),
+        ({"method": "GET"}, "method"),
+        ({"url": "/v1/embeddings"}, "url must be /v1/chat/completions or /v1/completions"),
+        ({"url": ["/v1/completions"]}, "url"),
+        ({"body": "text"}, "body"),
+        ({"body": {"stream": True}}, "stream"),
+        ({"extra": 1}, "'extra' is no field"),
+    ],
+)
+def test_what_is_no_request_is_told_why(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        checked_id(json.dumps({**LINE, **change}).encode())
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
+def test_what_is_no_object_is_told_too(content: bytes) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        checked_id(content)
+
+
+def test_a_request_has_its_id() -> None:
+    assert checked_id(json.dumps(LINE).encode()) == "a"
+
+
+def test_an_answer_is_a_line_whatever_its_status() -> None:
+    line = answer_line("a", Reply(400, b'{"error": {"message": "no"}}', "r-1", None))
+    assert line.pop("id").startswith("batch_req_")
+    response = {"status_code": 400, "request_id": "r-1", "body": {"error": {"message": "no"}}}
+    assert line == {"custom_id": "a", "response": response, "error": None}
+    odd = answer_line("a", Reply(200, b"<html>", "", None))
+    assert (odd["response"]["body"], odd["error"]["code"]) == (None, "not_json")
+
+
+def test_progress_says_how_long_it_will_take() -> None:
+    batch = cast(Batch, SimpleNamespace(num_answered=20, num_waiting=120, num_failed=2))
+    text = BatchProgress(batch, num_before=30).text(10.0)
+    assert text == "50/150 lines answered, 2 of them with an error, 2.0 a second, about 50 s left"
+    idle = cast(Batch, SimpleNamespace(num_answered=0, num_waiting=0, num_failed=0))
+    assert BatchProgress(idle, num_before=30).text(0.0) == "30/30 lines answered"
