@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from services.gateway.parts.families import FamilyName, tool_parser
 from services.gateway.parts.part import CallEnd, CallStart, ContentPart, Part
-from services.gateway.parts.reasoning import ReasoningStart, ReasoningText
+from services.gateway.parts.reasoning import ReasoningText
 from shared.protocol import FinishReason
 from shared.text.ending import AnswerReason
+from shared.text.reasoning import ReasoningStart
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 
 from services.gateway.parts.families import choose_family
 from services.gateway.parts.parser import AnswerForm
-from services.gateway.parts.reasoning import (
+from services.gateway.prompt.call_ids import with_template_ids
+from services.gateway.prompt.tool_grammar import AnswerGrammar
+from services.gateway.prompt.tools import ToolUse
+from shared.errors import RequestError
+from shared.text.chat_template import ChatTemplate
+from shared.text.messages import Message, check_usable
+from shared.text.reasoning import (
     CLOSE,
     OPEN,
     ReasoningStart,
     choose_reasoning,
     reasoning_start,
 )
-from services.gateway.prompt.call_ids import with_template_ids
-from services.gateway.prompt.tool_grammar import AnswerGrammar, single_tokens
-from services.gateway.prompt.tools import ToolUse
-from shared.errors import RequestError
-from shared.text.chat_template import ChatTemplate
-from shared.text.messages import Message, check_usable
+from shared.text.reasoning_grammar import single_tokens
 from shared.text.tokenizer import TextTokenizer
 
 TOOL_WORD = "tool"

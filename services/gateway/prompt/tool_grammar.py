@@ -7,30 +7,18 @@
 `response_format` allows its own text and, where tools are offered, calls in its place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from services.gateway.parts import reasoning
 from services.gateway.parts.families import ToolFamily
-from services.gateway.parts.reasoning import ReasoningStart
 from services.gateway.parts.tool_parsers import hermes, llama, mistral
 from services.gateway.prompt.tools import Tool, ToolUse
 from shared.grammar.source import json_term, literal
+from shared.text.reasoning import ReasoningStart
+from shared.text.reasoning_grammar import TEXT, ReasoningGrammar, joined
 
-TEXT = r"TEXT: /(.|\n)*/"
 UNTIL_BRACE = r"PROSE: /[ \t\r\n]*[^{ \t\r\n](.|\n)*/"
 """text that does not begin as an object"""
-NUM_LINES_AFTER_REASONING = 2
-
-
-def single_tokens(added: Mapping[str, int], special: frozenset[str]) -> dict[str, int]:
-    """Added tokens that a grammar can only mean by their id. For the grammar library these are
-    the special ones and all with angle brackets around their names."""
-    return {
-        name: token_id
-        for name, token_id in added.items()
-        if name in special or (name.startswith("<") and name.endswith(">"))
-    }
 
 
 class AnswerGrammar:
@@ -39,45 +27,33 @@ class AnswerGrammar:
     def __init__(self, family: ToolFamily, single: Mapping[str, int]) -> None:
         """`single`: tags that are one token; all others are text."""
         self._family = family
-        self._single = single
+        self._tags = ReasoningGrammar(single)
 
     def of(self, use: ToolUse, start: ReasoningStart, wanted: str) -> str:
         """The grammar of one answer; empty if it may be anything. `wanted`: what response_format
         asks for, a grammar of one rule."""
         if use.choice.mode == "required":
-            return _joined(self._begin(start), "answer: calls", self._calls(use))
+            return joined(self._tags.begin(start), "answer: calls", self._calls(use))
         answer = wanted.removeprefix("start: ")
         if answer and use.offered:
-            rules = _joined(self._begin(start), self._calls(use))
+            rules = joined(self._tags.begin(start), self._calls(use))
             return f"{rules}\nanswer: ({answer}) | calls"
-        if answer and start != "none":
-            return f"{self._begin(start)}\nanswer: {answer}"
-        if any(tool.strict for tool in use.offered):
-            return _joined(self._begin(start), self._free_text(use), self._calls(use), TEXT)
-        return wanted
-
-    def _begin(self, start: ReasoningStart) -> str:
-        """Reasoning as far as the answer has it, then the rule `answer`."""
-        if start == "none":
-            return "start: answer"
-        opening = self._term(reasoning.OPEN)
-        gap = rf"GAP: /\n{{0,{NUM_LINES_AFTER_REASONING}}}/"
-        thoughts = _joined(self._until("thoughts", reasoning.CLOSE), gap, TEXT)
-        before = "thoughts GAP" if start == "open" else f"({opening} thoughts GAP)?"
-        return _joined(f"start: {before} answer", thoughts)
+        if not answer and any(tool.strict for tool in use.offered):
+            return joined(self._tags.begin(start), self._free_text(use), self._calls(use), TEXT)
+        return self._tags.around(start, wanted)
 
     def _free_text(self, use: ToolUse) -> str:
         """The rule `answer`: any text, in which the family's tag can only begin calls."""
         if self._family.name == "llama":
-            rules = _joined("answer: calls | PROSE? | PROSE? tag calls", UNTIL_BRACE)
-            return _joined(rules, f"tag: {self._term(llama.TAG)}")
+            rules = joined("answer: calls | PROSE? | PROSE? tag calls", UNTIL_BRACE)
+            return joined(rules, f"tag: {self._tags.term(llama.TAG)}")
         tag = hermes.OPEN if self._family.name == "hermes" else mistral.TAG
         rule = (
             "answer: TEXT | head call_rest"
             if not use.parallel
             else "answer: (head call_rest)* TEXT"
         )
-        return _joined(rule, self._until("head", tag))
+        return joined(rule, self._tags.until("head", tag))
 
     def _calls(self, use: ToolUse) -> str:
         """The rules `calls` and `call_rest`, which is calls without the tag in front."""
@@ -88,35 +64,26 @@ class AnswerGrammar:
         return self._mistral_calls(use)
 
     def _hermes_calls(self, use: ToolUse) -> str:
-        opening, closing = self._term(hermes.OPEN), self._term(hermes.CLOSE)
-        return _joined(
+        opening, closing = self._tags.term(hermes.OPEN), self._tags.term(hermes.CLOSE)
+        return joined(
             _list("calls", "call", "\n", use, f"call: {opening} call_rest"),
             f"call_rest: {literal(chr(10))} object {literal(chr(10))} {closing}",
             _objects(use, "arguments"),
         )
 
     def _mistral_calls(self, use: ToolUse) -> str:
-        tag = self._term(mistral.TAG)
+        tag = self._tags.term(mistral.TAG)
         if not self._family.named_arguments:
             items = _list("items", "object", ", ", use, _objects(use, "arguments"))
             rest = f"call_rest: {literal('[')} items {literal(']')}"
-            return _joined(f"calls: {tag} call_rest", rest, items)
-        between = self._term(mistral.ARGS)
+            return joined(f"calls: {tag} call_rest", rest, items)
+        between = self._tags.term(mistral.ARGS)
         forms = [
             f"{literal(tool.name)} {between} {json_term(_schema(tool, use))}"
             for tool in use.callable
         ]
         many = "+" if use.parallel else ""
-        return _joined(f"calls: ({tag} call_rest){many}", f"call_rest: {' | '.join(forms)}")
-
-    def _until(self, name: str, tag: str) -> str:
-        """A rule: text up to the first place where the tag is, and the tag."""
-        if tag in self._single:
-            return f"{name}: TEXT {self._term(tag)}"
-        return f"{name}[lazy]: TEXT {literal(tag)}"
-
-    def _term(self, tag: str) -> str:
-        return f"<[{self._single[tag]}]>" if tag in self._single else literal(tag)
+        return joined(f"calls: ({tag} call_rest){many}", f"call_rest: {' | '.join(forms)}")
 
 
 def _objects(use: ToolUse, key: str) -> str:
@@ -138,9 +105,4 @@ def _schema(tool: Tool, use: ToolUse) -> dict[str, Any]:
 
 def _list(name: str, item: str, between: str, use: ToolUse, item_rule: str) -> str:
     more = f" ({literal(between)} {item})*" if use.parallel else ""
-    return _joined(f"{name}: {item}{more}", item_rule)
-
-
-def _joined(*rules: str) -> str:
-    lines: Sequence[str] = [line for rule in rules for line in rule.splitlines()]
-    return "\n".join(dict.fromkeys(lines))
+    return joined(f"{name}: {item}{more}", item_rule)

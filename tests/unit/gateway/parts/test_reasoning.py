@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.gateway.parts.parser import AnswerForm, AnswerParser
 from services.gateway.parts.part import CallEnd, CallStart, ContentPart, ReasoningPart, joined
-from services.gateway.parts.reasoning import ReasoningStart, choose_reasoning, reasoning_start
+from shared.text.reasoning import ReasoningStart
 
 
 def split(start: ReasoningStart, pieces: Sequence[str]) -> tuple[str, str]:
@@ -71,14 +71,3 @@ def test_a_call_in_the_reasoning_is_none() -> None:
     assert parser.end() == []
     assert parser.reason("stop") == "tool_calls"
     assert parser.reason("length") == "length"
-
-
-def test_which_models_reason() -> None:
-    tags = frozenset({"<think>", "</think>"})
-    assert choose_reasoning("auto", "{{ x.split('</think>') }}", frozenset()) == "think"
-    assert choose_reasoning("auto", "", tags) == "think"
-    assert choose_reasoning("auto", "", frozenset({"<think>"})) == "none"
-    assert choose_reasoning("none", "</think>", tags) == "none"
-    assert choose_reasoning("think", "", frozenset()) == "think"
-    assert reasoning_start("...assistant\n<think>\n") == "open"
-    assert reasoning_start("...assistant\n") == "possible"

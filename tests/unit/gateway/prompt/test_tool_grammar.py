@@ -7,13 +7,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from services.gateway.parts.families import FamilyName, choose_family
-from services.gateway.parts.reasoning import ReasoningStart
-from services.gateway.prompt.tool_grammar import AnswerGrammar, single_tokens
+from services.gateway.prompt.tool_grammar import AnswerGrammar
 from services.gateway.prompt.tools import Mode, Tool, ToolChoice, ToolUse
 from shared.errors import GrammarError
 from shared.grammar.ebnf import to_lark
 from shared.grammar.matcher import GrammarVocabulary
 from shared.grammar.source import choice, json_schema, lark, regex
+from shared.text.reasoning import ReasoningStart
+from shared.text.reasoning_grammar import single_tokens
 from tests.support.models.text_models import END, write_text_model
 from tests.support.models.tool_models import tagged_tokenizer
 
