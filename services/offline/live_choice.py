@@ -25,7 +25,9 @@ class LiveChoice:
         self.error: Exception | None = None
         """why there will be no answer"""
         self._tokenizer = tokenizer
-        self._answer = AnswerText(tokenizer, self.sampling, prompt.stops, with_ids=True)
+        self._answer = AnswerText(
+            tokenizer, self.sampling, prompt.stops, prompt.visible_ids, with_ids=True
+        )
         self._unread: list[TokenRun] = []
         """runs that nobody needs the text of yet: many tokens at once cost little more than one"""
         self._texts: list[str] = []

@@ -19,6 +19,7 @@ from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.errors import RequestError, SettingsError
 from shared.model.checkpoint import load_checkpoint
+from shared.model.checkpoint import max_model_len as longest
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings, Settings
 from shared.settings.load import load_settings
 from shared.settings.setting import settings_in
@@ -63,6 +64,7 @@ class LLM:
         engine.rehearse()
         self._reader = PromptReader(
             checkpoint,
+            longest(checkpoint.config, chosen.compute.max_model_len),
             engine.max_model_len,
             engine.grammars.vocabulary,
             thinking=chosen.model.thinking,

@@ -15,3 +15,5 @@ class Prompt:
     samplings: tuple[Sampling, ...]
     """one for each choice"""
     stops: tuple[str, ...]
+    visible_ids: tuple[int, ...] = ()
+    """special tokens that stay in the text: the tags of reasoning, where the model has such"""

@@ -16,6 +16,14 @@ from shared.text.chat_prompt import ChatPrompt
 from shared.text.chat_template import ChatTemplate
 from shared.text.context import Context
 from shared.text.messages import check_usable, read_messages
+from shared.text.reasoning import (
+    CLOSE,
+    OPEN,
+    ReasoningStart,
+    choose_reasoning,
+    reasoning_start,
+)
+from shared.text.reasoning_grammar import ReasoningGrammar, single_tokens
 from shared.text.template_values import Values, read_template_kwargs, template_values
 from shared.text.tokenizer import TextTokenizer
 
@@ -31,21 +39,27 @@ class PromptReader:
     def __init__(
         self,
         checkpoint: Checkpoint,
+        own_length: int,
         length: int,
         vocabulary: GrammarVocabulary | None,
         *,
         thinking: str,
     ) -> None:
-        """`length`: positions of the engine's longest sequence.
-        `vocabulary`: None where this machine follows no grammars. `thinking`: the setting of this
-        name. ModelError if the checkpoint's text files are unusable."""
+        """`own_length`: positions of the model's longest sequence; `length`: of the engine's, which
+        may hold no more. `vocabulary`: None where this machine follows no grammars. `thinking`: the
+        setting of this name. ModelError if the checkpoint's text files are unusable."""
         self.tokenizer = TextTokenizer.load(checkpoint.path)
         self._checkpoint = checkpoint
         self._template = ChatTemplate.load(checkpoint.path)
         template = self._template
         self._chat = None if template is None else ChatPrompt(template, self.tokenizer)
-        own_length = max(length, checkpoint.config.default_len)
         self._context = Context(length, own_length, self.tokenizer)
+        special = self.tokenizer.special_tokens
+        self._tag_ids = tuple(special[tag] for tag in (OPEN, CLOSE) if tag in special)
+        added = self.tokenizer.added_tokens
+        self._tags = ReasoningGrammar(single_tokens(added, frozenset(special)))
+        source = "" if template is None else template.source
+        self._reasons = choose_reasoning("auto", source, frozenset(added)) == "think"
         self._vocabulary = vocabulary
         self._thinking = thinking
         self._sound: set[str] = set()
@@ -86,19 +100,30 @@ class PromptReader:
         values = template_values(self._thinking, None, values)
         chat = self._chat.render(read, values=values, param=param)
         self._context.check_prompt(chat.text, params, param)
-        return self._prompt(chat.text, self._chat.encode(chat), params, param)
+        ids = self._chat.encode(chat)
+        start = reasoning_start(chat.text) if self._reasons else None
+        return self._prompt(chat.text, ids, params, param, start)
 
     def _prompt(
-        self, text: str | None, ids: list[int], params: SamplingParams, param: str
+        self,
+        text: str | None,
+        ids: list[int],
+        params: SamplingParams,
+        param: str,
+        start: ReasoningStart | None = None,
     ) -> Prompt:
+        """`start`: of the answer, where it may hold reasoning, of which its grammar says nothing
+        and whose tags stay in its text."""
         ids = self._context.shortened(params, ids)
         max_tokens = self._context.max_tokens(params, len(ids), param)
-        grammar, asked_by = params.wanted
+        wanted, asked_by = params.wanted
+        grammar = self._tags.around(start or "none", wanted)
         self._check_grammar(grammar, asked_by)
         samplings = params.samplings(max_tokens, grammar, self._checkpoint.eos_token_ids)
         self._check_ids(samplings[0].stop_token_ids, "stop_token_ids")
         self._check_ids((token_id for token_id, _ in samplings[0].logit_bias), "logit_bias")
-        return Prompt(text, tuple(ids), samplings, params.stops)
+        visible_ids = () if start is None else self._tag_ids
+        return Prompt(text, tuple(ids), samplings, params.stops, visible_ids)
 
     def _check_ids(self, ids: Iterable[int], param: str) -> None:
         size, largest = self._checkpoint.config.vocab_size, max(ids, default=0)

@@ -18,6 +18,7 @@ from services.offline.llm import LLM
 from services.offline.progress import Progress
 from services.offline.sampling_params import SamplingParams
 from shared.engine.engine import Engine
+from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, ModelError, RequestError, SettingsError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -131,6 +132,21 @@ def test_what_a_stop_string_ended_is_not_computed_on(llm: LLM) -> None:
     answers = llm.generate(["Once upon a time", "A dog"], params)
     told = sum(answer.num_output_tokens for answer in answers)
     assert counters.generated_tokens - before <= told + 1
+
+
+def test_many_prompts_wait_outside_the_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queue is searched through at every end, so it is to stay short."""
+    engine = engine_of(llm)
+    add, held = engine.add, []
+
+    def counted(spec: SequenceSpec) -> bool:
+        held.append(len(engine.sequences))
+        return add(spec)
+
+    monkeypatch.setattr(engine, "add", counted)
+    answers = llm.generate([f"a {at}" for at in range(40)], SamplingParams(max_tokens=3))
+    assert len(answers) == len(held) == 40
+    assert 4 <= max(held) < 2 * 4
 
 
 def test_prompts_share_steps(llm: LLM) -> None:
