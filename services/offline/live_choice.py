@@ -1,11 +1,10 @@
 """One choice of a prompt while the engine computes it."""
 
 from functools import cached_property
-from itertools import chain
 
 from services.offline.answer import Choice, TokenLogprob
 from services.offline.prompt import Prompt
-from shared.protocol import Attempt, TokenRun
+from shared.protocol import Attempt, FinishReason, TokenLogprobs, TokenRun
 from shared.text.answer_text import AnswerText, TokenEntry
 from shared.text.tokenizer import TextTokenizer
 
@@ -28,17 +27,20 @@ class LiveChoice:
         self._answer = AnswerText(
             tokenizer, self.sampling, prompt.stops, prompt.visible_ids, with_ids=True
         )
-        self._unread: list[TokenRun] = []
-        """runs that nobody needs the text of yet: many tokens at once cost little more than one"""
+        self._unread_ids: list[int] = []
+        """tokens that nobody needs the text of yet: many at once cost little more than one"""
+        self._unread_logprobs: list[TokenLogprobs] = []
+        """of the same tokens, where they were asked for"""
         self._texts: list[str] = []
         self._num_taken = 0
         """pieces of text that a reader has"""
 
     def push(self, run: TokenRun) -> None:
         """The tokens that came next."""
-        self._unread.append(run)
+        self._unread_ids += run.token_ids
+        self._unread_logprobs += run.logprobs
         if self.prompt.stops or run.finish_reason is not None:
-            self._read()
+            self._read(run.finish_reason)
 
     @property
     def ended(self) -> bool:
@@ -52,7 +54,7 @@ class LiveChoice:
 
     @property
     def num_tokens(self) -> int:
-        return self._answer.num_tokens + len(self._unread)
+        return self._answer.num_tokens + len(self._unread_ids)
 
     def take_text(self) -> str:
         """What came since the last call."""
@@ -76,16 +78,14 @@ class LiveChoice:
             logprobs=tuple(map(self._logprob, entries)) if with_logprobs else None,
         )
 
-    def _read(self) -> None:
-        """The text of the runs that came."""
-        if not self._unread:
+    def _read(self, reason: FinishReason | None = None) -> None:
+        """The text of the tokens that came; `reason`: why the last of them is the answer's last."""
+        if not self._unread_ids:
             return
-        run = self._unread[-1]._replace(
-            token_ids=tuple(chain.from_iterable(each.token_ids for each in self._unread)),
-            logprobs=tuple(chain.from_iterable(each.logprobs for each in self._unread)),
-        )
-        self._unread.clear()
-        if text := self._answer.push(run):
+        ids, logprobs = tuple(self._unread_ids), tuple(self._unread_logprobs)
+        self._unread_ids.clear()
+        self._unread_logprobs.clear()
+        if text := self._answer.push(TokenRun(*self.attempt, 0, ids, logprobs, reason)):
             self._texts.append(text)
 
     def _logprob(self, entry: TokenEntry) -> TokenLogprob:
