@@ -46,7 +46,7 @@ class Batch:
         self._progress_s = time.monotonic()
         """when the latest line was answered"""
         self._stop = threading.Event()
-        self._failure: BatonError | None = None
+        self._failure: Exception | None = None
         most = min(concurrency, self.num_waiting)
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(most)]
 
@@ -79,7 +79,7 @@ class Batch:
                 reply = self._answered(request)
                 if reply is not None:
                     self._write(custom_id, reply)
-        except BatonError as error:
+        except Exception as error:  # noqa: BLE001 else the batch would look done
             self._failure = self._failure or error
             self._stop.set()
 

@@ -188,6 +188,17 @@ def test_patience_ends_and_says_how_to_go_on(
     assert "run the same command to go on" in capsys.readouterr().err
 
 
+def test_a_fault_of_ours_is_no_end_of_the_batch(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("planted")
+
+    monkeypatch.setattr(batch_module, "answer_line", broken)
+    source = write_input(tmp_path, 3)
+    assert run(source, tmp_path / "out.jsonl", "--url", server.url) == 1
+
+
 def test_no_gateway_is_told_at_once(tmp_path: Path) -> None:
     source = write_input(tmp_path, 1)
     assert run(source, tmp_path / "out.jsonl", "--url", "http://127.0.0.1:9") == 4
