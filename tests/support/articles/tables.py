@@ -18,18 +18,21 @@ def page(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
+def cells_of(line: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in line.strip().strip("|").split(" | "))
+
+
 def rows(text: str, head: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Of all tables with this head, in order."""
     found: list[tuple[str, ...]] = []
     inside = False
     for line in text.splitlines():
-        cells = tuple(cell.strip() for cell in line.strip().strip("|").split(" | "))
         if not line.startswith("|"):
             inside = False
-        elif cells == head:
+        elif cells_of(line) == head:
             inside = True
         elif inside and not line.startswith("|---"):
-            found.append(cells)
+            found.append(cells_of(line))
     return found
 
 

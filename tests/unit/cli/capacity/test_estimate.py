@@ -1,8 +1,7 @@
-"""What fits, by arithmetic: figures that are known, and what must hold whatever the model is."""
+"""What fits, by arithmetic: what must hold whatever the model is. Figures that are known are on the
+page of shared/articles, whose test asks the same functions."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,98 +18,9 @@ from services.cli.capacity.estimate import (
 )
 from shared.engine.loading.pool_size import MemoryProfile, blocks_on_gpu
 from shared.errors import ModelError, SettingsError
-from shared.model.checkpoint import random_checkpoint
 from shared.model.shapes import SHAPES
 from tests.rules.sources import ROOT
-from tests.support.settings import settings_with
-
-KIB = 2**10
-VAST = Device("a vast GPU", 10**13)
-
-
-def gpt2(layers: int, hidden: int, positions: int) -> dict[str, Any]:
-    shape = {"n_layer": layers, "n_embd": hidden, "n_positions": positions}
-    return {"architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_head": 16, **shape}
-
-
-def llama2(layers: int, hidden: int, wide: int, heads: int, kv_heads: int) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 32000,
-        "hidden_size": hidden,
-        "intermediate_size": wide,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": 32768,
-        "torch_dtype": "float16",
-    }
-
-
-GPT2 = {**gpt2(12, 768, 1024), "n_head": 12}
-GPT2_MEDIUM = gpt2(24, 1024, 2048)
-LLAMA_7B = llama2(32, 4096, 11008, 32, 32)
-LLAMA_13B = llama2(40, 5120, 13824, 40, 40)
-LLAMA_70B = llama2(80, 8192, 28672, 64, 8)
-
-
-def question(raw: Mapping[str, Any], device: Device = VAST, **settings: Any) -> Question:
-    chosen = settings_with(**{"dtype": "float16", **settings})
-    prompt = min(4096, raw.get("n_positions", 4096))
-    checkpoint = random_checkpoint(Path("none"), "m", raw)
-    return Question(checkpoint, device, chosen.compute, chosen.kv, chosen.engine, prompt)
-
-
-def kv_bytes(raw: Mapping[str, Any], tokens: int) -> int:
-    rows = estimate(replace(question(raw), prompt=tokens)).rows
-    return next(row.kv_bytes for row in rows if row.tokens == tokens)
-
-
-def in_pool(raw: Mapping[str, Any], num_bytes: int, tokens: int) -> int:
-    """Sequences of a length that a pool of a size holds."""
-    asked = replace(question(raw), prompt=tokens)
-    blocks = num_bytes // estimate(asked).layout.block_bytes
-    rows = estimate(replace(asked, kv=replace(asked.kv, blocks=blocks))).rows
-    return next(row.sequences for row in rows if row.tokens == tokens)
-
-
-def test_kv_of_known_models() -> None:
-    assert kv_bytes(GPT2, 1024) == 36 * MIB
-    assert [batch * kv_bytes(LLAMA_7B, 4096) // GIB for batch in (1, 8, 32)] == [2, 16, 64]
-    sizes = {512: 256, 1024: 512, 2048: 1024, 4096: 2048}
-    assert {tokens: kv_bytes(LLAMA_7B, tokens) // MIB for tokens in sizes} == sizes
-    batches = ((GPT2_MEDIUM, 2048, 16), (LLAMA_7B, 4096, 8), (LLAMA_13B, 4096, 4))
-    assert [n * kv_bytes(raw, tokens) / GIB for raw, tokens, n in batches] == [3, 16, 12.5]
-
-
-def test_kv_counts_every_layer_and_shared_heads_once() -> None:
-    # Printed as 4 KB, 16 MB and 128 MB: those leave out the 80 layers, and are of one layer.
-    capacity = estimate(question(LLAMA_70B))
-    assert (capacity.layer_token_bytes, capacity.token_bytes) == (4 * KIB, 320 * KIB)
-    assert kv_bytes(LLAMA_70B, 4096) == 1.25 * GIB
-    assert kv_bytes(LLAMA_70B, 32768) == 10 * GIB
-
-
-def test_requests_in_half_of_40_gib() -> None:
-    assert in_pool(GPT2_MEDIUM, 20 * GIB, 2048) == 106
-    assert in_pool(LLAMA_7B, 20 * GIB, 4096) == 10
-    assert in_pool(LLAMA_13B, 20 * GIB, 4096) == 6
-    # Printed with 20 GB for weights: those of 13B in float16 alone are 26 GB.
-    assert estimate(question(LLAMA_13B)).weights_bytes == pytest.approx(26e9, rel=0.01)
-
-
-def test_blocks_hold_13_times_what_whole_contexts_do() -> None:
-    # Printed as 426, which divides decimal GB by binary MB and forgets that blocks are whole.
-    whole, paged = in_pool(LLAMA_7B, 64 * GIB, 4096), in_pool(LLAMA_7B, 64 * GIB, 300)
-    assert (whole, paged) == (32, 431)
-    assert paged >= 13 * whole
-
-
-@pytest.mark.parametrize(("dtype", "gigabytes"), [("float32", 26.95), ("float16", 13.48)])
-def test_weights_of_7b(dtype: str, gigabytes: float) -> None:
-    # Printed as 28 and 14 GB, of 7.0 billion parameters; there are 6.74.
-    weights = estimate(question(LLAMA_7B, dtype=dtype)).weights_bytes
-    assert weights == pytest.approx(gigabytes * 1e9, rel=0.001)
+from tests.support.cases.known_models import LLAMA_7B, LLAMA_13B, LLAMA_70B, question
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
