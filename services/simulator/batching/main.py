@@ -17,6 +17,25 @@ from shared.errors import SettingsError
 
 def run(options: Mapping[str, Any]) -> int:
     """SettingsError that names the flag."""
+    load, device = asked(options)
+    outcomes = compare(load, device)
+    facts = _facts(load, device)
+    page = rendered(outcomes, facts, device.num_slots, min(options["shown"], load.num_requests))
+    try:
+        Path(options["out"]).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--out {options['out']}: {error}") from error
+    sys.stderr.write(f"wrote {options['out']}\n")
+    if options["json"]:
+        records = [outcome.record() for outcome in outcomes]
+        sys.stdout.write(json.dumps({"facts": dict(facts), "policies": records}) + "\n")
+    else:
+        sys.stdout.write(_table(outcomes))
+    return 0
+
+
+def asked(options: Mapping[str, Any]) -> tuple[Load, Device]:
+    """What the flags say. SettingsError that names the flag."""
     least = options["slots"] - 1 + BLOCK_SIZE
     if options["step_tokens"] < least:
         raise SettingsError(f"--step-tokens: {options['slots']} places need {least} at least")
@@ -34,20 +53,7 @@ def run(options: Mapping[str, Any]) -> int:
         longest=load.longest,
         wait_s=options["wait_ms"] / 1000,
     )
-    outcomes = compare(load, device)
-    facts = _facts(load, device)
-    page = rendered(outcomes, facts, device.num_slots, min(options["shown"], load.num_requests))
-    try:
-        Path(options["out"]).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"--out {options['out']}: {error}") from error
-    sys.stderr.write(f"wrote {options['out']}\n")
-    if options["json"]:
-        records = [outcome.record() for outcome in outcomes]
-        sys.stdout.write(json.dumps({"facts": dict(facts), "policies": records}) + "\n")
-    else:
-        sys.stdout.write(_table(outcomes))
-    return 0
+    return load, device
 
 
 def compare(load: Load, device: Device) -> list[Outcome]:

@@ -4,19 +4,27 @@ A formula is arithmetic on numbers, lists, models and functions. What the produc
 asked: there is no second formula here.
 """
 
+import argparse
 import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from loadtest.prefix_saving import expected_share
+from services.cli import simulate
 from services.cli.bench.engine.figures.floors import Ceilings, Floors
 from services.cli.bench.engine.figures.model_size import ModelSize
 from services.cli.bench.sweep.knee import find_knee
 from services.cli.byte_size import GIB
 from services.cli.capacity.devices import named_gpu
 from services.cli.capacity.estimate import Capacity, estimate, usd_per_million_tokens
+from services.simulator.batching.device import POLICIES, Device, serve
+from services.simulator.batching.load import Load
+from services.simulator.batching.main import asked, compare
+from services.simulator.batching.outcome import Outcome, outcome_of
+from services.simulator.batching.request import Request
 from shared.errors import ModelError
 from shared.kv.layout import num_blocks_for
 from shared.model.checkpoint import random_checkpoint
@@ -87,7 +95,13 @@ def fewest_gpus(model: Model, gpus: list[int]) -> int:
 
 
 def padding(lengths: list[int]) -> float:
-    return 1 - sum(lengths) / (len(lengths) * max(lengths))
+    requests = [Request(at, 0.0, length, 1) for at, length in enumerate(lengths)]
+    device = replace(_simulated()[1], num_slots=len(lengths))
+    return outcome_of("static", serve(POLICIES["static"], device, requests), requests).padding_ratio
+
+
+def batching(policy: str) -> float:
+    return _outcomes()[policy].tokens_a_second
 
 
 def knee(points: list[list[float]]) -> int:
@@ -115,9 +129,21 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         *(kv, token, layer_token, in_pool, weights, unused, shares, fewest_gpus),
-        *(padding, knee, saved, prefill, step, usd),
+        *(padding, batching, knee, saved, prefill, step, usd),
     )
 }
+
+
+def _simulated() -> tuple[Load, Device]:
+    """What `baton simulate batching` takes without more."""
+    parser = argparse.ArgumentParser()
+    simulate.add_arguments(parser)
+    return asked(vars(parser.parse_args(["batching"])))
+
+
+@cache
+def _outcomes() -> Mapping[str, Outcome]:
+    return {outcome.policy: outcome for outcome in compare(*_simulated())}
 
 
 def _capacity(model: Model, **settings: Any) -> Capacity:
@@ -147,8 +173,8 @@ def numbers_in(formula: str) -> set[float]:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
+        case ast.Constant(value=int() | float() | str() as constant):
+            return constant
         case ast.Name(id=name) if name in MODELS:
             return MODELS[name]
         case ast.List(elts=items):
