@@ -29,6 +29,7 @@ from shared.errors import ModelError
 from shared.kv.layout import num_blocks_for
 from shared.model.checkpoint import random_checkpoint
 from shared.model.shapes import SHAPES
+from shared.settings.groups import KVSettings
 from tests.support.cases import known_models
 from tests.support.cases.known_models import question
 
@@ -42,7 +43,7 @@ MODELS: Mapping[str, Model] = {
     "llama_8b": SHAPES["llama-3.1-8b"],
 }
 A100 = Ceilings(copy_bytes_per_s=2e12, matmul_flops_per_s=312e12)
-BLOCK = 16
+BLOCK = KVSettings().block_size
 OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.articles.arithmetic import FUNCTIONS, MODELS
+from tests.support.articles.arithmetic import A100, BLOCK, FUNCTIONS, MODELS
 from tests.support.articles.figure import Figure
 from tests.support.articles.tables import (
     FIGURES,
@@ -63,6 +63,16 @@ def test_the_functions_are_those_that_are_explained() -> None:
     explained = {function.strip("`").partition("(")[0] for function, *_ in rows(README, FORMULAS)}
     assert explained == set(FUNCTIONS)
     assert [name for name in MODELS if f"`{name}`" not in README] == []
+
+
+def test_the_functions_take_what_their_explanations_say() -> None:
+    for text in (
+        f"in whole blocks of `{BLOCK}` tokens",
+        f"an A100's `{A100.matmul_flops_per_s / 1e12:.0f}` TFLOP/s",
+        f"/ `{A100.copy_bytes_per_s / 1e12:.0f}` TB/s",
+        f"`gpt2_medium` (with a context of `{MODELS['gpt2_medium']['n_positions']}`)",
+    ):
+        assert text in README
 
 
 def test_no_number_stands_without_a_formula() -> None:
