@@ -6,9 +6,9 @@ A priority is a number from 0 to 7; a lower one goes first, always. Most need no
 
 from starlette.datastructures import Headers
 
-from services.gateway.fields.readers import invalid
 from services.gateway.http.api_keys import Tenant
 from shared.errors import RequestError
+from shared.fields.readers import invalid
 from shared.protocol import DEFAULT_PRIORITY
 
 HEADER = "x-baton-class"

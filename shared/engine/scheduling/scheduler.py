@@ -31,7 +31,7 @@ from shared.engine.scheduling.block_table import drop_blocks, num_missing, take_
 from shared.engine.scheduling.giving_way import enough_of, givers
 from shared.engine.scheduling.prompt_order import due as due_after
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
-from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks
+from shared.engine.scheduling.sequence import Sequence, SequenceState, due_of, max_blocks, rank_of
 from shared.engine.scheduling.turns import Turns
 from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
@@ -74,14 +74,14 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=rank_of)
         if sequence.spec.mode != "decode":
             num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
             limit = self.max_num_batched_tokens
             sequence.due = due_after(self._num_arrived_tokens, num_tokens, limit)
             self._num_arrived_tokens += num_tokens
-            insort(self._waiting_prompts, sequence, key=_due)
+            insort(self._waiting_prompts, sequence, key=due_of)
 
     def adopt(self, sequence: Sequence) -> None:
         """The KV of a reserved sequence is here: it decodes from the next step on, if unverified
@@ -200,13 +200,13 @@ class Scheduler:
         drop_blocks(self.pool, sequence)
         sequence.state = SequenceState.WAITING
         sequence.num_preemptions += 1
-        insort(self.waiting, sequence, key=_rank)
-        insort(self._waiting_prompts, sequence, key=_due)
+        insort(self.waiting, sequence, key=rank_of)
+        insort(self._waiting_prompts, sequence, key=due_of)
         batch.preempted.append(sequence)
 
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
         parts = self.turns.parts(self.running, batch.alone)
-        for sequence in sorted(filter(_is_writing, parts), key=_due):
+        for sequence in sorted(filter(_is_writing, parts), key=due_of):
             self._schedule_chunk(sequence, batch)
 
     def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
@@ -240,16 +240,16 @@ class Scheduler:
                 self._run(sequence)
 
     def _run(self, sequence: Sequence) -> None:
-        insort(self.running, sequence, key=_rank)
+        insort(self.running, sequence, key=rank_of)
         self.turns.enter(sequence)
 
     def _reaches_queue(self, batch: ScheduledBatch) -> bool:
         """What is left by prompts that are due before those in the queue is a block at least."""
-        due = _due(self._waiting_prompts[0])
+        due = due_of(self._waiting_prompts[0])
         before = sum(
             len(sequence.token_ids) - sequence.num_scheduled_tokens
             for sequence in filter(_is_writing, self.running)
-            if _due(sequence) < due
+            if due_of(sequence) < due
         )
         return batch.budget - before >= self.pool.block_size
 
@@ -287,11 +287,3 @@ class Scheduler:
 
 def _is_writing(sequence: Sequence) -> bool:
     return sequence.state is SequenceState.WRITING
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.work.priority, sequence.arrival
-
-
-def _due(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.work.priority, sequence.due, sequence.arrival

@@ -233,6 +233,16 @@ def max_kv_tokens(spec: SequenceSpec, max_model_len: int) -> int:
     return max(longest - 1, len(work.token_ids))
 
 
+def rank_of(sequence: Sequence) -> tuple[int, int]:
+    """The order in which sequences get blocks and places, and keep them."""
+    return sequence.work.priority, sequence.arrival
+
+
+def due_of(sequence: Sequence) -> tuple[int, int, int]:
+    """The order in which prompts are computed."""
+    return sequence.work.priority, sequence.due, sequence.arrival
+
+
 def max_blocks(spec: SequenceSpec, max_model_len: int, block_size: int) -> int:
     """Most blocks the sequence can need here."""
     return num_blocks_for(max_kv_tokens(spec, max_model_len), block_size)

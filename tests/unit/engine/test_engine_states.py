@@ -106,7 +106,7 @@ def _no_event(self: BlockPool, name: bytes, depth: int) -> None:
         (Adoptions, "hold_back", _count_twice),
         (Scheduler, "_grow", _always_grow),
         (Scheduler, "_num_spare_blocks", _spare_all),
-        (scheduler, "_rank", _by_arrival),
+        (scheduler, "rank_of", _by_arrival),
         (Scheduler, "release_sources", _keep_source),
         (BlockPool, "_note_removed", _no_event),
     ],
