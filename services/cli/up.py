@@ -33,6 +33,7 @@ SETTINGS = (
     "dtype",
     "gpu_memory_utilization",
     "kv_memory_mib",
+    "profile",
     "max_num_seqs",
     "eager",
     "device",

@@ -30,6 +30,9 @@ SETTINGS = {"random_weights", "thinking"} | {
 } - {"kv_secret", "engine_silence_s"}
 """names of the settings that mean something without a server"""
 
+PROFILE = "high_throughput"
+"""unless another is asked for: nobody reads along"""
+
 Params = SamplingParams | Sequence[SamplingParams]
 
 
@@ -55,6 +58,7 @@ class LLM:
         their names, such as threads=4 or kv_memory_mib=2048; variables are not read. SettingsError,
         ModelError or MissingError say why it cannot be."""
         given = {"device": device, "dtype": dtype, "tp": tp, "max_model_len": max_model_len}
+        settings = {"profile": PROFILE, **settings}
         chosen = _chosen({"model": model, **given, **settings})
         drawn = chosen.model.random_weights
         checkpoint = load_checkpoint(chosen.model.name, random_weights=drawn)

@@ -20,6 +20,7 @@ from shared.kv.block_hash import STRIDE
 from shared.model.checkpoint import Checkpoint
 from shared.model.files import TOKENIZER
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+from shared.settings.profiles import PROFILES
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,13 @@ def build_engine(
         max_num_batched_tokens=engine.tokens_per_step(device.type),
         max_num_seqs=engine.running_seqs(device.type, kv.block_size),
         max_model_len=parts.max_model_len,
+    )
+    logger.info(
+        "profile %s: steps of at most %d tokens and %d sequences; %s",
+        engine.profile,
+        scheduler.max_num_batched_tokens,
+        scheduler.max_num_seqs,
+        PROFILES[engine.profile].why,
     )
     return Engine(
         parts.runner,

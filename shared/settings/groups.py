@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 from shared.challenge import purpose_key
 from shared.errors import SettingsError
 from shared.kv.block_hash import BlockHashing
+from shared.settings.profiles import PROFILES
 from shared.settings.setting import Group, setting
 
 LOOPBACK = "127.0.0.1"
@@ -112,12 +113,18 @@ class EngineSettings(Group, heading="Engine"):
     threads: int = setting(
         1, "torch threads per engine; more than 1 gives up bit-exact answers", low=1, high=512
     )
+    profile: str = setting(
+        "balanced",
+        "what matters most; how large steps are where the next two are 0",
+        choices=tuple(PROFILES),
+        common=True,
+    )
     max_num_batched_tokens: int = setting(
-        0, "tokens one step may compute; 0 = 512 on a CPU, 2048 on a GPU", low=0, high=131072
+        0, "tokens one step may compute; 0 = by the profile", low=0, high=131072
     )
     max_num_seqs: int = setting(
         0,
-        "sequences that run at once; 0 = 64 on a CPU, 256 on a GPU",
+        "sequences that run at once; 0 = by the profile",
         low=0,
         high=4096,
         common=True,
@@ -134,13 +141,15 @@ class EngineSettings(Group, heading="Engine"):
 
     def tokens_per_step(self, device_type: str) -> int:
         """max_num_batched_tokens of an engine on that kind of device."""
-        return self.max_num_batched_tokens or (512 if device_type == "cpu" else 2048)
+        return self.max_num_batched_tokens or PROFILES[self.profile].on(device_type).num_tokens
 
     def running_seqs(self, device_type: str, block_size: int) -> int:
         """max_num_seqs of an engine on that kind of device; if it is left open, no more than one
         step can advance together with a block of a prompt."""
         most = self.tokens_per_step(device_type) - block_size + 1
-        return self.max_num_seqs or max(1, min(64 if device_type == "cpu" else 256, most))
+        return self.max_num_seqs or max(
+            1, min(PROFILES[self.profile].on(device_type).num_seqs, most)
+        )
 
 
 @dataclass(frozen=True)
