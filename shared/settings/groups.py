@@ -127,7 +127,6 @@ class EngineSettings(Group, heading="Engine"):
         "sequences that run at once; 0 = by the profile",
         low=0,
         high=4096,
-        common=True,
     )
     eager: bool = setting(False, "decode on a GPU kernel by kernel, without CUDA graphs")
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
