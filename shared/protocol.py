@@ -1,9 +1,9 @@
 """The words gateway and workers say to each other, and their encoding.
 
 A link begins with the bytes of `shared.challenge`, which also settle the version. Then the worker
-says HELLO, and the gateway after it, if it has reached the worker it looked for. A frame is a
-4-byte big-endian length and the message as `shared.codec` encodes it. A kind of message that the
-receiver does not know is skipped; a peer that sends anything else gets its link closed.
+says HELLO, and the gateway, if it is the worker it looked for. A frame is a 4-byte big-endian
+length and what `shared.codec` encodes. A kind of message that the receiver does not know is
+skipped; a peer that sends anything else gets its link closed.
 
 Every message about a request carries its attempt, (rid, epoch). An epoch names one prefill
 incarnation and one decode incarnation, once; a receiver ignores any epoch but its current one.
@@ -13,13 +13,11 @@ tokens. CONTRIBUTING.md says what is a new version, of links, of KV pulls and of
 
 Version history
     1  first version
-    2  links and pulls begin with a challenge; the gateway's HELLO comes second; token ids travel
-       packed, without the hashes of their blocks; REFUSE has a text
+    2  links and pulls begin with a challenge; token ids travel packed; REFUSE has a text
     3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
-    4  a load says what the worker's steps take
+    4  a load says what steps take
     5  a transfer address names a port and a socket
-    6  both ends name the versions they speak, fields may be added; HELLO and the frames of pulls,
-       which had a count of their own, name none
+    6  both ends name the versions they speak, fields may be added; HELLO and pulls name none
 """
 
 import typing
@@ -107,7 +105,7 @@ class Work:
     sampling: Sampling
     traceparent: str = ""
     alone: bool = False
-    """engines have died of it: no step computes it with others, until it has ALONE_TOKENS more"""
+    """engines have died of it: no step computes it with others, until ALONE_TOKENS more"""
     priority: int = DEFAULT_PRIORITY
 
 
@@ -176,6 +174,8 @@ class Load:
     """relative error of what they predicted, 90th percentile of the latest steps; 0 before any"""
     stalled: bool = False
     """its engine has answered nothing for some seconds, nor does it compute"""
+    early_room_tokens: int = -1
+    """room of prompts of the default priority or earlier; -1: of an earlier release"""
 
 
 class SpanEvent(NamedTuple):

@@ -109,7 +109,9 @@ class PrefillWorker:
     def _note_room(self) -> None:
         routed = self.routed
         routed.idle = not self._num_unstarted
-        routed.room_tokens = max(0, self._room_limit - self._num_unstarted)
+        routed.room_tokens = routed.early_room_tokens = max(
+            0, self._room_limit - self._num_unstarted
+        )
         routed.num_sequences = len(self._line)
 
 

@@ -36,6 +36,7 @@ class WorkerKind:
             role=role,
             ready=True,
             room_tokens=room_tokens,
+            early_room_tokens=room_tokens,
             idle=True,
             queued_tokens=0,
             num_sequences=0,

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from shared.grammar.source import MAX_GRAMMAR_BYTES
 from shared.kv.block_hash import HASH_BYTES
 from shared.protocol import Assign, Receive, Sampling, Work
+from shared.queue.backlog import MAX_PRIORITY
 from shared.telemetry.tracing import parse_traceparent
 
 MAX_RID_CHARS = 128
@@ -104,6 +105,8 @@ def _wrong_identity(work: Work) -> str:
         return f"rid: not 1 to {MAX_RID_CHARS} printable characters"
     if not 0 <= epoch <= MAX_INT:
         return f"epoch: not from 0 to {MAX_INT}"
+    if not 0 <= work.priority <= MAX_PRIORITY:
+        return f"priority: not from 0 to {MAX_PRIORITY}"
     if work.traceparent and parse_traceparent(work.traceparent) is None:
         return "traceparent: malformed"
     return ""

@@ -63,8 +63,10 @@ class WorkerState:
         """The engine's last numbers, and the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
         backlogs, engine = self.traffic.backlogs(), self._engine_load
+        limit, attempts = self._room_limit_tokens, self.attempts
         return Load(
-            room_tokens=max(0, self._room_limit_tokens - self.attempts.num_unstarted_tokens),
+            room_tokens=max(0, limit - attempts.num_unstarted_tokens()),
+            early_room_tokens=max(0, limit - attempts.num_unstarted_tokens(early=True)),
             queued_tokens=self.attempts.num_uncomputed_tokens,
             running=engine.running,
             waiting=engine.waiting,
@@ -87,10 +89,13 @@ class WorkerState:
             stalled=self.stalled,
         )
 
-    def refusal(self, incarnation: str, num_tokens: int, *, new: bool = True) -> Refusal | None:
+    def refusal(
+        self, incarnation: str, num_tokens: int, *, new: bool = True, early: bool = True
+    ) -> Refusal | None:
         """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
         here. An idle worker takes any number, so that the longest prompt is not refused forever. An
-        attempt that takes the place of another of its request is not new."""
+        attempt that takes the place of another of its request is not new. `early`: it is of the
+        default priority or an earlier one; later ones take none of its room."""
         if incarnation != self.incarnation:
             return "incarnation"
         if not new:
@@ -99,7 +104,7 @@ class WorkerState:
             return "draining"
         if self.stalled:
             return "no_room"
-        waiting = self.attempts.num_unstarted_tokens
+        waiting = self.attempts.num_unstarted_tokens(early=early)
         if num_tokens and waiting and waiting + num_tokens > self._room_limit_tokens:
             return "no_room"
         return None

@@ -72,6 +72,7 @@ def _view(incarnation: str, rng: random.Random) -> WorkerView:
         role="prefill",
         ready=True,
         room_tokens=10**6,
+        early_room_tokens=10**6,
         idle=False,
         queued_tokens=rng.randrange(20_000),
         num_sequences=rng.randrange(8),

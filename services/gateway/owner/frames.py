@@ -172,13 +172,13 @@ class Frames:
 
     def _refuse(self, worker: WorkerLink, message: Refuse) -> None:
         worker.settle(message.attempt.rid)
+        live = self._requests.get(message.attempt.rid)
         if message.reason == "no_room":
-            worker.note_full()
+            worker.note_full(early=live is None or live.is_early)
         elif message.reason == "draining":
             worker.note_draining()
         elif message.reason not in ("too_long", "invalid", "grammar"):
             worker.note_refusing()
-        live = self._requests.get(message.attempt.rid)
         if live is not None:
             epoch, inc = message.attempt.epoch, worker.incarnation
             effects = live.machine.refuse(epoch, inc, message.reason, message.text)

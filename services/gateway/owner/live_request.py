@@ -10,7 +10,7 @@ from services.gateway.owner.placement.assignment import Assignment
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.timing import Timing
 from shared.kv.block_hash import block_hash
-from shared.protocol import Attempt, Work
+from shared.protocol import DEFAULT_PRIORITY, Attempt, Work
 
 
 class LiveRequest:
@@ -72,6 +72,11 @@ class LiveRequest:
     @property
     def rid(self) -> str:
         return self.request.rid
+
+    @property
+    def is_early(self) -> bool:
+        """Of the default priority or an earlier one: later ones fill no room of its."""
+        return self.work.priority <= DEFAULT_PRIORITY
 
     @property
     def num_tokens(self) -> int:

@@ -139,7 +139,7 @@ class Requests:
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client
         reads."""
-        if len(self._line) and not live.machine.epoch:
+        if self.num_in_line(live.request.priority) and not live.machine.epoch:
             return None
         return self._placer.route(live)
 

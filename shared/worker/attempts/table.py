@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.link.server import Peer
-from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
+from shared.protocol import ALONE_TOKENS, DEFAULT_PRIORITY, Assign, Attempt, Receive, TokenRun
 from shared.worker.channel import Scheduled
 
 Mode = Literal["prefill", "local", "receive"]
@@ -45,6 +45,7 @@ class HeldAttempt:
     """its KV is here and verified, and the engine is told"""
     alone: bool = False
     """no step computes it together with others"""
+    priority: int = DEFAULT_PRIORITY
     near: bool = False
     """its KV is nearly here"""
     told_mark: tuple[int, ...] = ()
@@ -57,7 +58,7 @@ class HeldAttempt:
         mode: Mode = message.mode if isinstance(message, Assign) else "receive"
         num_tokens = 0 if mode == "receive" else len(work.token_ids)
         facts = (work.attempt, peer, work.traceparent, num_tokens, now_ns)
-        return cls(*facts, mode=mode, alone=work.alone)
+        return cls(*facts, mode=mode, alone=work.alone, priority=work.priority)
 
     @property
     def num_tokens(self) -> int:
@@ -173,10 +174,14 @@ class AttemptTable:
         """Attempts held, by stage; stages without any are left out."""
         return dict(Counter(held.stage for held in self._held.values()))
 
-    @property
-    def num_unstarted_tokens(self) -> int:
-        """Prompt tokens of attempts whose first chunk is not scheduled yet."""
-        return sum(h.num_uncomputed_tokens for h in self._held.values() if not h.started_ns)
+    def num_unstarted_tokens(self, *, early: bool = False) -> int:
+        """Prompt tokens of attempts whose first chunk is not scheduled yet. `early`: of those of
+        the default priority or an earlier one."""
+        return sum(
+            held.num_uncomputed_tokens
+            for held in self._held.values()
+            if not (held.started_ns or (early and held.priority > DEFAULT_PRIORITY))
+        )
 
     @property
     def unreserved_tokens(self) -> dict[str, int]:

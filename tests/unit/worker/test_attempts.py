@@ -3,7 +3,7 @@
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
-from shared.protocol import Attempt, Load, StepCosts
+from shared.protocol import DEFAULT_PRIORITY, Attempt, Load, StepCosts
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
@@ -69,7 +69,7 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     running.started_ns = 1
     table.hold(waiting)
     table.hold(running)
-    assert (table.num_unstarted_tokens, table.num_uncomputed_tokens) == (7, 16)
+    assert (table.num_unstarted_tokens(), table.num_uncomputed_tokens) == (7, 16)
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
@@ -85,6 +85,19 @@ def test_room_is_what_waits_not_what_runs() -> None:
     state.attempts.hold(held("b", num_tokens=15))
     assert state.refusal(INC, 5) is None
     assert state.refusal(INC, 6) == "no_room"
+
+
+def test_what_later_ones_fill_is_room_of_earlier_ones() -> None:
+    state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
+    bulk = held("bulk", num_tokens=ROOM_TOKENS)
+    bulk.priority = DEFAULT_PRIORITY + 1
+    state.attempts.hold(bulk)
+    load = state.load()
+    assert (load.room_tokens, load.early_room_tokens) == (0, ROOM_TOKENS)
+    assert state.refusal(INC, 1, early=False) == "no_room"
+    assert state.refusal(INC, ROOM_TOKENS) is None
+    state.attempts.hold(held("quick", num_tokens=ROOM_TOKENS))
+    assert state.load().early_room_tokens == 0
 
 
 def test_what_another_worker_computes_needs_no_room() -> None:
@@ -107,10 +120,10 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.note_engine(EngineLoad(3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
-    assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5)
+    assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=5)
     state.attempts.hold(held("b", num_tokens=15))
     state.leaving = True
-    assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining")
+    assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0)
 
 
 def test_the_load_has_what_the_engines_steps_take() -> None:

@@ -1,7 +1,7 @@
 """One linked worker: what it last said, and what is on its way to it."""
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from services.gateway.owner.links.worker_view import Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
@@ -32,6 +32,15 @@ class OpenLink(Protocol):
     async def close(self) -> None: ...
 
 
+class _Charge(NamedTuple):
+    """A sequence on its way to a worker."""
+
+    sent_s: float
+    num_tokens: int
+    early: bool
+    """of the default priority or an earlier one"""
+
+
 class WorkerLink:
     """An incarnation of a worker and the open link to it."""
 
@@ -56,7 +65,7 @@ class WorkerLink:
         self._clock = clock
         self._room_limit: int | None = None
         """the room it had when nothing was queued"""
-        self._charges: dict[str, tuple[float, int]] = {}
+        self._charges: dict[str, _Charge] = {}
         """rid -> (when sent, prompt tokens) of what the reported load may not include"""
         self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0, token_s)
         self.note_load(self.load)
@@ -100,8 +109,8 @@ class WorkerLink:
         if not load.queued_tokens:
             self._room_limit = load.room_tokens
         sent_before_s = self._clock.monotonic_s() - _ON_THE_WAY_S
-        for rid, (sent_s, _) in list(self._charges.items()):
-            if sent_s > sent_before_s:
+        for rid, charge in list(self._charges.items()):
+            if charge.sent_s > sent_before_s:
                 break
             del self._charges[rid]
         self._refresh()
@@ -117,18 +126,21 @@ class WorkerLink:
         """This prefill worker is gone."""
         self.view.incoming.pop(prefill_incarnation, None)
 
-    def charge(self, rid: str, num_tokens: int) -> None:
-        """A sequence with this many prompt tokens to compute is on its way."""
-        self._charges[rid] = (self._clock.monotonic_s(), num_tokens)
+    def charge(self, rid: str, num_tokens: int, *, early: bool = True) -> None:
+        """A sequence with this many prompt tokens to compute is on its way. `early`: of the default
+        priority or an earlier one."""
+        self._charges[rid] = _Charge(self._clock.monotonic_s(), num_tokens, early)
         self._refresh()
 
     def settle(self, rid: str) -> None:
         """The worker has answered: the load it reports next counts the sequence, or not."""
         self._charges.pop(rid, None)
 
-    def note_full(self) -> None:
-        """It refused for lack of room: no more until it says otherwise."""
+    def note_full(self, *, early: bool = True) -> None:
+        """It refused for lack of room: no more until it says otherwise; `early` as for `charge`."""
         self.view.room_tokens = 0
+        if early:
+            self.view.early_room_tokens = 0
         self.view.idle = False
 
     def note_refusing(self) -> None:
@@ -147,10 +159,13 @@ class WorkerLink:
 
     def _refresh(self) -> None:
         load, view = self.load, self.view
-        on_the_way = sum(tokens for _, tokens in self._charges.values())
+        charges = self._charges.values()
+        on_the_way = sum(charge.num_tokens for charge in charges)
+        early = sum(charge.num_tokens for charge in charges if charge.early)
         view.ready = load.state == "ready" and not (self._leaves or load.stalled)
         view.stalled = load.stalled
         view.room_tokens = load.room_tokens - on_the_way
+        view.early_room_tokens = max(view.room_tokens, load.early_room_tokens - early)
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.queued_tokens = load.queued_tokens + on_the_way
         view.num_sequences = load.running + load.waiting + len(self._charges)

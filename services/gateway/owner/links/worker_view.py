@@ -35,6 +35,8 @@ class WorkerView:
     """free or cached KV blocks"""
     token_s: float
     """fitted seconds per prompt token"""
+    early_room_tokens: int = 0
+    """the same for those of the default priority or an earlier one, whose room later ones leave"""
     stalled: bool = False
     """its engine stands still; it will be back, or be replaced"""
     unpulled_tokens: int = 0

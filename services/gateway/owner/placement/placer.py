@@ -92,7 +92,7 @@ class Placer:
         """The waiting epoch goes there."""
         worker = self._links.get(route.incarnation)
         assert worker is not None
-        worker.charge(live.rid, len(live.work.token_ids))
+        worker.charge(live.rid, len(live.work.token_ids), early=live.is_early)
         self._note_choice(live, (route.incarnation,))
         live.assignment.note_route(route)
         live.note_placed()
@@ -168,7 +168,8 @@ class Placer:
             holders[preferred] = len(live.block_hashes)
         block_size, avoidance = self._identity.block_size, self._avoidance(live)
         num_tokens, alone = len(live.work.token_ids), live.work.alone
-        return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone)
+        early = live.is_early
+        return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone, early)
 
     def _avoidance(self, live: LiveRequest) -> Avoidance:
         now_s, failed = self._clock.monotonic_s(), live.assignment.failed

@@ -9,6 +9,7 @@ find the best in practice, and not everybody picks the same worker at once.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.machine.effects import LocalReason, Mode
@@ -18,6 +19,7 @@ from shared.settings.groups import Topology
 
 MAX_HOLDERS = 8
 NUM_RANDOM = 2
+_ROOM, _EARLY_ROOM = attrgetter("room_tokens"), attrgetter("early_room_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Prompt:
     avoidance: Avoidance = NOBODY
     alone: bool = False
     """workers have died of it, or of what was computed with it"""
+    early: bool = True
+    """of the default priority or an earlier one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,8 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     open_ = prompt.avoidance.open(placement.workers)
     if prompt.alone:
         open_ = _lane(open_)
-    workers = [w for w in open_ if w.idle or w.room_tokens >= prompt.num_tokens]
+    room, num_tokens = _EARLY_ROOM if prompt.early else _ROOM, prompt.num_tokens
+    workers = [w for w in open_ if w.idle or room(w) >= num_tokens]
     workers = list(prompt.avoidance.unsuspected(workers))
     if not workers:
         return None

@@ -7,8 +7,15 @@ import pytest
 
 from services.gateway.owner.placement.throughput import LEAST_ENDS
 from shared.errors import OverloadedError
-from shared.protocol import Assign, Pong
-from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, settle, started
+from shared.protocol import Assign, Attempt, Pong, Refuse
+from tests.unit.gateway.owner.gateway_bench import (
+    FULL,
+    IDLE,
+    Bench,
+    FakeWorker,
+    settle,
+    started,
+)
 from tests.unit.gateway.owner.test_saturation import has_room, pop, workers
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +86,46 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
         with pytest.raises(OverloadedError, match="before its turn") as refused:
             bench.door.submit(request)
         assert refused.value.retry_after_s > 0
+
+
+def _is_full_of(worker: FakeWorker, early_room_tokens: int) -> None:
+    worker.load = replace(FULL, early_room_tokens=early_room_tokens)
+    worker.say(Pong(1, worker.load))
+
+
+async def test_what_fills_a_worker_with_later_ones_takes_no_room_of_earlier_ones() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        _is_full_of(p, 100)
+        bench.door.submit(bench.request("bulk", priority=6))
+        bench.door.submit(bench.request("quick", num_prompt=60))
+        bench.door.submit(bench.request("second", num_prompt=60))  # 40 are left for it
+        await settle()
+        assert [assign.work.attempt.rid for assign in p.all(Assign)] == ["quick"]
+
+
+async def test_a_later_one_that_is_refused_keeps_no_earlier_one_out() -> None:
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        _is_full_of(p, 100)
+        p.load = replace(IDLE, room_tokens=50, early_room_tokens=100, queued_tokens=1)
+        p.say(Pong(1, p.load))
+        bench.door.submit(bench.request("bulk", priority=6))
+        await settle()
+        p.say(Refuse(Attempt("bulk", 0), p.incarnation, "no_room"))
+        bench.door.submit(bench.request("quick", num_prompt=60))
+        await settle()
+        assert [assign.work.attempt.rid for assign in p.all(Assign)] == ["bulk", "quick"]
+
+
+async def test_a_worker_of_an_earlier_release_has_one_room_for_all() -> None:
+    p, d = workers()
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        p.load = replace(IDLE, room_tokens=50, queued_tokens=1)
+        p.say(Pong(1, p.load))
+        bench.door.submit(bench.request("quick", num_prompt=40))
+        await settle()
+        assert [assign.work.attempt.rid for assign in p.all(Assign)] == ["quick"]

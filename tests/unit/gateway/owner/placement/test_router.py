@@ -38,6 +38,7 @@ def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
     )
     for name, value in facts.items():
         setattr(worker, name, value)
+    worker.early_room_tokens = facts.get("early_room_tokens", worker.room_tokens)
     return worker
 
 
