@@ -26,6 +26,7 @@ from shared.telemetry.span_sink import build_span_sink
 from shared.transfer_address import TransferAddress
 from shared.worker.acceptance import Acceptance
 from shared.worker.backlog_puller import BacklogPuller
+from shared.worker.canary.canary import RETRY_S, Canary
 from shared.worker.channel import Event, Ready, StepReport
 from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.engine_sender import EngineSender
@@ -73,8 +74,7 @@ class Node:
     ) -> None:
         assert engine.memory is not None and engine.mover is not None, "the engine is started"
         self._network, self._worker = settings.network, settings.worker
-        self._identity = identity
-        self._ready = ready
+        self._identity, self._ready, self._engine = identity, ready, engine
         self._pool = pool_name(identity.served_model, ready.layout)
         self._state = WorkerState(
             identity.incarnation, ROOM_STEPS * ready.step_tokens, ready.layout
@@ -119,6 +119,7 @@ class Node:
         )
         self._inbox = Inbox(self._state, self._outbox, self._service, clock)
         self._registration: Registration | None = None
+        self._canary: Canary | None = None  # stays so where nobody asks whether it is ready
         self._loops = Loops()
         self._closing = False
         engine.on_event = self._on_event
@@ -130,8 +131,9 @@ class Node:
         await self._service.start()
         port = await self._links.start(self._network.host, self._worker.port)
         entry = self._identity.entry(self._ready, self._pool, port)
+        registry = RedisWorkerRegistry(self._redis, self._keys)
         self._registration = Registration(
-            RedisWorkerRegistry(self._redis, self._keys),
+            registry,
             lambda: replace(entry, load=self._state.load(), num_attempts=len(self._state.attempts)),
             self._publisher,
             self._on_drain,
@@ -139,6 +141,16 @@ class Node:
         logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
         self._registration.start(self._loops)
         self._puller.start(self._loops)
+        if self._worker.probe_port:
+            self._canary = Canary(
+                replace(entry, host=self._network.host, port=port),
+                registry,
+                self._service.transport,
+                self._engine,
+                self._ready.vocab_size,
+                self._network.cell_secret,
+            )
+            self._loops.start("kv_canary", self._canary.turn, RETRY_S)
 
     async def leave(self, drain_limit_s: float) -> None:
         """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
@@ -195,10 +207,16 @@ class Node:
         return replace(own, port=own.port and (self._worker.transfer_advertise or own.port))
 
     @property
-    def is_ready(self) -> bool:
-        """Gateways have been able to find it, and it takes new work."""
-        known = self._registration is not None and self._registration.is_known
-        return known and not (self._state.draining or self._state.stalled)
+    def unready(self) -> str:
+        """Why it is not ready; empty when gateways have been able to find it, KV has come here from
+        a peer, and it takes new work."""
+        if self._state.draining:
+            return "it drains"
+        if self._registration is None or not self._registration.is_known:
+            return "it is not registered in redis yet"
+        if self._state.stalled:
+            return "the engine stands still"
+        return self._canary.awaited if self._canary is not None else ""
 
     @property
     def trouble(self) -> str:
@@ -235,7 +253,7 @@ class Node:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StepReport):
             self._publisher.note(event.stored, event.removed)
-        self._inbox.on_event(event)
+        self._inbox.on_event(self._canary.take(event) if self._canary is not None else event)
 
     def _on_message(self, peer: Peer, message: Message) -> None:
         if isinstance(message, Ping):

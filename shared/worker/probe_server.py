@@ -3,7 +3,8 @@
 It answers these two and nothing else: no keep-alive, no word about the work. /health says that
 the event loop turns and every background loop does, or which one does not; it is well while another
 engine takes the place of one that ended. /ready says that the model is loaded, gateways have been
-able to find this worker, and it is not draining; Redis may be away.
+able to find this worker, KV has come here from a peer (`shared.worker.canary`), and it is not
+draining, or which of these is not so; Redis may be away.
 """
 
 import asyncio
@@ -19,9 +20,10 @@ REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavai
 class ProbeServer:
     """Listens between `start` and `close`."""
 
-    def __init__(self, is_ready: Callable[[], bool], trouble: Callable[[], str]) -> None:
-        """`trouble`: which background loop fails, empty when none does."""
-        self._is_ready = is_ready
+    def __init__(self, unready: Callable[[], str], trouble: Callable[[], str]) -> None:
+        """`unready`: why it is not ready, empty when it is. `trouble`: which background loop fails,
+        empty when none does."""
+        self._unready = unready
         self._trouble = trouble
         self._server: asyncio.Server | None = None
         self._num_callers = 0
@@ -60,12 +62,11 @@ class ProbeServer:
         path = rest.partition(b" ")[0]
         if method != b"GET":
             return 400, ""
-        if path == b"/health":
-            trouble = self._trouble()
-            return (503, trouble) if trouble else (200, "")
-        if path == b"/ready":
-            return (200 if self._is_ready() else 503), ""
-        return 404, ""
+        asked = {b"/health": self._trouble, b"/ready": self._unready}.get(path)
+        if asked is None:
+            return 404, ""
+        problem = asked()
+        return (503, problem) if problem else (200, "")
 
 
 def _answer(status: int, text: str) -> bytes:

@@ -87,7 +87,7 @@ class Worker:
         self._lives = Lives()
         self._node: Node | None = None
         """what serves; None while an engine starts or ends"""
-        self._probes = ProbeServer(self._is_ready, self._trouble)
+        self._probes = ProbeServer(self._unready, self._trouble)
 
     async def run(self) -> int:
         stop = asyncio.Event()
@@ -155,8 +155,8 @@ class Worker:
         if port and not self._probes.listens:
             await self._probes.start(network.host, port)
 
-    def _is_ready(self) -> bool:
-        return self._node is not None and self._node.is_ready
+    def _unready(self) -> str:
+        return self._node.unready if self._node is not None else "its engine is not loaded"
 
     def _trouble(self) -> str:
         return self._node.trouble if self._node is not None else ""

@@ -25,6 +25,9 @@ def needed(release: Release) -> set[Edge]:
     edges: set[Edge] = {("gateway", pods[role], settings[role].worker.port) for role in workers}
     edges.add(("test", "gateway", settings["gateway"].network.port))
     edges |= {(pods["decode"], pods[role], settings[role].worker.transfer_port) for role in workers}
+    if len(workers) == 2:  # before it is ready, each asks the other for a hand-over
+        for own, other in (workers, workers[::-1]):
+            edges.add((pods[own], pods[other], settings[other].worker.port))
     if VERDICT in dict(release.pods()):
         edges.add((VERDICT, "gateway", settings["gateway"].network.port))
     clients = {*pods.values(), *({DOCTOR} & set(dict(release.pods())))}

@@ -122,12 +122,14 @@ def test_with_a_hostpath_they_meet_all_workers_of_the_node() -> None:
     assert "on one node by mapped: they meet in transfer.hostPath" in release.notes
 
 
-def test_the_policy_admits_both_links_and_the_other_pods_kv(release: Release) -> None:
+def test_the_policy_admits_both_links_and_the_other_pods_kv_and_canaries(release: Release) -> None:
     pods = {role: pod["metadata"]["labels"] for role, pod in release.pods()}
     found = {edge for edge in admitted(release, pods) if edge[1] == "colocated"}
     assert found == {
         ("gateway", "colocated", 9000),
         ("gateway", "colocated", 9010),
+        ("colocated", "colocated", 9000),
+        ("colocated", "colocated", 9010),
         ("colocated", "colocated", 9001),
         ("colocated", "colocated", 9011),
     }

@@ -23,9 +23,9 @@ class Probed:
     """A listening ProbeServer and what the worker behind it says of itself."""
 
     def __init__(self) -> None:
-        self.is_ready = False
+        self.unready = "no KV canary has come yet"
         self.trouble = ""
-        self.server = ProbeServer(lambda: self.is_ready, lambda: self.trouble)
+        self.server = ProbeServer(lambda: self.unready, lambda: self.trouble)
         self.port = 0
 
     async def ask(self, line: str) -> str:
@@ -56,7 +56,7 @@ async def probed() -> AsyncIterator[Probed]:
 async def test_health_and_ready_are_two_questions(probed: Probed) -> None:
     assert await probed.ask("GET /health HTTP/1.1") == "HTTP/1.1 200 OK"
     assert await probed.ask("GET /ready HTTP/1.1") == "HTTP/1.1 503 Service Unavailable"
-    probed.is_ready = True
+    probed.unready = ""
     assert await probed.ask("GET /ready HTTP/1.1") == "HTTP/1.1 200 OK"
 
 
