@@ -150,7 +150,7 @@ class Node:
                 self._ready.vocab_size,
                 self._network.cell_secret,
             )
-            self._loops.start("kv_canary", self._canary.turn, RETRY_S)
+            self._loops.start("kv_canary", self._move_canary, RETRY_S)
 
     async def leave(self, drain_limit_s: float) -> None:
         """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
@@ -236,6 +236,12 @@ class Node:
         for kind, count in self._redis.errors.items():
             counters[f"redis_errors:{kind}"] = count
         counters["log_lines_dropped"] = num_dropped_lines()
+
+    async def _move_canary(self) -> None:
+        """Listed first: of two workers that start together one at least finds the other."""
+        assert self._registration is not None and self._canary is not None
+        await self._registration.until_known()
+        await self._canary.turn()
 
     def _hello(self) -> Hello:
         address, token_s = self._transfer_address(), self._ready.prefill_token_s

@@ -35,8 +35,9 @@ class Registration:
         self._entry = entry
         self._publisher = publisher
         self._on_drain = on_drain
-        self._listed = self._was_listed = False
-        """as far as the last refresh knows; ever"""
+        self._listed = False
+        """as far as the last refresh knows"""
+        self._was_listed = asyncio.Event()
         self._flushed_s = 0.0
         self._withdrawn = False
         self._writing = asyncio.Lock()
@@ -46,7 +47,11 @@ class Registration:
     def is_known(self) -> bool:
         """Gateways have been able to find this worker. A Redis that is away later takes no
         links away, so it makes a worker no less ready."""
-        return self._was_listed and not self._withdrawn
+        return self._was_listed.is_set() and not self._withdrawn
+
+    async def until_known(self) -> None:
+        """Returns once gateways and other workers can find this one."""
+        await self._was_listed.wait()
 
     def start(self, loops: Loops) -> None:
         """Refresh until `withdraw`; tell what the prefix cache gained and lost."""
@@ -77,7 +82,8 @@ class Registration:
                 raise
         if not self._listed:
             logger.info("ready: registered in redis")
-        self._listed = self._was_listed = True
+        self._listed = True
+        self._was_listed.set()
 
     async def _publish(self) -> None:
         if self._publisher.has_changes or time.monotonic() - self._flushed_s > KEEPALIVE_S:

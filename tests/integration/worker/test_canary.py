@@ -20,7 +20,7 @@ from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerEntry
 from shared.transfer_address import TransferAddress
 from tests.integration.worker.conftest import Serve
-from tests.support.fakes.proxy import Direction, TcpProxy
+from tests.support.fakes.proxy import DamagingProxy
 from tests.support.next_release import build_next_release
 from tests.support.pairs.gateway_process import free_port
 from tests.support.pairs.worker_process import WorkerProcess
@@ -74,16 +74,6 @@ class Probed:
             raise AssertionError(f"{found}: {self.process.errors()}") from None
 
 
-class DamagingProxy(TcpProxy):
-    """Flips a bit in whatever is as long as a payload, each time."""
-
-    def _pass(self, chunk: bytes, direction: Direction, offset: int) -> bytes:
-        if direction == "to_server" or len(chunk) < 2048:
-            return super()._pass(chunk, direction, offset)
-        middle = len(chunk) // 2
-        return chunk[:middle] + bytes([chunk[middle] ^ 1]) + chunk[middle + 1 :]
-
-
 @pytest.fixture
 async def registry(redis_url: str) -> AsyncIterator[RedisWorkerRegistry]:
     async with RedisClient(redis_url) as client:
@@ -109,6 +99,12 @@ async def test_each_newcomer_moves_kv_as_a_hand_over_does(serve: Serve, way: str
     assert (await second.ready())[0] == 200, "once for an incarnation"
 
 
+async def test_of_two_that_start_together_one_finds_the_other(serve: Serve) -> None:
+    prefill, decode = Probed(serve, "prefill"), Probed(serve, "decode")
+    told = [await prefill.until_ready(), await decode.until_ready()]
+    assert not all("itself" in text for text in told), told
+
+
 async def test_a_lone_decode_worker_pulls_from_itself_unless_it_hands_nothing_over(
     serve: Serve,
 ) -> None:
@@ -125,17 +121,19 @@ async def test_kv_that_arrives_damaged_makes_nobody_ready_and_one_good_peer_does
     port = free_port()
     proxy = DamagingProxy(f"{HOST}:{port}")
     address = await proxy.start()
-    damaged = Probed(
-        serve, "prefill", transport="tcp", transfer_port=port, transfer_advertise=address
-    )
-    assert "to itself" in await damaged.until_ready()
-    decode = Probed(serve, "decode", transport="tcp")
-    await decode.until_not_ready(f"by tcp with {damaged.name}: ", "do not match their digests")
-    await decode.until_not_ready("do not match their digests")
-    good = Probed(serve, "prefill", transport="tcp")
-    assert "to itself" not in await good.until_ready()
-    assert f"from {good.name} by tcp" in await decode.until_ready()
-    await proxy.close()
+    try:
+        damaged = Probed(
+            serve, "prefill", transport="tcp", transfer_port=port, transfer_advertise=address
+        )
+        assert "to itself" in await damaged.until_ready()
+        decode = Probed(serve, "decode", transport="tcp")
+        await decode.until_not_ready(f"by tcp with {damaged.name}: ", "do not match their digests")
+        await decode.until_not_ready("do not match their digests")
+        good = Probed(serve, "prefill", transport="tcp")
+        assert "to itself" not in await good.until_ready()
+        assert f"from {good.name} by tcp" in await decode.until_ready()
+    finally:
+        await proxy.close()
 
 
 async def test_a_newcomer_that_cannot_be_pulled_from_is_not_ready(serve: Serve) -> None:

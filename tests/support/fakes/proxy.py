@@ -29,6 +29,8 @@ from shared.transfer.frames import (
 from tests.support.introduction import INTRODUCTION_BYTES
 
 Direction = Literal["to_server", "to_client"]
+LONG_BYTES = 2048
+"""no frame of a pull of a few blocks has as many without its payload"""
 
 
 class BitFlip(NamedTuple):
@@ -148,6 +150,21 @@ class TcpProxy:
         damaged = bytearray(chunk)
         damaged[flip.byte - offset] ^= 1 << flip.bit
         return bytes(damaged)
+
+
+class DamagingProxy(TcpProxy):
+    """On a transfer port: flips a bit in all that is as long as a payload, each time it is sent."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.damages = True
+
+    def _pass(self, chunk: bytes, direction: Direction, offset: int) -> bytes:
+        passed = super()._pass(chunk, direction, offset)
+        if not self.damages or direction == "to_server" or len(chunk) < LONG_BYTES:
+            return passed
+        middle = len(passed) // 2
+        return passed[:middle] + bytes([passed[middle] ^ 1]) + passed[middle + 1 :]
 
 
 @dataclass(frozen=True)
