@@ -26,14 +26,20 @@ class StepLoop:
     the engine is whole: Ctrl-C waits for the end of one."""
 
     def __init__(
-        self, engine: Engine, tokenizer: TextTokenizer, block_size: int, hash_root: bytes
+        self,
+        engine: Engine,
+        num_running: int,
+        tokenizer: TextTokenizer,
+        block_size: int,
+        hash_root: bytes,
     ) -> None:
-        """`hash_root`: parent of each prompt's first block, 32 bytes."""
+        """`num_running`: sequences that the engine runs at once. `hash_root`: parent of each
+        prompt's first block, 32 bytes."""
         self._engine: Engine | None = engine
         self._tokenizer = tokenizer
         self._block_size = block_size
         self._hash_root = hash_root
-        self._most = engine.max_num_seqs * (1 + WAITING_PER_RUNNING)
+        self._most = num_running * (1 + WAITING_PER_RUNNING)
         self._lives: dict[Attempt, LiveChoice] = {}
         """choices that the engine has, by their attempts"""
         self._numbers = itertools.count(1)

@@ -172,11 +172,6 @@ class Engine:
         return self._scheduler.max_num_batched_tokens
 
     @property
-    def max_num_seqs(self) -> int:
-        """Sequences that run at once at most."""
-        return self._scheduler.max_num_seqs
-
-    @property
     def max_model_len(self) -> int:
         """Tokens of the longest sequence this engine finishes, prompt included."""
         return self._scheduler.max_model_len

@@ -9,7 +9,7 @@ from typing import Protocol
 from shared.clock import Clock
 from shared.errors import ProtocolError
 from shared.link.server import Peer
-from shared.protocol import DEFAULT_PRIORITY, Assign, Attempt, Cancel, Message, Ping, Receive
+from shared.protocol import Assign, Attempt, Cancel, Message, Ping, Receive
 from shared.transfer.transport import KVTransport
 from shared.worker.attempts.table import HeldAttempt
 from shared.worker.channel import Event, Refused, Scheduled, StepReport
@@ -89,9 +89,8 @@ class Inbox:
         attempts = self._state.attempts
         held = HeldAttempt.of(message, peer, self._clock.wall_ns())
         older = attempts.superseded_by(held.attempt)
-        early = held.priority <= DEFAULT_PRIORITY
         reason = self._state.refusal(
-            message.incarnation, held.num_uncomputed_tokens, new=not older, early=early
+            message.incarnation, held.num_uncomputed_tokens, new=not older, early=held.early
         )
         if reason is not None:
             self._outbox.refuse(peer, held.attempt, reason)

@@ -66,6 +66,11 @@ class HeldAttempt:
         return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
 
     @property
+    def early(self) -> bool:
+        """Of the default priority or an earlier one."""
+        return self.priority <= DEFAULT_PRIORITY
+
+    @property
     def may_be_computed(self) -> bool:
         """A step of several may compute it now; one whose KV is nearly here begins ahead of the
         verdict on it."""
@@ -180,7 +185,7 @@ class AttemptTable:
         return sum(
             held.num_uncomputed_tokens
             for held in self._held.values()
-            if not (held.started_ns or (early and held.priority > DEFAULT_PRIORITY))
+            if not held.started_ns and (held.early or not early)
         )
 
     @property

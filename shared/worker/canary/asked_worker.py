@@ -15,7 +15,8 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class NoPartError(Exception):
-    """The worker takes no part in hand-overs now, which is no fault of anybody's."""
+    """The worker takes no part in hand-overs now, such as one that is full, which is no fault of
+    anybody's."""
 
 
 class AskedWorker:
@@ -66,7 +67,7 @@ class AskedWorker:
             match await self._heard.get():
                 case kind() as message:
                     return message
-                case Refuse(reason="draining") | Handback(reason="draining"):
+                case Refuse(reason="draining" | "no_room") | Handback(reason="draining"):
                     raise NoPartError
                 case Refuse(reason=reason) | Handback(reason=reason):
                     raise PeerLostError(f"{self._name} takes no prompt ({reason})")

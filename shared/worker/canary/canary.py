@@ -98,7 +98,12 @@ class Canary:
             self.awaited = ""
             return
         own = self._own
-        await self._has_come([Peer(ITSELF, own.incarnation, own.host, own.port)], failures)
+        itself = Peer(ITSELF, own.incarnation, own.host, own.port)
+        if not await self._has_come([itself], failures) and not failures:
+            logger.info(
+                "KV canary: there is no peer to move one with, nor does KV come from itself"
+            )
+            self.awaited = ""
 
     async def _move(self, peer: Peer) -> Span:
         own = self._own

@@ -3,10 +3,11 @@ own listeners, into blocks of its own."""
 
 from dataclasses import replace
 
+from shared.errors import CannotMapError
 from shared.protocol import Assign, Attempt, Span, Start, Work
 from shared.transfer.transport import KVTransport, PullRequest
 from shared.worker.attempts.spans import transfer_span
-from shared.worker.canary.asked_worker import AskedWorker
+from shared.worker.canary.asked_worker import AskedWorker, NoPartError
 from shared.worker.canary.reservation import Reservation
 
 TO_ITSELF = frozenset({"mapped", "tcp"})
@@ -30,7 +31,8 @@ async def loop_back(
     reservation: Reservation,
     transport: KVTransport,
 ) -> Span:
-    """The verified transfer. BatonError says what is wrong, NoPartError that it drains."""
+    """The verified transfer. BatonError says what is wrong, NoPartError that it drains, or that its
+    pool cannot be mapped by itself: peers are other processes."""
     incarnation = worker.hello.incarnation
     # The engine has both the attempt that is offered and the one that is pulled.
     into = replace(work, attempt=Attempt(work.attempt.rid, work.attempt.epoch + 1))
@@ -40,4 +42,7 @@ async def loop_back(
         request = PullRequest(
             work.attempt, transport.address, incarnation, ticket, reserved.block_ids
         )
-        return transfer_span(await transport.pull(request))
+        try:
+            return transfer_span(await transport.pull(request))
+        except CannotMapError:
+            raise NoPartError from None

@@ -19,4 +19,5 @@ def canary_prompt(block_size: int, max_model_len: int, vocab_size: int) -> Work:
         num_tokens,
         secrets.token_bytes(HASH_BYTES),
         Sampling(NUM_OUTPUT_TOKENS, temperature=0.0, ignore_eos=True),
+        priority=0,  # a newcomer helps all that wait
     )

@@ -231,6 +231,15 @@ def amid_steps(
     monkeypatch.setattr(pool, "allocate", planted)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """As a program in the foreground has it; one in the background of a shell ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_ctrl_c_ends_a_call_and_leaves_the_engine_whole(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, at: int

@@ -185,7 +185,7 @@ MUTANTS = [
     ("REAP", "redis.call('SREM', ARGV[5] .. stored[3], rid)", ""),
     ("PUT", "math.max(v, last_finish)", "v"),
     ("PUT", "math.max(v, last_finish)", "last_finish"),
-    ("PUT", "exact(base + start + tokens)", "exact(base + start + 1)"),
+    ("PUT", "start + tonumber(ARGV[10])", "start + 1"),
     ("PUT", "if known then", "if false then"),
     ("PUT", "== 0 then\n  redis.call('ZREMRANGE", "== -1 then\n  redis.call('ZREMRANGE"),
     ("POP", "count > best_count", "count >= best_count"),

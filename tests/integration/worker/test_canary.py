@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shared.link.server import LinkServer, Peer
-from shared.protocol import Assign, Hello, Load, Message, Refuse
+from shared.protocol import Assign, Hello, Load, Message, Refusal, Refuse
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
@@ -179,13 +179,16 @@ async def test_peers_that_refuse_or_are_not_there_do_not_make_it_ready(
 
     def refuse(peer: Peer, message: Message) -> None:
         if isinstance(message, Assign):
-            peer.send(Refuse(message.work.attempt, "played.1", "no_room"))
+            peer.send(Refuse(message.work.attempt, "played.1", reason[0]))
 
+    reason: list[Refusal] = ["no_room"]
     server = LinkServer(lambda: hello, refuse, lambda _: None)
     port = await server.start(HOST, 0)
     async with listed(registry, entry_like(own, port)):
+        assert "from itself" in await Probed(serve, "decode").until_ready(), "it is only full"
+        reason[0] = "invalid"
         second = Probed(serve, "decode")
-        await second.until_not_ready("with played: played takes no prompt (no_room)")
+        await second.until_not_ready("with played: played takes no prompt (invalid)")
         await server.close()
         await second.until_not_ready(f"with played: worker at {HOST}:{port}")
     assert "from itself" in await second.until_ready(), "a peer that is gone is not waited for"

@@ -168,8 +168,7 @@ class Placer:
             holders[preferred] = len(live.block_hashes)
         block_size, avoidance = self._identity.block_size, self._avoidance(live)
         num_tokens, alone = len(live.work.token_ids), live.work.alone
-        early = live.is_early
-        return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone, early)
+        return Prompt(num_tokens, block_size, holders, preferred, avoidance, alone, live.is_early)
 
     def _avoidance(self, live: LiveRequest) -> Avoidance:
         now_s, failed = self._clock.monotonic_s(), live.assignment.failed

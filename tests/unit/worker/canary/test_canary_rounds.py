@@ -101,7 +101,6 @@ async def test_without_a_peer_that_takes_part_it_asks_itself(peers: tuple[str, .
 @pytest.mark.parametrize(
     ("error", "awaited"),
     [
-        (NoPartError(), NOT_YET),
         (BatonError("no"), "no KV canary comes by mapped or tcp with itself: no"),
         (
             TimeoutError(),
@@ -113,6 +112,12 @@ async def test_a_loopback_that_fails_makes_nobody_ready(error: Exception, awaite
     canary = PlannedCanary({"itself": error})
     await canary.turn()
     assert canary.awaited == awaited
+
+
+async def test_a_worker_that_cannot_map_itself_waits_for_nothing() -> None:
+    canary = PlannedCanary({"itself": NoPartError()})
+    await canary.turn()
+    assert (canary.awaited, canary.tried) == ("", ["itself"])
 
 
 @pytest.mark.parametrize("way", ["nccl", "nixl", "nowhere"])
