@@ -196,6 +196,7 @@ class Engine:
         for sequence in self._adoptions.held_back():
             self._append(sequence, sequence.take_unbooked(), output)
         if output.tokens and not self._runner.runs_ahead:
+            output.stored, output.removed = self._pool.drain_events()
             return output  # their tokens are not to wait for a step
         scheduler = self._scheduler
         if self.in_flight and (scheduler.must_preempt or scheduler.turns.any):
