@@ -7,6 +7,7 @@ workers measure of themselves (`shared.protocol.StepCosts`).
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from shared.protocol import NO_COSTS, StepCosts
@@ -128,7 +129,7 @@ class View:
     """why nothing may be done now, whatever the numbers say: somebody cannot be asked, or what two
     say does not fit together"""
 
-    @property
+    @cached_property
     def judged(self) -> tuple[Arrival, ...]:
         """The arrivals that are."""
         first = bisect_left(self.arrivals, self.now_s - self.look_s, key=moment)

@@ -10,7 +10,7 @@ from shared.errors import GrammarError, MissingError, RequestError
 from shared.fields.readers import invalid, token_ids
 from shared.grammar.checker import check_grammar
 from shared.grammar.matcher import LIBRARY, GrammarVocabulary
-from shared.grammar.source import MAX_GRAMMAR_BYTES
+from shared.grammar.refusal import check_size, grammar_refusal
 from shared.model.checkpoint import Checkpoint
 from shared.text.chat_prompt import ChatPrompt
 from shared.text.chat_template import ChatTemplate
@@ -134,15 +134,11 @@ class PromptReader:
         """Compiles it once, so that no answer is begun that nothing can match."""
         if not grammar or grammar in self._sound:
             return
-        size_bytes = len(grammar.encode())
-        if size_bytes > MAX_GRAMMAR_BYTES:
-            problem = f"{size_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are taken"
-            raise RequestError(f"{param}: {problem}", code="invalid_schema", param=param)
+        check_size(grammar, param)
         if self._vocabulary is None:
             raise MissingError(f"{param}: grammars need `pip install {LIBRARY}`")
         try:
             check_grammar(self._vocabulary, grammar)
         except (GrammarError, RecursionError) as error:
-            text = f"{param}: {error}"
-            raise RequestError(text, code="invalid_schema", param=param) from None
+            raise grammar_refusal(str(error), param) from None
         self._sound.add(grammar)

@@ -33,6 +33,11 @@ HEAD_DEPTHS = (1, 4, 16, 64)
 """depths, in blocks, of the chain hashes that stand for a prompt's prefix"""
 
 
+def is_early(priority: int) -> bool:
+    """The default one or an earlier: of its requests later ones take no room of a worker."""
+    return priority <= DEFAULT_PRIORITY
+
+
 @dataclass(frozen=True)
 class BacklogEntry:
     """One waiting request: its owner, what it costs, what it starts with."""

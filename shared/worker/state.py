@@ -94,8 +94,8 @@ class WorkerState:
     ) -> Refusal | None:
         """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
         here. An idle worker takes any number, so that the longest prompt is not refused forever. An
-        attempt that takes the place of another of its request is not new. `early`: it is of the
-        default priority or an earlier one; later ones take none of its room."""
+        attempt that takes the place of another of its request is not new. `early`: later ones
+        take none of its room."""
         if incarnation != self.incarnation:
             return "incarnation"
         if not new:

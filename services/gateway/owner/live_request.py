@@ -10,7 +10,8 @@ from services.gateway.owner.placement.assignment import Assignment
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.timing import Timing
 from shared.kv.block_hash import block_hash
-from shared.protocol import DEFAULT_PRIORITY, Attempt, Work
+from shared.protocol import Attempt, Work
+from shared.queue.backlog import is_early
 
 
 class LiveRequest:
@@ -75,8 +76,8 @@ class LiveRequest:
 
     @property
     def is_early(self) -> bool:
-        """Of the default priority or an earlier one: later ones fill no room of its."""
-        return self.work.priority <= DEFAULT_PRIORITY
+        """Later ones take no room of a worker from it."""
+        return is_early(self.work.priority)
 
     @property
     def num_tokens(self) -> int:

@@ -7,6 +7,7 @@ here, and the owner places it itself.
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from services.gateway.owner.counters import DispatchCounters
@@ -76,18 +77,17 @@ class WaitingLine:
         """at which requests leave the line"""
         self._held: set[str] = set()
         """rids of those that may not be placed yet"""
+        self._num_free = Counter[int]()
+        """of the others, by priority"""
         self._tasks = Tasks()
 
     def __len__(self) -> int:
         """Those that may be placed: a request held back holds nobody else up."""
-        return len(self._places) - len(self._held)
+        return self._num_free.total()
 
     def num_before(self, priority: int) -> int:
         """Those of them that go before a new one of `priority`."""
-        return sum(
-            place.live.request.priority <= priority and rid not in self._held
-            for rid, place in self._places.items()
-        )
+        return sum(number for each, number in self._num_free.items() if each <= priority)
 
     @property
     def num_backlogged(self) -> int:
@@ -110,8 +110,10 @@ class WaitingLine:
 
     def hold(self, live: LiveRequest) -> None:
         """Wait, and not be placed before it has left and joins again."""
-        self._place_of(live)
-        self._held.add(live.rid)
+        place = self._place_of(live)
+        if live.rid not in self._held:
+            self._held.add(live.rid)
+            self._num_free[_priority(place)] -= 1
 
     def note_popped(self, rid: str) -> bool:
         """A worker popped it: its turn has come. False if it does not wait here."""
@@ -135,6 +137,7 @@ class WaitingLine:
         if place is None:
             return None
         if not was_held:
+            self._num_free[_priority(place)] -= 1
             self._pace.note_end(self._clock.monotonic_s(), idle=len(self) == 0)
         if place.queued:
             self._cancel(rid)
@@ -165,6 +168,7 @@ class WaitingLine:
             due = self._num_joined_tokens + PATIENCE * num_tokens
             self._num_joined_tokens += num_tokens
             place = self._places[live.rid] = _Place(live, self._clock.monotonic_s(), due)
+            self._num_free[_priority(place)] += 1
         return place
 
     def _may_be_placed(self, live: LiveRequest) -> bool:

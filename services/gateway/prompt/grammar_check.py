@@ -12,7 +12,7 @@ from shared.child.asked_process import AskedProcess
 from shared.errors import AttemptError, OverloadedError, ProtocolError, RequestError
 from shared.grammar.checker import CHECK_CODEC, CheckSetup, Trial, Verdict
 from shared.grammar.matcher import LIBRARY, grammars_available
-from shared.grammar.source import MAX_GRAMMAR_BYTES
+from shared.grammar.refusal import check_size, grammar_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ class GrammarCheck:
         """RequestError, which names `param`, unless an engine can follow this grammar."""
         if not grammar:
             return
-        size_bytes = len(grammar.encode())
-        if size_bytes > MAX_GRAMMAR_BYTES:
-            raise _refusal(f"{size_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are taken", param)
+        check_size(grammar, param)
         digest = sha256(grammar.encode()).digest()
         if digest not in self._problems:
             await self._take_turn()
@@ -66,7 +64,7 @@ class GrammarCheck:
                 self._turn.release()
         self._problems.move_to_end(digest)
         if problem := self._problems[digest]:
-            raise _refusal(problem, param)
+            raise grammar_refusal(problem, param)
 
     async def close(self) -> None:
         """Stop the process."""
@@ -88,7 +86,7 @@ class GrammarCheck:
         now_s = asyncio.get_running_loop().time()
         self._too_long = {key: until for key, until in self._too_long.items() if until > now_s}
         if digest in self._too_long:
-            raise _refusal(TOO_LONG, param)
+            raise grammar_refusal(TOO_LONG, param)
         if not grammars_available():
             raise RequestError(
                 f"{param}: not supported, this server has no {LIBRARY}",
@@ -98,7 +96,7 @@ class GrammarCheck:
         problem = await self._problem(grammar)
         if problem == TOO_LONG:
             self._too_long[digest] = now_s + TOO_LONG_FOR_S
-            raise _refusal(problem, param)
+            raise grammar_refusal(problem, param)
         self._problems[digest] = problem
         if len(self._problems) > NUM_REMEMBERED:
             self._problems.popitem(last=False)
@@ -146,7 +144,3 @@ def _problem_of(verdict: object) -> str:
     if not isinstance(verdict, Verdict):
         raise ProtocolError("the checker said something else")
     return verdict.problem
-
-
-def _refusal(problem: str, param: str) -> RequestError:
-    return RequestError(f"{param}: {problem}", code="invalid_schema", param=param)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.link.server import Peer
-from shared.protocol import ALONE_TOKENS, DEFAULT_PRIORITY, Assign, Attempt, Receive, TokenRun
+from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
+from shared.queue.backlog import is_early
 from shared.worker.channel import Scheduled
 
 Mode = Literal["prefill", "local", "receive"]
@@ -45,7 +46,8 @@ class HeldAttempt:
     """its KV is here and verified, and the engine is told"""
     alone: bool = False
     """no step computes it together with others"""
-    priority: int = DEFAULT_PRIORITY
+    early: bool = True
+    """as `shared.queue.backlog.is_early`"""
     near: bool = False
     """its KV is nearly here"""
     told_mark: tuple[int, ...] = ()
@@ -58,17 +60,12 @@ class HeldAttempt:
         mode: Mode = message.mode if isinstance(message, Assign) else "receive"
         num_tokens = 0 if mode == "receive" else len(work.token_ids)
         facts = (work.attempt, peer, work.traceparent, num_tokens, now_ns)
-        return cls(*facts, mode=mode, alone=work.alone, priority=work.priority)
+        return cls(*facts, mode=mode, alone=work.alone, early=is_early(work.priority))
 
     @property
     def num_tokens(self) -> int:
         """What whoever goes on with it has to compute, about: its prompt and its answer so far."""
         return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
-
-    @property
-    def early(self) -> bool:
-        """Of the default priority or an earlier one."""
-        return self.priority <= DEFAULT_PRIORITY
 
     @property
     def may_be_computed(self) -> bool:
@@ -180,8 +177,8 @@ class AttemptTable:
         return dict(Counter(held.stage for held in self._held.values()))
 
     def num_unstarted_tokens(self, *, early: bool = False) -> int:
-        """Prompt tokens of attempts whose first chunk is not scheduled yet. `early`: of those of
-        the default priority or an earlier one."""
+        """Prompt tokens of attempts whose first chunk is not scheduled yet. `early`: of the
+        early ones."""
         return sum(
             held.num_uncomputed_tokens
             for held in self._held.values()

@@ -3,7 +3,7 @@
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
-from shared.protocol import DEFAULT_PRIORITY, Attempt, Load, StepCosts
+from shared.protocol import Attempt, Load, StepCosts
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
@@ -90,7 +90,7 @@ def test_room_is_what_waits_not_what_runs() -> None:
 def test_what_later_ones_fill_is_room_of_earlier_ones() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     bulk = held("bulk", num_tokens=ROOM_TOKENS)
-    bulk.priority = DEFAULT_PRIORITY + 1
+    bulk.early = False
     state.attempts.hold(bulk)
     load = state.load()
     assert (load.room_tokens, load.early_room_tokens) == (0, ROOM_TOKENS)

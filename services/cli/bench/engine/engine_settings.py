@@ -7,7 +7,7 @@ from services.cli.bench.engine.placed_model import PlacedModel
 from shared.settings.groups import Settings
 from shared.settings.load import changed, load_settings
 
-GPU_STEP_TOKENS = 8192
+ON_GPU = "high_throughput"
 """all requests are there at once: large steps cost nobody a gap, and vLLM's `LLM` takes them too"""
 SPARE_BLOCKS = 2
 
@@ -33,6 +33,4 @@ def engine_settings(
             **more,
         }
     )
-    if settings.engine.max_num_batched_tokens or placed.device.type == "cpu":
-        return settings
-    return changed(settings, max_num_batched_tokens=GPU_STEP_TOKENS)
+    return settings if placed.device.type == "cpu" else changed(settings, profile=ON_GPU)

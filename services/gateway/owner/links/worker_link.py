@@ -38,7 +38,6 @@ class _Charge(NamedTuple):
     sent_s: float
     num_tokens: int
     early: bool
-    """of the default priority or an earlier one"""
 
 
 class WorkerLink:
@@ -127,8 +126,8 @@ class WorkerLink:
         self.view.incoming.pop(prefill_incarnation, None)
 
     def charge(self, rid: str, num_tokens: int, *, early: bool = True) -> None:
-        """A sequence with this many prompt tokens to compute is on its way. `early`: of the default
-        priority or an earlier one."""
+        """A sequence with this many prompt tokens to compute is on its way. `early`: as
+        `shared.queue.backlog.is_early`."""
         self._charges[rid] = _Charge(self._clock.monotonic_s(), num_tokens, early)
         self._refresh()
 

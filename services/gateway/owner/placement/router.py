@@ -35,7 +35,7 @@ class Prompt:
     alone: bool = False
     """workers have died of it, or of what was computed with it"""
     early: bool = True
-    """of the default priority or an earlier one"""
+    """later ones take none of its room"""
 
 
 @dataclass(frozen=True, slots=True)

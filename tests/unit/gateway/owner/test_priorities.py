@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.placement.throughput import LEAST_ENDS
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Pong, Refuse
 from tests.unit.gateway.owner.gateway_bench import (
@@ -16,7 +15,7 @@ from tests.unit.gateway.owner.gateway_bench import (
     settle,
     started,
 )
-from tests.unit.gateway.owner.test_saturation import has_room, pop, workers
+from tests.unit.gateway.owner.test_saturation import has_room, leave_one_each, pop, workers
 
 pytestmark = pytest.mark.anyio
 
@@ -71,14 +70,7 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
     p, d = workers()
     async with started(Bench(max_backlog=100)) as bench:
         await bench.add(p, d)
-        for number in range(LEAST_ENDS + 3):
-            bench.door.submit(bench.request(f"r{number}", num_prompt=80))
-        bench.clock.advance(1.0)
-        for _ in range(LEAST_ENDS):
-            bench.clock.advance(0.6)
-            has_room(p, 90)
-            bench.request_clock.tick()
-            has_room(p, 0)
+        leave_one_each(bench, p, 0.6, num_left=3)
         request = replace(bench.request("r"), timeout_s=timeout_s)
         if accepted:
             bench.door.submit(request)

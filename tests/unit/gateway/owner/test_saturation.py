@@ -33,6 +33,18 @@ async def pop(bench: Bench, worker: FakeWorker) -> str:
     return entry.rid
 
 
+def leave_one_each(bench: Bench, worker: FakeWorker, each_s: float, num_left: int) -> None:
+    """A line that enough have left to know its pace, and where `num_left` wait."""
+    for number in range(LEAST_ENDS + num_left):
+        bench.door.submit(bench.request(f"r{number}", num_prompt=80))
+    bench.clock.advance(1.0)
+    for _ in range(LEAST_ENDS):
+        bench.clock.advance(each_s)
+        has_room(worker, 90)
+        bench.request_clock.tick()
+        has_room(worker, 0)
+
+
 def refused(bench: Bench, rid: str, num_prompt: int) -> float:
     """Seconds after which the client of this prompt is told to come back."""
     with pytest.raises(OverloadedError) as error:
@@ -113,14 +125,7 @@ async def test_who_would_wait_too_long_is_refused_and_comes_back() -> None:
     p, d = workers()
     async with started(Bench(max_backlog=100, max_wait_s=1.8)) as bench:
         await bench.add(p, d)
-        for number in range(LEAST_ENDS + 2):
-            bench.door.submit(bench.request(f"r{number}", num_prompt=80))
-        bench.clock.advance(1.0)
-        for _ in range(LEAST_ENDS):
-            bench.clock.advance(0.6)
-            has_room(p, 90)
-            bench.request_clock.tick()
-            has_room(p, 0)
+        leave_one_each(bench, p, 0.6, num_left=2)
         bench.door.submit(bench.request("accepted"))
         retry_s = refused(bench, "refused", num_prompt=33)
         bench.clock.advance(retry_s)
