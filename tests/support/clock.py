@@ -40,10 +40,10 @@ class Ticks:
         self._thread.join()
 
     def _tick(self) -> None:
-        last_s, stopping = _idle_s(), False
+        last_s, stopping = idle_s(), False
         while not stopping:
             stopping = self._stop.wait(TICK_S)
-            now_s = _idle_s()
+            now_s = idle_s()
             self.longest_s = max(self.longest_s, now_s - last_s - TICK_S)
             last_s = now_s
 
@@ -102,5 +102,7 @@ def _message(report: pytest.TestReport) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _idle_s() -> float:
+def idle_s() -> float:
+    """Seconds in which this process computed nothing; only differences mean something. A pass of
+    the garbage collector, seconds in a process of many tests, is computing and not waiting."""
     return time.monotonic() - time.process_time()

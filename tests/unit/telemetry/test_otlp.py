@@ -10,6 +10,7 @@ from shared.telemetry import attributes as names
 from shared.telemetry.otlp import CLOSE_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
 from shared.telemetry.span_sink import build_span_sink
 from shared.telemetry.tracing import NoSpans, new_trace, parse_traceparent
+from tests.support.clock import idle_s
 from tests.support.fakes.otlp_receiver import receiving
 from tests.support.measured import Measured
 
@@ -75,10 +76,10 @@ def test_a_collector_that_is_away_or_hangs_delays_nobody(listens: bool, measured
         parent = new_trace()
         longest_s = 0.0
         for _ in range(2 * MAX_QUEUED_SPANS):
-            begin_s = time.monotonic()
+            begin_s = idle_s()
             sink.emit(SPAN, parent)
-            longest_s = max(longest_s, time.monotonic() - begin_s)
-        measured.at_most("longest emit", longest_s, 0.5, "s")
+            longest_s = max(longest_s, idle_s() - begin_s)
+        measured.at_most("longest wait in emit", longest_s, 0.5, "s")
         begin_s = time.monotonic()
         sink.close()
         measured.at_most("close took", time.monotonic() - begin_s, CLOSE_LIMIT_S + 1, "s")
