@@ -11,13 +11,8 @@ What is to be computed for an attempt is its `Work`, which ASSIGN, RECEIVE and t
 carry: what a worker must know is a field of it, or of its `Sampling` if it changes the choice of
 tokens. CONTRIBUTING.md says what is a new version, of links, of KV pulls and of the challenge.
 
-Version history
-    1  first version
-    2  links and pulls begin with a challenge; token ids travel packed; REFUSE has a text
-    3  ASSIGN and RECEIVE carry one `Work`; an attempt is one field, where rid and epoch were two
-    4  a load says what steps take
-    5  a transfer address names a port and a socket
-    6  both ends name the versions they speak, fields may be added; HELLO and pulls name none
+Version 6 is the oldest that a release was made of: from it on both ends name the versions they
+speak, fields may be added, and HELLO and pulls name none.
 """
 
 import typing
@@ -276,6 +271,8 @@ class Pong:
     """attempts it holds now, by stage"""
     advanced: tuple[Attempt, ...] = ()
     """attempts of this gateway that went on since the last PONG without a token to show for it"""
+    gauges: dict[str, float] = field(default_factory=dict)
+    """of now, by metric name; the gateway exports them"""
 
 
 @dataclass(frozen=True)

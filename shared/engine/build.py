@@ -67,14 +67,11 @@ def build_engine(
         scheduler.max_num_seqs,
         PROFILES[engine.profile].why,
     )
-    return Engine(
-        parts.runner,
-        scheduler,
-        parts.sampler,
-        kv_pool,
-        role,
-        load_grammars(checkpoint),
-    )
+    grammars = load_grammars(checkpoint)
+    built = Engine(parts.runner, scheduler, parts.sampler, kv_pool, role, grammars)
+    built.step_clock.figures.yardstick = parts.yardstick
+    built.gauges.memory = parts.memory
+    return built
 
 
 def load_grammars(checkpoint: Checkpoint) -> Grammars:

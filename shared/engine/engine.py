@@ -26,6 +26,7 @@ from shared.engine.handover.adoptions import MAX_COMMITTED, Adoptions, check_tok
 from shared.engine.handover.hand_overs import announce, show_first_tokens
 from shared.engine.handover.kv_pool import KVPool
 from shared.engine.handover.output import StepOutput
+from shared.engine.running.gauges import Gauges
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.next_launch import NextLaunch
 from shared.engine.running.pipeline import StartedStep, StepPipeline
@@ -58,8 +59,7 @@ class Engine:
         role: Literal["prefill", "decode"],
         grammars: Grammars | None = None,
     ) -> None:
-        """`kv_pool`: whose blocks are scheduled. Without `grammars` a sequence that has one
-        fails."""
+        """`kv_pool`: whose blocks are scheduled. Without `grammars` those that need one fail."""
         self.kv_pool = kv_pool
         self.role = role
         self.grammars = grammars or Grammars(None)
@@ -68,8 +68,8 @@ class Engine:
         self._runner = runner
         self._scheduler = scheduler
         self._pool: BlockPool = scheduler.pool
-        on_decode_step = self.counters.count_decode_step
-        self.step_clock = StepClock(runner.device, on_decode_step=on_decode_step)
+        self.step_clock = StepClock(runner.device, on_decode_step=self.counters.count_decode_step)
+        self.gauges = Gauges(self.step_clock.figures, scheduler)
         self._pipeline = StepPipeline(runner, sampler, self._pool.block_size, self.step_clock)
         self.on_scheduled: Callable[[StepOutput], None] = lambda output: None
         """called between schedule and run with what scheduling alone decided (started, reserved,

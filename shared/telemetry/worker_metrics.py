@@ -36,6 +36,29 @@ COUNTERS = {
     "log_lines_dropped": ("", "log lines that could not be written; this gateway's too"),
 }
 """name in the worker's counters -> label its `name:value` form has, and its meaning"""
+GAUGES = {
+    "padding_ratio": ("", "rows of the latest steps that had no token, of all rows, 0 to 1"),
+    "host_gap_ratio": (
+        "",
+        "time for which the device waited for the host between the latest steps, of all, 0 to 1",
+    ),
+    "bandwidth_share": (
+        "",
+        "bytes that the latest steps without a chunk had to read, of what a copy moves in their "
+        "time, 0 to 1",
+    ),
+    "flops_share": (
+        "",
+        "operations that the latest steps with a chunk had to do, of what a product does in "
+        "their time, 0 to 1",
+    ),
+    "kv_internal_fragmentation_ratio": (
+        "",
+        "KV positions of running sequences without a token, of all they hold, 0 to 1",
+    ),
+    "memory_bytes": ("kind", "memory of the worker's device, of its first GPU, by use"),
+}
+"""name in the worker's gauges -> label its `name:value` form has, and its meaning"""
 STAGES = {
     "prefill": {
         "queued": "accepted, no chunk scheduled yet",
@@ -62,6 +85,7 @@ class WorkerSample:
     load: Load
     counters: Mapping[str, int]
     stages: Mapping[str, int] = field(default_factory=dict)
+    gauges: Mapping[str, float] = field(default_factory=dict)
 
 
 class WorkerCollector(Collector):
@@ -78,12 +102,13 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All families, also without a worker, so that a name never vanishes."""
         samples = list(self._workers())
-        yield from _gauges(samples)
+        yield from _load_gauges(samples)
+        yield from _told_gauges(samples)
         yield from _worker_counters(samples)
         yield from _pool_counters(self._totals())
 
 
-def _gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
+def _load_gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
     labels = ("worker", "role")
     blocks = _gauge("blocks", "KV blocks by state", (*labels, "state"))
     usage = _gauge("kv_cache_usage_perc", "held / all KV blocks, 0 to 1", labels)
@@ -110,6 +135,17 @@ def _gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
     return [blocks, usage, running, waiting, queued, step_error, stages]
 
 
+def _told_gauges(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
+    families = {
+        name: _gauge(name, text, ("worker", "role", *filter(None, [label])))
+        for name, (label, text) in GAUGES.items()
+    }
+    for sample in samples:
+        for name, values, value in _known(sample.gauges, GAUGES):
+            families[name].add_metric((sample.worker_id, sample.role, *values), value)
+    return families.values()
+
+
 def _worker_counters(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
     families = {
         name: CounterMetricFamily(
@@ -120,7 +156,7 @@ def _worker_counters(samples: Iterable[WorkerSample]) -> Iterable[Metric]:
         for name, (label, text) in COUNTERS.items()
     }
     for sample in samples:
-        for name, values, total in _known(sample.counters):
+        for name, values, total in _known(sample.counters, COUNTERS):
             families[name].add_metric((sample.worker_id, sample.role, *values), total)
     return families.values()
 
@@ -132,17 +168,19 @@ def _pool_counters(totals: Mapping[str, int]) -> Iterable[Metric]:
         )
         for name, (label, text) in COUNTERS.items()
     }
-    for name, values, total in _known({**_ZEROS, **totals}):
+    for name, values, total in _known({**_ZEROS, **totals}, COUNTERS):
         families[name].add_metric(values, total)
     return families.values()
 
 
-def _known(counters: Mapping[str, int]) -> Iterable[tuple[str, tuple[str, ...], int]]:
-    """(name, label values, total) of the counters that have a family."""
-    for key, total in counters.items():
-        name, _, value = key.partition(":")
-        if name in COUNTERS and bool(COUNTERS[name][0]) == bool(value):
-            yield name, (value,) if value else (), total
+def _known(
+    told: Mapping[str, float], families: Mapping[str, tuple[str, str]]
+) -> Iterable[tuple[str, tuple[str, ...], float]]:
+    """(name, label values, value) of those that have a family."""
+    for key, told_value in told.items():
+        name, _, label = key.partition(":")
+        if name in families and bool(families[name][0]) == bool(label):
+            yield name, (label,) if label else (), told_value
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:

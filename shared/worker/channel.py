@@ -151,6 +151,8 @@ class StepReport:
     removed: tuple[bytes, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     """totals since the engine's start"""
+    gauges: dict[str, float] | None = None
+    """by metric name, about once a second; None: not now"""
     alone: Attempt | None = None
     """whose step is in flight, where that computes no other, as it must"""
 

@@ -53,6 +53,7 @@ from shared.worker.identity import WorkerRole
 
 LOOK_EVERY_S = 2e-5
 """for a first token that is about to be shown"""
+GAUGED_EVERY_NS = 1_000_000_000
 
 
 class EngineLoop:
@@ -70,6 +71,7 @@ class EngineLoop:
         self._first_tokens = first_tokens or FirstTokens(lambda: None)
         self._began_ns = 0
         """when the step in flight began to run"""
+        self._gauged_ns = 0
         engine.on_scheduled = self._report_scheduled
 
     def run(self) -> None:
@@ -191,8 +193,15 @@ class EngineLoop:
             stored=tuple(output.stored),
             removed=tuple(output.removed),
             counters=self._engine.counters.totals(),
+            gauges=self._gauges(end_ns),
             alone=self._engine.alone,
         )
+
+    def _gauges(self, now_ns: int) -> dict[str, float] | None:
+        if now_ns - self._gauged_ns < GAUGED_EVERY_NS:
+            return None
+        self._gauged_ns = now_ns
+        return self._engine.gauges.values()
 
 
 def run_engine(

@@ -71,7 +71,7 @@ class Inbox:
                     self._outbox.start(held)
             case StepReport():
                 state.alone = event.alone
-                state.note_engine(event.load, event.counters)
+                state.note_engine(event.load, event.counters, event.gauges)
                 state.attempts.note_chunks(event.chunks, event.end_ns)
             case Refused():
                 self._lose(event)

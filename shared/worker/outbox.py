@@ -80,4 +80,4 @@ class Outbox:
     def pong(self, peer: Peer, seq: int) -> None:
         state = self._state
         stages, advanced = state.attempts.num_by_stage(), advanced_attempts(state, peer)
-        peer.send(Pong(seq, state.load(), state.counters, stages, advanced))
+        peer.send(Pong(seq, state.load(), state.counters, stages, advanced, state.gauges))

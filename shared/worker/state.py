@@ -24,15 +24,20 @@ class WorkerState:
         """that the engine computes now and no other, as it must"""
         self.counters: dict[str, int] = {}
         """totals by metric name, the engine's and this process's"""
+        self.gauges: dict[str, float] = {}
+        """the engine's, by metric name"""
         self.traffic = Traffic(SystemClock())
         """of hand-overs; a role with a transport puts that one's here"""
         self._layout = layout
         self._room_limit_tokens = room_limit_tokens
         self._engine_load = EngineLoad(0, 0, 0, 0, 0, 0)
 
-    def note_engine(self, load: EngineLoad, counters: dict[str, int]) -> None:
+    def note_engine(
+        self, load: EngineLoad, counters: dict[str, int], gauges: dict[str, float] | None = None
+    ) -> None:
         self._engine_load = load
         self.counters.update(counters)
+        self.gauges = self.gauges if gauges is None else gauges
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount

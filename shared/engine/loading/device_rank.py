@@ -5,16 +5,21 @@ import torch
 from shared.engine.handover.kv_pool import create_pool
 from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.device_traits import traits_of
-from shared.engine.layers.kv_cache import device_pool
+from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
+from shared.engine.layers.row_sizes import next_size
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
+from shared.engine.loading.device_rates import BRIEF, measure_ceilings
 from shared.engine.loading.kernel_compilation import KernelCompilation
 from shared.engine.loading.memory_trial import measure
+from shared.engine.loading.memory_use import memory_of_gpu
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile, count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
+from shared.engine.running.step_figures import Yardstick
 from shared.kv.share import KVShare
+from shared.model.model_size import ModelSize
 from shared.settings.groups import EngineSettings, KVSettings
 
 
@@ -43,6 +48,14 @@ def build_device_rank(
         model = DeviceModel(form, reader, ranks)
         compilation.wait()
 
+    weights_bytes = torch.cuda.memory_allocated(device)
+    config, dtype = reader.shard.model, share.layout.dtype
+    yardstick = Yardstick(
+        ModelSize.of(config, dtype, share.size),
+        measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF),
+        lambda tokens: min(next_size(tokens), form.max_seqs),
+    )
+
     def profile() -> MemoryProfile:
         return _measure_largest_step(form, model, device, kv.gpu_memory_utilization)
 
@@ -52,7 +65,14 @@ def build_device_rank(
     runner = model.runner(pool.tensor, eager=engine.eager)
     sampler = form.sampler(device)
     warm_up(runner, sampler, form.max_tokens, length, layout.block_size)
-    return RunnerParts(runner, sampler, pool, longest(length, layout, num_blocks))
+    return RunnerParts(
+        runner,
+        sampler,
+        pool,
+        longest(length, layout, num_blocks),
+        yardstick,
+        lambda: memory_of_gpu(device, weights_bytes, pool),
+    )
 
 
 def _measure_largest_step(

@@ -1,24 +1,31 @@
 """Builds one rank of a model: all of it where there is only one."""
 
 import logging
+from functools import partial
 
 from shared.engine.handover.kv_pool import create_pool
 from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.attention import TiledAttention
 from shared.engine.layers.kv_cache import TORCH_DTYPES
-from shared.engine.layers.matrices import row_invariant
+from shared.engine.layers.matrices import MIN_ROWS, row_invariant
 from shared.engine.layers.model import Model
 from shared.engine.layers.operations import TorchOperations
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
+from shared.engine.loading.device_rates import BRIEF, measure_ceilings
 from shared.engine.loading.devices import resolve_device, set_threads
+from shared.engine.loading.memory_use import memory_of_process
 from shared.engine.loading.pool_size import count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
+from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampler import Sampler
+from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
+from shared.model.model_size import ModelSize
+from shared.model.parameters import num_parameters
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
 
 logger = logging.getLogger(__name__)
@@ -63,7 +70,20 @@ def _build_cpu_rank(
     num_blocks = count_blocks(kv, layout, ranks.least)
     pool = create_pool(share, num_blocks, reader.device)
     runner = ModelRunner(model, pool.tensor, TiledAttention())
-    return RunnerParts(runner, Sampler(), pool, longest(length, layout, num_blocks))
+    shard = reader.shard
+    weights_bytes = num_parameters(shard.model, shard.size) * DTYPE_BYTES[layout.dtype]
+    return RunnerParts(
+        runner,
+        Sampler(),
+        pool,
+        longest(length, layout, num_blocks),
+        Yardstick(
+            ModelSize.of(shard.model, layout.dtype, shard.size),
+            measure_ceilings(reader.device, TORCH_DTYPES[layout.dtype], BRIEF),
+            partial(max, MIN_ROWS),
+        ),
+        lambda: memory_of_process(weights_bytes, pool),
+    )
 
 
 def check_arithmetic(model: Model) -> bool:

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.engine.handover.kv_pool import KVPool
@@ -12,6 +13,7 @@ from shared.engine.parallel.model import ParallelModel
 from shared.engine.parallel.operations import ParallelOperations
 from shared.engine.parallel.ranks import Ranks, SingleRank
 from shared.engine.running.model_runner import Runner
+from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampled_tokens import TokenSampler
 from shared.kv.layout import KVLayout
 from shared.model.config import ARCHITECTURES, ModelConfig
@@ -28,6 +30,10 @@ class RunnerParts:
     pool: KVPool
     max_model_len: int
     """tokens of the longest sequence that the model and the pool allow"""
+    yardstick: Yardstick
+    memory: Callable[[], dict[str, int]]
+    """bytes of this rank's device by what they are for, as they are now; see
+    shared.engine.loading.memory_use"""
 
 
 def load_model(

@@ -21,7 +21,7 @@ from shared.engine.scheduling.grammars import allowed_tokens
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
-from shared.protocol import Sampling
+from shared.protocol import Attempt, Sampling
 
 _EXERCISED = SampleRow(Sampling(max_tokens=1, temperature=0.0), 0, 0)
 
@@ -56,6 +56,8 @@ class StepPipeline:
         self._block_size = block_size
         self._clock = clock
         self._in_flight: StartedStep | None = None
+        self._first: Attempt | None = None
+        """of the last step that was started"""
         self._launch_time = LaunchTime(SystemClock())
 
     @property
@@ -112,7 +114,9 @@ class StepPipeline:
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
         previous = before.tokens.device_ids if before else None
-        self._clock.begin(batch)
+        first = items[0].sequence.attempt
+        self._clock.begin(batch, follows=before is not None or first == self._first)
+        self._first = first
         logits = self._runner.run(batch, previous, marks.on_stored if marks else None)
         if marks is not None:
             marks.finish()

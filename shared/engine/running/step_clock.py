@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from shared.clock import Clock, SystemClock
+from shared.engine.running.step_figures import StepFigures
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import StepTime
 from shared.engine.running.step_timer import StepDuration, timer_for
@@ -51,6 +52,7 @@ class StepClock:
         self._timed: HostBatch | None = None
         """the step that is being launched, if it is timed"""
         self.model = StepTime(UNTRIED)
+        self.figures = StepFigures()
 
     def start_from(self, seed: StepCosts) -> None:
         """What a trial says; what was learned is forgotten."""
@@ -64,17 +66,19 @@ class StepClock:
         """Seconds that the device takes for this step at least: one in ten or so takes less."""
         return self.model.predict(StepSize.of(batch)) * max(0.0, 1 - self.model.error.p90)
 
-    def begin(self, batch: HostBatch) -> None:
-        """This step is about to be launched."""
+    def begin(self, batch: HostBatch, *, follows: bool = False) -> None:
+        """This step is about to be launched. `follows`: there was work to do since the one before
+        it ended."""
         if self._warm_at_s is None:
             self._warm_at_s = self._clock.monotonic_s() + COLD_S
         self._timed = batch if self._is_timed(batch) else None
         if self._timed is not None:
-            self._timer.begin()
+            self._timer.begin(follows=follows)
 
     def end(self) -> TimedStep | None:
         """It is launched; None: it is not timed."""
         if self._timed is None:
+            self._timer.pass_by()
             return None
         return TimedStep(StepSize.of(self._timed), self._timer.end())
 
@@ -86,6 +90,7 @@ class StepClock:
         size, seconds_s = step.size, step.duration.seconds()
         if seconds_s is None or self._clock.monotonic_s() < self._warm_at_s:
             return
+        self.figures.note(size, seconds_s, step.duration.gap_s())
         predicted_s = self.model.note(size, seconds_s)
         if not size.num_chunk_tokens:
             self._on_decode_step(seconds_s / predicted_s)

@@ -17,13 +17,22 @@ from services.autoscaler.autoscaler import Told
 from services.autoscaler.metrics import AutoscalerCollector
 from shared.protocol import Load
 from shared.telemetry.metrics import GatewayFacts, GatewayMetrics
-from shared.telemetry.worker_metrics import COUNTERS, STAGES, WorkerSample
+from shared.telemetry.worker_metrics import COUNTERS, GAUGES, STAGES, WorkerSample
 from tests.chart.promtool import Result, contradicted
 from tests.chart.release import CHART, render
 from tests.chart.value_sets import DASHBOARD
 
 DASHBOARDS = CHART / "files/dashboards"
-ROWS = ["Users", "Stages", "Prefill pool", "Hand-over", "Decode pool", "Trouble", "Gateways"]
+ROWS = [
+    "Users",
+    "Stages",
+    "Prefill pool",
+    "Hand-over",
+    "Decode pool",
+    "Devices",
+    "Trouble",
+    "Gateways",
+]
 VARIABLES = {"$namespace": "ns", "${release}": "rel-baton", "$release": "rel-baton"}
 GIVEN = {"namespace", "pod", "release"}
 """labels that monitors or the chart's records give"""
@@ -61,8 +70,9 @@ def exported() -> Mapping[str, set[str]]:
     """Every metric that a gateway or the autoscaler shows -> its labels."""
     load = Load(1, 0, 0, 0, 4, 4, 0, 0)
     counters = {f"{name}:x" if label else name: 1 for name, (label, _) in COUNTERS.items()}
+    gauges = {f"{name}:x" if label else name: 1.0 for name, (label, _) in GAUGES.items()}
     samples = [
-        WorkerSample(role, role, load, counters, dict.fromkeys(stages, 1))
+        WorkerSample(role, role, load, counters, dict.fromkeys(stages, 1), gauges)
         for role, stages in STAGES.items()
     ]
     facts = partial(GatewayFacts, worker_totals=counters, ignored_fields={"x": 1})

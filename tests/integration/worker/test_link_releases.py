@@ -77,7 +77,7 @@ async def test_the_older_one_is_spoken_to_as_it_understands(
             link.send(MIGRATE)
             server.peers[0].send(MIGRATE)
         link.send(said("Ping", 1, 2, ["more"]))
-        server.peers[0].send(said("Pong", 1, IDLE, {"steps": 3}, {}, (), "more"))
+        server.peers[0].send(said("Pong", 1, IDLE, {"steps": 3}, {}, (), {}, "more"))
         assert await asyncio.wait_for(to_worker.get(), 5) == Ping(1, 2)
         assert await asyncio.wait_for(to_gateway.get(), 5) == Pong(1, IDLE, {"steps": 3})
         assert not link.closed

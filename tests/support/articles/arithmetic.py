@@ -14,8 +14,7 @@ from typing import Any
 
 from loadtest.prefix_saving import expected_share
 from services.cli import simulate
-from services.cli.bench.engine.figures.floors import Ceilings, Floors
-from services.cli.bench.engine.figures.model_size import ModelSize
+from services.cli.bench.engine.figures.floors import Floors
 from services.cli.bench.sweep.knee import find_knee
 from services.cli.byte_size import GIB
 from services.cli.capacity.devices import named_gpu
@@ -25,9 +24,11 @@ from services.simulator.batching.load import Load
 from services.simulator.batching.main import asked, compare
 from services.simulator.batching.outcome import Outcome, outcome_of
 from services.simulator.batching.request import Request
+from shared.engine.running.ceilings import Ceilings
 from shared.errors import ModelError
 from shared.kv.layout import num_blocks_for
 from shared.model.checkpoint import random_checkpoint
+from shared.model.model_size import ModelSize
 from shared.model.shapes import SHAPES
 from shared.settings.groups import KVSettings
 from tests.support.cases import known_models

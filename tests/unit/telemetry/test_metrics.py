@@ -21,6 +21,7 @@ DECODE = WorkerSample(
         "odd:": 1,
     },
     {"transfer": 2},
+    {"padding_ratio": 0.25, "memory_bytes:kv": 4096.0, "memory_bytes": 7.0, "odd": 1.0},
 )
 
 
@@ -68,6 +69,8 @@ def test_a_workers_words_get_its_name_and_role() -> None:
     assert found["baton_step_time_error", who] == 0.04
     assert found["baton_worker_requests", (who[0], ("stage", "transfer"), who[1])] == 2
     assert found["baton_worker_requests", (who[0], ("stage", "decode"), who[1])] == 0
+    assert found["baton_padding_ratio", who] == 0.25
+    assert found["baton_memory_bytes", (("kind", "kv"), *who)] == 4096
 
 
 def test_totals_of_the_pool_are_independent_of_who_is_linked() -> None:

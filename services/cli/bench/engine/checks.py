@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from services.cli.bench.engine.figures.figure import Check
-from services.cli.bench.engine.figures.model_size import ModelSize
 from services.cli.bench.engine.subject import Run
 from services.cli.bench.engine.workload import Workload, repeats
+from shared.model.model_size import ModelSize
 
 CACHE_FACTOR = 4
 PHASES = "time per token agrees with the median step"

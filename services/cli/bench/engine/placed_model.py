@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from services.cli.bench.engine.figures.ceilings import DeviceFacts
-from services.cli.bench.engine.figures.model_size import ModelSize
+from services.cli.bench.engine.figures.device_facts import DeviceFacts
 from services.cli.bench.engine.model_choice import ModelChoice
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.devices import resolve_device
 from shared.errors import MissingError
 from shared.model.checkpoint import resolve_dtype
+from shared.model.model_size import ModelSize
 
 CPU_FACTOR = 1.25
 """memory of a CPU that loading takes, over the weights'"""

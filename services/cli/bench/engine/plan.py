@@ -14,14 +14,14 @@ from services.cli.bench.engine.figures.attention import (
     MODELS,
     AttentionCell,
 )
-from services.cli.bench.engine.figures.ceilings import DeviceFacts
+from services.cli.bench.engine.figures.device_facts import DeviceFacts
 from services.cli.bench.engine.figures.known import Known, known_figure
-from services.cli.bench.engine.figures.model_size import ModelSize
 from services.cli.bench.engine.model_choice import ModelChoice
 from services.cli.bench.engine.placed_model import PlacedModel
 from services.cli.bench.engine.steps.decode_profile import Profiled, profiled
 from services.cli.bench.engine.steps.step_prediction import StepPredictionCell
 from services.cli.bench.engine.steps.worker_step import WorkerStepCell
+from shared.model.model_size import ModelSize
 from shared.settings.groups import Settings
 
 PROFILED_PROMPT = 1024

@@ -19,9 +19,8 @@ from services.cli.bench.engine.baton_subject import BatonSubject
 from services.cli.bench.engine.cells import DecodeCell
 from services.cli.bench.engine.checks import check_equal
 from services.cli.bench.engine.figures.attention import attention_figures
-from services.cli.bench.engine.figures.ceilings import measure_ceilings
 from services.cli.bench.engine.figures.figure import Check, Figure
-from services.cli.bench.engine.figures.floors import Ceilings, Floors
+from services.cli.bench.engine.figures.floors import Floors
 from services.cli.bench.engine.measurement import Bench, Timed, estimate_s
 from services.cli.bench.engine.plan import BenchPlan
 from services.cli.bench.engine.progress import Progress
@@ -36,6 +35,8 @@ from services.cli.bench.engine.workload import RandomPrompts
 from services.cli.bench.measure import progress_line
 from services.cli.bench.measure.environment import machine_record
 from shared.engine.layers.kv_cache import TORCH_DTYPES
+from shared.engine.loading.device_rates import measure_ceilings
+from shared.engine.running.ceilings import Ceilings
 from shared.settings.load import changed
 
 LOAD_S, EAGER_S, PROFILE_S = 10.0, 8.0, 8.0

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from services.cli.bench.engine.figures.floors import Ceilings
 from services.cli.bench.serve.report.svg import COLOURS, Panel, picture
 from services.cli.bench.sweep.knee import Knee
 from services.cli.bench.sweep.point import Point
+from shared.engine.running.ceilings import Ceilings
 from shared.plot.axis import Axis
 
 COLUMNS = ("batch", "tok/s", "ms/token", "utilisation", "of copy rate", "of product rate", "")

@@ -10,7 +10,6 @@ from services.cli.bench.engine.baton_subject import BatonSubject
 from services.cli.bench.engine.cells import DecodeCell
 from services.cli.bench.engine.checks import PHASES
 from services.cli.bench.engine.engine_settings import engine_settings
-from services.cli.bench.engine.figures.ceilings import measure_ceilings
 from services.cli.bench.engine.figures.floors import Floors
 from services.cli.bench.engine.measurement import Bench
 from services.cli.bench.engine.model_choice import ModelChoice
@@ -22,6 +21,7 @@ from services.cli.bench.sweep.knee import find_knee
 from services.cli.bench.sweep.point import Point
 from services.cli.bench.sweep.report import render_svg, render_text
 from shared.engine.layers.kv_cache import TORCH_DTYPES
+from shared.engine.loading.device_rates import measure_ceilings
 from shared.engine.loading.devices import set_threads
 from shared.errors import BatonError, SettingsError
 from shared.settings.groups import Settings

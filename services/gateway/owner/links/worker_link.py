@@ -57,6 +57,7 @@ class WorkerLink:
         """of the tokens it sent"""
         self.counters: dict[str, int] = {}
         self.stages: dict[str, int] = {}
+        self.gauges: dict[str, float] = {}
         self.num_unanswered_pings = 0
         self.looked_at_s = 0.0
         """for requests that may move from here"""

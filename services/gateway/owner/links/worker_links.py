@@ -193,7 +193,12 @@ class WorkerLinks:
         """What each linked worker last said, for metrics."""
         return [
             WorkerSample(
-                worker.worker_id, worker.hello.role, worker.load, worker.counters, worker.stages
+                worker.worker_id,
+                worker.hello.role,
+                worker.load,
+                worker.counters,
+                worker.stages,
+                worker.gauges,
             )
             for worker in self._workers.values()
         ]
@@ -331,6 +336,7 @@ class WorkerLinks:
         if isinstance(message, Pong):
             worker.counters = message.counters or worker.counters
             worker.stages = message.stages
+            worker.gauges = message.gauges
             worker.note_load(message.load)
         assert self._user is not None
         self._user.receive(worker, message)

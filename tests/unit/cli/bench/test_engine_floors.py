@@ -9,15 +9,16 @@ import torch
 
 from services.cli.bench.engine.cells import LARGE, SMALL, DecodeCell
 from services.cli.bench.engine.figures import floors as floors_module
-from services.cli.bench.engine.figures.floors import Ceilings, Floors, attention_share
-from services.cli.bench.engine.figures.model_size import ModelSize
+from services.cli.bench.engine.figures.floors import Floors, attention_share
 from services.cli.bench.engine.workload import RandomPrompts, mixed_workload, repeats
 from shared.engine.layers.model import Model
 from shared.engine.layers.operations import TorchOperations
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.loading.runner_parts import load_model
+from shared.engine.running.ceilings import Ceilings
 from shared.model.checkpoint import random_checkpoint
 from shared.model.config import parse_config
+from shared.model.model_size import ModelSize
 from shared.model.shapes import SHAPES
 from tests.support.models.tiny_model import TINY, TINY_GPT2
 

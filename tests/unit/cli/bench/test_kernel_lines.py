@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from services.cli.bench.engine.figures.attention import decode_figures, prefill_figures
-from services.cli.bench.engine.figures.floors import Ceilings
 from services.cli.bench.kernels.table import comparisons, render
+from shared.engine.running.ceilings import Ceilings
 
 H200 = Ceilings(4.28e12, 701e12)
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.bench.engine.figures.floors import Ceilings, Floors
-from services.cli.bench.engine.figures.model_size import ModelSize
+from services.cli.bench.engine.figures.floors import Floors
 from services.cli.bench.sweep.knee import Knee, find_knee
 from services.cli.bench.sweep.point import Point
 from services.cli.bench.sweep.report import render_svg, render_text
+from shared.engine.running.ceilings import Ceilings
+from shared.model.model_size import ModelSize
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SIZE = ModelSize(

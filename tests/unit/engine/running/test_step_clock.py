@@ -77,6 +77,9 @@ def test_a_step_that_is_not_over_is_left_out() -> None:
         def seconds(self) -> None:
             return None
 
+        def gap_s(self) -> None:
+            return None
+
     clock = StepClock(CPU, ManualClock())
     clock.warm()
     clock.note(timed_step(clock, PROMPT)._replace(duration=Unfinished()))

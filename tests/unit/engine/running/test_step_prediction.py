@@ -40,11 +40,14 @@ class CpuTimer:
     def __init__(self) -> None:
         self._begun_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self, *, follows: bool = False) -> None:
         self._begun_s = time.process_time()
 
     def end(self) -> WallDuration:
         return WallDuration(time.process_time() - self._begun_s)
+
+    def pass_by(self) -> None:
+        """Gaps are not looked at."""
 
 
 class WatchedStepTime(StepTime):

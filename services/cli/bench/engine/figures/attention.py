@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from services.cli.bench.engine.figures.figure import Figure
-from services.cli.bench.engine.figures.floors import Ceilings
 from services.cli.bench.engine.figures.known import DEVICE, Known
 from services.cli.bench.kernels.known_rates import prefill_rival
 from services.cli.bench.kernels.runs import BENCHES, Line, bench_lines
 from services.cli.bench.measure.progress_line import announce
+from shared.engine.running.ceilings import Ceilings
 
 KEY_BYTES = 2 * 8 * 128 * 2
 """K and V of one position of one layer: 8 heads of size 128, bfloat16"""

@@ -10,20 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.cli.bench.engine.figures.model_size import ModelSize
+from shared.engine.running.ceilings import Ceilings
+from shared.model.model_size import ModelSize
 
 ATTENTION_SHARES = ((1024, 260 / 701), (8192, 631 / 701), (32768, 656 / 701))
 """(tokens of a causal prompt, the best known attention kernel's rate as a share of a large matrix
 product's): FlashAttention-3 on an H200. Short prompts are short of work for a whole GPU."""
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What the device was measured to reach."""
-
-    copy_bytes_per_s: float
-    """read and written bytes of a device copy"""
-    matmul_flops_per_s: float
 
 
 @dataclass(frozen=True)

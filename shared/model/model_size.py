@@ -57,6 +57,12 @@ class ModelSize:
         keys = sum(_visible_keys(num_tokens, window) for window in self.windows)
         return 4.0 * self.attention_width * keys
 
+    def flops_of_pairs(self, num_pairs: float, context: float) -> float:
+        """The same over pairs of a token and a position that it attends to, of tokens that attend
+        to `context` positions on average."""
+        shares = sum(_visible(context, window) / max(1.0, context) for window in self.windows)
+        return 4.0 * self.attention_width * num_pairs * shares
+
 
 def _visible(context: float, window: int) -> float:
     return min(context, window) if window else context
