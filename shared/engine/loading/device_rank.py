@@ -1,5 +1,7 @@
 """Builds the rank of a GPU: weights, a trial of the largest step, and a KV pool in what is left."""
 
+from functools import partial
+
 import torch
 
 from shared.engine.handover.kv_pool import create_pool
@@ -7,6 +9,7 @@ from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.device_traits import traits_of
 from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
 from shared.engine.layers.row_sizes import next_size
+from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
 from shared.engine.loading.device_rates import BRIEF, measure_ceilings
@@ -14,12 +17,15 @@ from shared.engine.loading.kernel_compilation import KernelCompilation
 from shared.engine.loading.memory_trial import measure
 from shared.engine.loading.memory_use import memory_of_gpu
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile, count_blocks
+from shared.engine.loading.room_advice import StepForm, check_weights_fit, ways_to_room
 from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.step_figures import Yardstick
+from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import KVShare
 from shared.model.model_size import ModelSize
+from shared.model.parameters import num_parameters
 from shared.settings.groups import EngineSettings, KVSettings
 
 
@@ -44,23 +50,21 @@ def build_device_rank(
         max_seqs=engine.running_seqs(device.type, share.whole.block_size),
         traits=traits_of(device),
     )
+    step_form = _step_form(form)
+    check_weights_fit(step_form, torch.cuda.mem_get_info(device)[0])
     with KernelCompilation(form) as compilation:
         model = DeviceModel(form, reader, ranks)
         compilation.wait()
 
     weights_bytes = torch.cuda.memory_allocated(device)
-    config, dtype = reader.shard.model, share.layout.dtype
-    yardstick = Yardstick(
-        ModelSize.of(config, dtype, share.size),
-        measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF),
-        lambda tokens: min(next_size(tokens), form.max_seqs),
-    )
 
     def profile() -> MemoryProfile:
         return _measure_largest_step(form, model, device, kv.gpu_memory_utilization)
 
     layout = share.layout
-    num_blocks = count_blocks(kv, layout, ranks.least, profile)
+    ways = partial(ways_to_room, step_form)
+    num_blocks = count_blocks(kv, layout, ranks.least, profile, ways)
+    yardstick = _yardstick(form, device)
     pool = create_pool(share, num_blocks, device, pool_kind)
     runner = model.runner(pool.tensor, eager=engine.eager)
     sampler = form.sampler(device)
@@ -72,6 +76,26 @@ def build_device_rank(
         longest(length, layout, num_blocks),
         yardstick,
         lambda: memory_of_gpu(device, weights_bytes, pool),
+    )
+
+
+def _step_form(form: DeviceForm) -> StepForm:
+    config, dtype_bytes = form.config, DTYPE_BYTES[form.layout.dtype]
+
+    def weights_of(num_ranks: int) -> int:
+        Shard(config, 0, num_ranks)  # ModelError if it cannot be split so
+        return num_parameters(config, num_ranks) * dtype_bytes
+
+    seq_bytes = SAMPLING_BYTES * config.vocab_size
+    return StepForm(form.max_tokens, form.max_seqs, seq_bytes, form.share.size, weights_of)
+
+
+def _yardstick(form: DeviceForm, device: torch.device) -> Yardstick:
+    dtype = form.layout.dtype
+    return Yardstick(
+        ModelSize.of(form.config, dtype, form.share.size),
+        measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF),
+        lambda tokens: min(next_size(tokens), form.max_seqs),
     )
 
 

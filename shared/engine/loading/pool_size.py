@@ -66,24 +66,29 @@ class MemoryProfile:
         return f"{limit:.1f} of {self.total_bytes / GIB:.1f} GiB may be used: {listed}"
 
 
+Ways = Callable[[MemoryProfile, int], Sequence[str]]
+"""(what was measured, bytes wanted for KV) -> flags, each of which alone makes room for them"""
+
+
 def count_blocks(
     kv: KVSettings,
     layout: KVLayout,
     least: Callable[[int], int],
     profile: Callable[[], MemoryProfile] | None = None,
+    ways: Ways | None = None,
 ) -> int:
     """Blocks of this rank's pool; every rank of a model calls it. SettingsError, which says what
     would help, if too few fit.
 
     `least`: the least of what all ranks pass to it. `profile` measures this rank's GPU, with only
-    the weights on it; None on a CPU.
+    the weights on it; None on a CPU. `ways`: what would make room.
     """
     if kv.blocks:
         return least(kv.blocks)
     if profile is None:
         return least(blocks_in_host_memory(kv.memory_mib, layout.block_bytes))
     measured = profile()
-    num_blocks = blocks_on_gpu(measured, layout.block_bytes)
+    num_blocks = blocks_on_gpu(measured, layout.block_bytes, ways)
     logger.info("memory in GiB: %s, %d KV blocks", measured, num_blocks)
     return least(num_blocks)
 
@@ -92,23 +97,35 @@ def blocks_in_host_memory(memory_mib: int, block_bytes: int) -> int:
     """SettingsError if too few fit."""
     num_blocks = memory_mib * MIB // block_bytes
     if num_blocks < MIN_BLOCKS:
+        enough_mib = -(-MIN_BLOCKS * block_bytes // MIB)
         raise SettingsError(
             f"--kv-memory-mib leaves room for {num_blocks} KV blocks of {block_bytes} bytes, "
-            f"needs {MIN_BLOCKS}"
+            f"needs {MIN_BLOCKS}: --kv-memory-mib {enough_mib} is the least"
         )
     return num_blocks
 
 
-def blocks_on_gpu(profile: MemoryProfile, block_bytes: int) -> int:
-    """SettingsError if too few fit."""
+def blocks_on_gpu(profile: MemoryProfile, block_bytes: int, ways: Ways | None = None) -> int:
+    """SettingsError if too few fit; it says each of `ways`, or in general what makes room."""
     num_blocks = profile.kv_bytes // block_bytes
     if num_blocks < MIN_BLOCKS:
+        flags = ways(profile, MIN_BLOCKS * block_bytes) if ways else ()
         raise SettingsError(
             f"the model leaves no room for {MIN_BLOCKS} KV blocks of {block_bytes} bytes. GiB: "
-            f"{profile}. A higher --gpu-memory-utilization, a lower --max-num-batched-tokens or "
-            "--max-num-seqs, or more GPUs (--tp) make room"
+            f"{profile}. {_advice(flags)}"
         )
     return num_blocks
+
+
+def _advice(flags: Sequence[str]) -> str:
+    if not flags:
+        return (
+            "A higher --gpu-memory-utilization, a lower --max-num-batched-tokens or "
+            "--max-num-seqs, or more GPUs (--tp) make room; `baton capacity` says how much of "
+            "them, and what fits at all"
+        )
+    each = " or ".join(flags)
+    return f"A worker starts with {each}, and more of it makes room for more KV"
 
 
 def check_gpus_suffice(tps: Sequence[int], *, kv_blocks: int, num_gpus: int) -> None:
