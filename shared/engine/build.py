@@ -71,6 +71,7 @@ def build_engine(
     built = Engine(parts.runner, scheduler, parts.sampler, kv_pool, role, grammars)
     built.step_clock.figures.yardstick = parts.yardstick
     built.gauges.memory = parts.memory
+    built.gauges.num_ranks = compute.tp
     return built
 
 

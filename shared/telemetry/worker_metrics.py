@@ -56,6 +56,7 @@ GAUGES = {
         "",
         "KV positions of running sequences without a token, of all they hold, 0 to 1",
     ),
+    "worker_ranks": ("", "GPUs that the worker computes on, or 1 on a CPU"),
     "memory_bytes": ("kind", "memory of the worker's device, of its first GPU, by use"),
 }
 """name in the worker's gauges -> label its `name:value` form has, and its meaning"""

@@ -107,6 +107,7 @@ def _facts(status: StatusRoutes) -> dict[str, Route]:
     """Of the workers and of requests."""
     return {
         "/metrics": status.metrics,
+        "/v1/capacity": status.capacity,
         "/v1/baton/status": status.status,
         "/v1/baton/live": status.live.live,
         "/v1/baton/watch": status.live.watch,

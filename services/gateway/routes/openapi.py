@@ -114,6 +114,7 @@ GETS = {
     "/ready": "Clients should come here; `serves`: workers would serve a request now",
     "/version": "The release",
     "/metrics": "Prometheus metrics",
+    "/v1/capacity": "What the workers hold, and what a million tokens cost",
     "/v1/baton/status": "The workers",
     "/v1/baton/live": "The gateway and its workers, now and in the last minute",
     "/v1/baton/watch": "The same once a second, as server-sent events",

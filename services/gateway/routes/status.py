@@ -13,6 +13,7 @@ from services.gateway.http.api_keys import asking_tenant, may_see
 from services.gateway.http.errors import error_response, json_response
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
+from services.gateway.routes.capacity import asked_of, capacity_body
 from services.gateway.routes.live import LiveRoutes
 from services.gateway.routes.row_query import row_filter
 from services.gateway.routes.served import Served, ServedModels
@@ -95,6 +96,13 @@ class StatusRoutes:
         names = self._models.names
         more = {"models": list(names)} if len(names) > 1 else {}
         return json_response(request, self._models.of_query(request).door.status() | more)
+
+    async def capacity(self, request: Request) -> Response:
+        """Of the model that the query names, else of the first."""
+        query = [item for item in request.query_params.multi_items() if item[0] != "model"]
+        asked = asked_of(query)
+        status = self._models.of_query(request).door.status()
+        return json_response(request, capacity_body(status, asked))
 
     async def requests(self, request: Request) -> Response:
         """The last ones in short, of the model that the query names or of all."""

@@ -13,6 +13,7 @@ class Gauges:
     def __init__(self, figures: StepFigures, scheduler: Scheduler) -> None:
         self.memory: Callable[[], dict[str, int]] = dict
         """bytes by what they are for, as they are now"""
+        self.num_ranks = 1
         self._figures = figures
         self._scheduler = scheduler
 
@@ -21,7 +22,12 @@ class Gauges:
         block_size = self._scheduler.pool.block_size
         unused = unused_share(self._scheduler.running, block_size)
         memory = {f"memory_bytes:{kind}": size for kind, size in self.memory().items()}
-        return {**self._figures.values(), "kv_internal_fragmentation_ratio": unused, **memory}
+        return {
+            **self._figures.values(),
+            "kv_internal_fragmentation_ratio": unused,
+            "worker_ranks": self.num_ranks,
+            **memory,
+        }
 
 
 def unused_share(running: Iterable[Sequence], block_size: int) -> float:

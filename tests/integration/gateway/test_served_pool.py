@@ -28,6 +28,14 @@ def gateway(redis_servers: RedisServers, tmp_path: Path) -> Iterator[GatewayProc
     process.kill()
 
 
+def told_capacity(gateway: GatewayProcess) -> dict[str, Any] | None:
+    """Once the worker has told what its memory is used for, and two PONGs apart how it samples."""
+    answer = gateway.get("/v1/capacity?tokens=60&usd_per_gpu_hour=2")
+    assert answer is not None and answer[0] == 200
+    body: dict[str, Any] = answer[1]
+    return body if body["usd_per_million_tokens"] and body["kv_token_bytes"] else None
+
+
 async def test_a_worker_of_another_type_is_found_and_may_come_back_at_its_port(
     gateway: GatewayProcess, redis_servers: RedisServers, tmp_path: Path
 ) -> None:
@@ -66,6 +74,12 @@ async def test_a_worker_of_another_type_is_found_and_may_come_back_at_its_port(
             assert receipt is not None
             assert (num_tokens, len(receipt[1]["attempts"])) == (NUM_TOKENS, 1)
             assert gap_s < MAX_STALL_S
+        capacity = await asyncio.to_thread(wait_for, lambda: told_capacity(gateway), 10.0)
+        (worker,) = capacity["workers"]
+        assert worker["memory_bytes"]["kv"] == worker["kv_tokens"] * capacity["kv_token_bytes"]
+        assert worker["kv_tokens"] == 256 * 8 and worker["ranks"] == 1
+        assert capacity["sequences"] == [{"tokens": 60, "fit": 256 // 8, "fit_now": 256 // 8}]
+        assert capacity["usd_per_million_tokens"] > 0
     finally:
         listing.cancel()
         new.kill()

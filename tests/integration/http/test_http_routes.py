@@ -80,7 +80,7 @@ async def test_an_unknown_path_is_told_the_paths_that_exist(
 
 
 OPERATOR_PATHS = (
-    *("/metrics", "/v1/baton/status"),
+    *("/metrics", "/v1/capacity", "/v1/baton/status"),
     *("/v1/baton/live", "/v1/baton/watch"),
     *("/v1/baton/requests", "/v1/baton/requests/chatcmpl-1"),
 )
@@ -112,9 +112,24 @@ async def test_the_admin_port_names_its_own_paths() -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         message = (await client.get("/v1/models")).json()["error"]["message"]
     assert message == (
-        "no such path; GET goes to /health, /ping, /ready, /version, /metrics, /v1/baton/status, "
-        "/v1/baton/live, /v1/baton/watch, /v1/baton/requests, /v1/baton/requests/{rid}, /ui"
+        "no such path; GET goes to /health, /ping, /ready, /version, /metrics, /v1/capacity, "
+        "/v1/baton/status, /v1/baton/live, /v1/baton/watch, /v1/baton/requests, "
+        "/v1/baton/requests/{rid}, /ui"
     )
+
+
+async def test_a_capacity_is_asked_for_lengths_and_a_price() -> None:
+    door = ScriptedDoor(lambda _: ())
+    door.shown = {"model": "m", "max_model_len": 64, "block_size": 16}
+    status = StatusRoutes(models_of(door), lambda: b"", "1.2.3")
+    transport = httpx.ASGITransport(create_admin_app(status))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        body = (await client.get("/v1/capacity?tokens=20&usd_per_gpu_hour=2")).json()
+        assert body["sequences"] == [{"tokens": 20, "fit": 0, "fit_now": 0}]
+        assert body["usd_per_million_tokens"] is None
+        refused = await client.get("/v1/capacity?tokens=many")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens")
+        assert (await client.get("/v1/capacity?model=other")).status_code == 404
 
 
 async def test_a_receipt_that_another_gateway_has_is_found() -> None:

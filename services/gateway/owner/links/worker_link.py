@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+from services.gateway.owner.links.token_rates import TokenRates
 from services.gateway.owner.links.worker_view import Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
@@ -58,6 +59,7 @@ class WorkerLink:
         self.counters: dict[str, int] = {}
         self.stages: dict[str, int] = {}
         self.gauges: dict[str, float] = {}
+        self.rates = TokenRates()
         self.num_unanswered_pings = 0
         self.looked_at_s = 0.0
         """for requests that may move from here"""
@@ -192,7 +194,15 @@ class WorkerLink:
             },
             "running": load.running,
             "waiting": load.waiting,
+            "ranks": int(self.gauges.get("worker_ranks", 1)),
+            "memory_bytes": self._memory(),
+            "rates": self.rates.per_s(),
             "step_costs": load.step_costs._asdict(),
             "step_error": round(load.step_error, 4),
             "heartbeat_age_s": round(self._clock.monotonic_s() - self.last_frame_s, 3),
         }
+
+    def _memory(self) -> dict[str, int]:
+        """Bytes by what they are for, as it told them."""
+        told = ((key.partition(":"), size) for key, size in self.gauges.items())
+        return {kind: int(size) for (name, _, kind), size in told if name == "memory_bytes"}

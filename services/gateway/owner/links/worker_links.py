@@ -337,6 +337,7 @@ class WorkerLinks:
             worker.counters = message.counters or worker.counters
             worker.stages = message.stages
             worker.gauges = message.gauges
+            worker.rates.note(self._clock.monotonic_s(), worker.counters)
             worker.note_load(message.load)
         assert self._user is not None
         self._user.receive(worker, message)
