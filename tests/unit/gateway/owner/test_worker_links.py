@@ -25,7 +25,8 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
     d = FakeWorker("decode", "d0")
     async with started(Bench()) as bench:
         await bench.add(d)
-        d.say(Pong(1, KV, {"baton_preemptions_total": 3}))
+        gauges = {"worker_ranks": 2.0, "memory_bytes:kv": 4096.0, "padding_ratio": 0.1}
+        d.say(Pong(1, KV, {"baton_preemptions_total": 3}, gauges=gauges))
         bench.clock.advance(0.5)
         status = bench.door.status()
         assert status["workers"] == [
@@ -40,6 +41,9 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
                 "running": 1,
                 "waiting": 2,
+                "ranks": 2,
+                "memory_bytes": {"kv": 4096},
+                "rates": {"prompt_tokens_s": 0.0, "tokens_s": 0.0},
                 "step_costs": COSTS._asdict(),
                 "step_error": 0.0433,
                 "heartbeat_age_s": 0.5,
