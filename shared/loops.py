@@ -112,6 +112,14 @@ class Loops:
         """Failed turns so far, by the loop's name."""
         return {loop.name: loop.num_failures for loop in self._loops}
 
+    async def stop(self, name: str) -> None:
+        """Cancel one and wait until it has ended; none of that name is fine."""
+        ended = [loop for loop in self._loops if loop.name == name]
+        self._loops = [loop for loop in self._loops if loop.name != name]
+        for loop in ended:
+            loop.task.cancel()
+        await asyncio.gather(*(loop.task for loop in ended), return_exceptions=True)
+
     async def close(self) -> None:
         """Cancel all and wait until they have ended."""
         tasks = [loop.task for loop in self._loops]

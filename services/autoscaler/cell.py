@@ -42,18 +42,19 @@ class Cell:
         clock: Clock,
         pool: str = "",
     ) -> None:
-        """`backlog`: told which pool's it is. `pool`: empty: the only one that has workers."""
+        """`backlog`: told which pool's it is. `pool`: its whole name, or the model's alone; empty:
+        the only one that has workers."""
         self._registry = registry
         self._backlog = backlog
         self._clock = clock
-        self._given_pool = self.pool = pool
+        self._wanted = self.pool = pool
         self._arrivals = Arrivals(traffic, clock)
         self._first_seen_s: dict[str, float] = {}
         """by incarnation"""
 
     async def look(self) -> CellView:
         """As it is now. StateUnavailableError."""
-        pool = self.pool = self._given_pool or await self._only_pool()
+        pool = self.pool = self._wanted if "@" in self._wanted else await self._only_pool()
         self._backlog.serve(pool)
         entries = await self._registry.list(pool)
         await self._arrivals.read(pool)
@@ -69,11 +70,17 @@ class Cell:
         return CellView(workers, self._arrivals.seen(), waiting)
 
     async def _only_pool(self) -> str:
-        pools = sorted(await self._registry.pools())
-        if len(pools) != 1:
-            named = ", ".join(pools) or "none"
-            raise StateUnavailableError(f"pools with workers: {named}; name one with --pool")
-        return pools[0]
+        """Of the model that is wanted, or of all."""
+        pools, wanted = sorted(await self._registry.pools()), self._wanted
+        meant = [pool for pool in pools if wanted in ("", pool.rpartition("@")[0], pool)]
+        if len(meant) == 1:
+            return meant[0]
+        if wanted:
+            known = ", ".join(pools) or "none"
+            number = f"{len(meant)} pools" if meant else "no pool"
+            raise StateUnavailableError(f"{number} of {wanted}; pools with workers: {known}")
+        named = ", ".join(pools) or "none"
+        raise StateUnavailableError(f"pools with workers: {named}; name one with --pool")
 
     def _worker(self, entry: WorkerEntry, now_s: float) -> WorkerView:
         load = entry.load or _UNKNOWN

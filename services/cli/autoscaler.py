@@ -37,7 +37,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, SETTINGS)
     modes = "; ".join(f"{name}: {text}" for name, text in MODES.items())
     parser.add_argument("--mode", choices=MODES, default="advise", help=f"{modes}; advise")
-    parser.add_argument("--pool", default="", help="default: the only one that has workers")
+    parser.add_argument(
+        "--pool",
+        default="",
+        metavar="NAME",
+        help="or its model's name, as clients use it; default: the only one that has workers",
+    )
     slo = parser.add_argument_group("what users are promised")
     slo.add_argument("--slo-ttft-ms", type=above_zero, default=1000.0, metavar="N")
     slo.add_argument("--slo-gap-ms", type=above_zero, default=50.0, metavar="N")

@@ -43,6 +43,8 @@ ROOM_STEPS = 2
 """prompt tokens a worker accepts beyond what runs, in steps' budgets"""
 HANG_UP_LIMIT_S = 1.0
 """a gateway that reads nothing does not keep this process from ending"""
+KV_CANARY = "kv_canary"
+"""a loop's name"""
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,12 @@ class Node:
                 self._ready.vocab_size,
                 self._network.cell_secret,
             )
-            self._loops.start("kv_canary", self._move_canary, RETRY_S)
+            self._loops.start(KV_CANARY, self._move_canary, RETRY_S)
 
     async def leave(self, drain_limit_s: float) -> None:
         """Take no new work; let what runs finish, within the limit; give the rest back (R10)."""
         self._state.leaving = True
+        await self._loops.stop(KV_CANARY)  # its attempts would be waited for
         if self._registration is not None:
             await self._registration.withdraw()
         with contextlib.suppress(TimeoutError):

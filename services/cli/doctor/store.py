@@ -44,7 +44,8 @@ async def _check_workers(
         return [fail("registry", "no worker is registered", cure)]
     release = gateway.release if gateway is not None else ""
     linked = gateway.linked if gateway is not None and gateway.status else None
-    served = served_pool(entries, linked, release)
+    model = str(gateway.status.get("model", "")) if gateway is not None and gateway.status else ""
+    served = served_pool(entries, linked, release, model)
     return [
         finding
         for facts in await gather_workers(entries, cell_secret)

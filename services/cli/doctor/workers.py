@@ -51,6 +51,10 @@ class Served:
     linked: frozenset[str] | None = None
     """incarnations; None: nobody knows"""
 
+    @property
+    def model(self) -> str:
+        return self.pool.rpartition("@")[0]
+
 
 async def gather_workers(entries: Sequence[WorkerEntry], cell_secret: str) -> list[WorkerFacts]:
     places = asyncio.Semaphore(MAX_DIALS)
@@ -63,8 +67,11 @@ async def gather_workers(entries: Sequence[WorkerEntry], cell_secret: str) -> li
 
 
 def judge_worker(facts: WorkerFacts, served: Served, *, has_secret: bool) -> list[Finding]:
-    """Its faults, or one line that says it is well. `has_secret`: whether one was given."""
+    """Its faults, or one line that says it is well. `has_secret`: whether one was given. What
+    another model's worker lacks is for its own gateway to find."""
     found = _judge_pool(facts, served)
+    if found and facts.entry.model != served.model:
+        return found
     if facts.is_other_cell and has_secret:
         seen = f"answers at {_address(facts.entry)}, and its cell secret is another"
         found.append(fail(facts.name, seen, ONE_CELL))
@@ -87,12 +94,15 @@ def judge_worker(facts: WorkerFacts, served: Served, *, has_secret: bool) -> lis
 
 
 def served_pool(
-    entries: Collection[WorkerEntry], linked: frozenset[str] | None, release: str
+    entries: Collection[WorkerEntry], linked: frozenset[str] | None, release: str, model: str = ""
 ) -> Served:
-    """By the workers that the gateway is linked to; where there are none, by the pool that has
-    most workers, as a gateway does."""
+    """By the workers that the gateway is linked to; where there are none, by the pool of its
+    `model`, if that is known, that has most workers, as a gateway does."""
     of_linked = [entry.pool for entry in entries if entry.incarnation in (linked or ())]
-    pools = of_linked or [entry.pool for entry in entries]
+    of_model = [entry.pool for entry in entries if not model or entry.model == model]
+    pools = of_linked or of_model
+    if not pools:
+        return Served(f"{model}@", 0, release, linked)
     pool = max(sorted(set(pools)), key=pools.count)
     block_size = next(entry.block_size for entry in entries if entry.pool == pool)
     return Served(pool, block_size, release, linked)
@@ -101,13 +111,14 @@ def served_pool(
 def _judge_pool(facts: WorkerFacts, served: Served) -> list[Finding]:
     entry = facts.entry
     if served.pool and entry.pool != served.pool:
-        model = served.pool.rpartition("@")[0]
+        model = served.model
         if entry.model != model:
             return [
                 warn(
                     facts.name,
                     f"serves {entry.model}, this gateway {model}",
-                    "fine if another gateway serves that; else start it with the same --model",
+                    "fine if another gateway serves that; else give both the same --model, and "
+                    "--served-model-name if one has it",
                 )
             ]
         return [fail(facts.name, *_difference(entry, served))]

@@ -25,7 +25,7 @@ def priority_of(headers: Headers, field: int | None, tenant: Tenant) -> int:
         raise invalid(HEADER, f"{' or '.join(CLASSES)}, as a header")
     priority = CLASSES[named] if named is not None else field
     if priority is None:
-        return DEFAULT_PRIORITY
+        return max(DEFAULT_PRIORITY, tenant.highest_priority)
     if priority < tenant.highest_priority:
         raise RequestError(
             f"priority {priority}: this key may ask for {tenant.highest_priority} and later",

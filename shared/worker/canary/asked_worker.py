@@ -8,10 +8,24 @@ from typing import TypeVar
 from shared.challenge import OtherVersionError
 from shared.errors import KVTransferError, PeerLostError
 from shared.link.link import Link
-from shared.protocol import Assign, Fail, Handback, Hello, Message, Receive, Refuse
+from shared.protocol import (
+    Assign,
+    Fail,
+    Handback,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Receive,
+    Refuse,
+)
 from shared.worker.canary.peer import Peer
 
 Kind = TypeVar("Kind", bound=Message)
+ROOM_S = 2.0
+"""of silence, and a worker is asked whether what it was given waits for room"""
+WAITING = ("queued", "reserve")
+"""stages of attempts that wait for blocks, or for a place in a step"""
 
 
 class NoPartError(Exception):
@@ -61,12 +75,14 @@ class AskedWorker:
         self._link.send(message)
 
     async def answer(self, kind: type[Kind]) -> Kind:
-        """The next message of this kind. NoPartError, or KVTransferError with what it says, if it
-        gives up instead."""
+        """The next message of this kind. NoPartError if it is full; NoPartError, or KVTransferError
+        with what it says, if it gives up instead."""
         while True:  # until it answers
-            match await self._heard.get():
+            match await self._next():
                 case kind() as message:
                     return message
+                case Pong(stages=stages) if any(stages.get(stage) for stage in WAITING):
+                    raise NoPartError
                 case Refuse(reason="draining" | "no_room") | Handback(reason="draining"):
                     raise NoPartError
                 case Refuse(reason=reason) | Handback(reason=reason):
@@ -75,3 +91,12 @@ class AskedWorker:
                     raise KVTransferError(f"{self._name} fails ({text})")
                 case None:
                     raise PeerLostError(f"{self._name} hung up")
+
+    async def _next(self) -> Message | None:
+        """What it says; after some silence it is asked how it is."""
+        try:
+            async with asyncio.timeout(ROOM_S):
+                return await self._heard.get()
+        except TimeoutError:
+            self._link.send(Ping(0))
+            return await self._heard.get()

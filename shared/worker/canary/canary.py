@@ -131,10 +131,10 @@ class Canary:
         return AskedWorker.linked(peer, hello, self._cell_secret)
 
     def _note(self, name: str, transfer: Span) -> None:
-        told = transfer.attributes
-        size = f"{float(told[TRANSFER_BYTES]) / 2**20:.3g} MiB"
+        told = transfer.attributes  # a peer of another release may have others
+        size, way = told.get(TRANSFER_BYTES), told.get(TRANSFER_TRANSPORT, "a way of its own")
+        what = f"{size / 2**20:.3g} MiB" if isinstance(size, int | float) else "KV"
         ms = (transfer.end_ns - transfer.start_ns) / 1e6
         whither = "from" if self._own.role == "decode" else "to"
-        way = told[TRANSFER_TRANSPORT]
-        logger.info("KV canary: %s %s %s by %s in %.0f ms", size, whither, name, way, ms)
+        logger.info("KV canary: %s %s %s by %s in %.0f ms", what, whither, name, way, ms)
         self.awaited = ""

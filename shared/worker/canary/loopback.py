@@ -31,8 +31,9 @@ async def loop_back(
     reservation: Reservation,
     transport: KVTransport,
 ) -> Span:
-    """The verified transfer. BatonError says what is wrong, NoPartError that it drains, or that its
-    pool cannot be mapped by itself: peers are other processes."""
+    """The verified transfer. BatonError says what is wrong, NoPartError that it drains, that it has
+    no room for two sequences now, or that its pool cannot be mapped by itself: peers are other
+    processes."""
     incarnation = worker.hello.incarnation
     # The engine has both the attempt that is offered and the one that is pulled.
     into = replace(work, attempt=Attempt(work.attempt.rid, work.attempt.epoch + 1))

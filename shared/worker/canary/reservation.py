@@ -12,6 +12,7 @@ from dataclasses import replace
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError
 from shared.protocol import Attempt, Work
+from shared.worker.canary.asked_worker import ROOM_S, NoPartError
 from shared.worker.channel import Abort, Event, Refused, Reserve, Reserved, Scheduled
 from shared.worker.engine_sender import EngineSender
 
@@ -27,12 +28,18 @@ class Reservation:
 
     @asynccontextmanager
     async def of(self, work: Work) -> AsyncIterator[Reserved]:
-        """The blocks of its prompt. BatonError if the engine refuses them."""
+        """The blocks of its prompt. BatonError if the engine refuses them, NoPartError if it has
+        none to spare for a while."""
         self._attempt = work.attempt
         self._answer = asyncio.get_running_loop().create_future()
         self._engine.send(Reserve(SequenceSpec.of(work, self._block_size, "decode")))
         try:
-            yield await self._answer
+            try:
+                async with asyncio.timeout(ROOM_S):
+                    reserved = await self._answer
+            except TimeoutError:
+                raise NoPartError from None
+            yield reserved
         finally:
             self._attempt = None
             self._engine.send(Abort(work.attempt))

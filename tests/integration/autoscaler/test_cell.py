@@ -26,7 +26,8 @@ pytestmark = pytest.mark.anyio
 
 COSTS = StepCosts(5e-3, 2e-5, 3e-8, 2.5e-5, 2e-9)
 LOAD = Load(5, 15, 3, 2, 80, 10, 20, 50, unreserved_tokens={"p": 7, "q": 4}, step_costs=COSTS)
-PREFILL = replace(ENTRY, pool="pool", block_size=32, load=LOAD, num_attempts=4, step_tokens=512)
+POOL = "m@rev:a"
+PREFILL = replace(ENTRY, pool=POOL, block_size=32, load=LOAD, num_attempts=4, step_tokens=512)
 OLD = replace(PREFILL, worker_id="d-0", incarnation="d-0.bb", role="decode", load=None)
 
 
@@ -46,7 +47,7 @@ def cell_of(client: RedisClient, clock: ManualClock, pool: str = "") -> Cell:
 
 async def end(client: RedisClient, rid: str, age_s: float, num_prompt_tokens: int) -> None:
     received_ns = time.time_ns() - round(age_s * 1e9)
-    request = AdmittedRequest(rid, "g.1", "acme", pool_id("pool"), num_prompt_tokens, received_ns)
+    request = AdmittedRequest(rid, "g.1", "acme", pool_id(POOL), num_prompt_tokens, received_ns)
     outcome = Outcome(RequestState.DONE, "stop", 7, 64)
     await RedisRequestRecords(client, Keys()).finish(request, outcome)
 
@@ -56,7 +57,7 @@ async def test_workers_are_seen_with_their_load_and_since_when(client: RedisClie
     cell = cell_of(client, clock)
     await registry.register(PREFILL)
     (first,) = (await cell.look()).workers["prefill"]
-    assert cell.pool == "pool"
+    assert cell.pool == POOL
     assert first.age_s == 0
     clock.advance(30)
     await registry.register(OLD)
@@ -78,7 +79,7 @@ async def test_arrivals_are_in_the_order_they_came_and_forgotten_in_time(
 ) -> None:
     clock = ManualClock()
     clock.advance(5_000)
-    cell = cell_of(client, clock, "pool")
+    cell = cell_of(client, clock, POOL)
     await end(client, "a", 10, 100)
     await end(client, "b", 60, 200)
     seen = await cell.look()
@@ -93,10 +94,10 @@ async def test_arrivals_are_in_the_order_they_came_and_forgotten_in_time(
 
 
 async def test_what_waits_is_counted_with_its_tokens(client: RedisClient) -> None:
-    backlog = RedisBacklog(client, Keys(), "pool", 10)
+    backlog = RedisBacklog(client, Keys(), POOL, 10)
     for number in range(3):
         await backlog.put(BacklogEntry(f"r{number}", "g.1", "acme", 100))
-    assert (await cell_of(client, ManualClock(), "pool").look()).waiting == Waiting(3, 300)
+    assert (await cell_of(client, ManualClock(), POOL).look()).waiting == Waiting(3, 300)
 
 
 async def test_which_pool_is_meant_must_be_clear(client: RedisClient) -> None:
@@ -106,15 +107,23 @@ async def test_which_pool_is_meant_must_be_clear(client: RedisClient) -> None:
         await cell.look()
     await registry.register(PREFILL)
     await registry.register(replace(OLD, pool="other"))
-    with pytest.raises(StateUnavailableError, match="other, pool; name one with --pool"):
+    with pytest.raises(StateUnavailableError, match="m@rev:a, other; name one with --pool"):
         await cell.look()
-    assert (await cell_of(client, ManualClock(), "pool").look()).workers["prefill"]
+    assert (await cell_of(client, ManualClock(), POOL).look()).workers["prefill"]
+    for name in ("org/m@rev:a", "small@rev:a", "small@rev:b"):
+        await registry.register(replace(OLD, pool=name, incarnation=f"{name}.1"))
+    by_model = cell_of(client, ManualClock(), "org/m")
+    assert len((await by_model.look()).workers[OLD.role]) == 1
+    assert by_model.pool == "org/m@rev:a"
+    for model, told in (("small", "2 pools of small"), ("gone", "no pool of gone; .*org/m@rev:a")):
+        with pytest.raises(StateUnavailableError, match=told):
+            await cell_of(client, ManualClock(), model).look()
 
 
 async def test_half_a_picture_is_none() -> None:
     with EmbeddedRedis() as server:
         async with RedisClient(server.url, timeout_s=0.2) as client:
-            cell = cell_of(client, ManualClock(), "pool")
+            cell = cell_of(client, ManualClock(), POOL)
             await cell.look()
     with pytest.raises(StateUnavailableError):
         await cell.look()

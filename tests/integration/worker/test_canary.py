@@ -5,6 +5,7 @@ Guards: a pair whose KV does not arrive that the first user's request finds.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from shared.link.server import LinkServer, Peer
-from shared.protocol import Assign, Hello, Load, Message, Refusal, Refuse
+from shared.protocol import Assign, Hello, Load, Message, Ping, Pong, Refusal, Refuse
 from shared.state.keys import Keys
 from shared.state.redis_client import RedisClient
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import WorkerEntry
 from shared.transfer_address import TransferAddress
+from shared.worker.canary.asked_worker import ROOM_S
 from tests.integration.worker.conftest import Serve
 from tests.support.fakes.proxy import DamagingProxy
 from tests.support.next_release import build_next_release
@@ -192,6 +194,42 @@ async def test_peers_that_refuse_or_are_not_there_do_not_make_it_ready(
         await server.close()
         await second.until_not_ready(f"with played: worker at {HOST}:{port}")
     assert "from itself" in await second.until_ready(), "a peer that is gone is not waited for"
+
+
+async def test_a_peer_where_it_waits_for_room_counts_as_none(
+    serve: Serve, registry: RedisWorkerRegistry, redis_url: str
+) -> None:
+    """One that says nothing else waits for its verdict, as long as there is a limit for that."""
+    own = await Probed(serve, "decode").process.entry(redis_url)
+    hello = Hello("prefill", "played.1", own.pool, (), NO_LOAD, TransferAddress(f"{HOST}:1"))
+    stages = {"queued": 1}
+
+    def wait(peer: Peer, message: Message) -> None:
+        if isinstance(message, Ping):
+            peer.send(Pong(message.seq, NO_LOAD, stages=stages))
+
+    server = LinkServer(lambda: hello, wait, lambda _: None)
+    port = await server.start(HOST, 0)
+    async with listed(registry, entry_like(own, port)):
+        assert "from itself" in await Probed(serve, "decode").until_ready()
+        stages.clear()
+        silent = Probed(serve, "decode")
+        await silent.until_not_ready("no KV canary has come yet")
+        await asyncio.sleep(3 * ROOM_S)
+        assert (await silent.ready())[0] == 503
+        stopping_s = time.monotonic()
+        silent.process.io.terminate()
+        await asyncio.to_thread(silent.process.wait, 20.0)
+        assert time.monotonic() - stopping_s < LIMIT_S / 6, "its own canary is not waited for"
+    await server.close()
+
+
+async def test_a_worker_of_one_place_does_not_wait_for_a_second_of_its_own(serve: Serve) -> None:
+    """And no canary of its own keeps that one from users for longer."""
+    lone = Probed(serve, "decode", max_num_seqs=1)
+    assert "nor does KV come from itself" in await lone.until_ready()
+    pair = Probed(serve, "prefill", max_num_seqs=1)
+    assert f"to {lone.name}" in await pair.until_ready()
 
 
 async def test_a_peer_that_drains_counts_as_none(

@@ -2,11 +2,14 @@
 follows from the gateway's own machine, which may have no GPU."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shared.state.registry import WorkerEntry
 
 logger = logging.getLogger(__name__)
+
+
+MAX_NAMED = 8
 
 
 class ServedPool:
@@ -24,6 +27,8 @@ class ServedPool:
         self.block_size = block_size
         self.others: tuple[str, ...] = ()
         """more pools of this model that have workers; a gateway serves one"""
+        self._other_models: tuple[str, ...] = ()
+        """that have workers, while this one has none"""
         self._on_change = on_change
 
     def note(self, listed: Mapping[str, Sequence[WorkerEntry]], *, may_change: bool) -> None:
@@ -40,6 +45,20 @@ class ServedPool:
                 ", ".join(others),
             )
         self.others = others
+
+    def note_others(self, models: Collection[str]) -> None:
+        """Those that have workers, where this one has none."""
+        self._other_models = tuple(sorted(models))
+
+    def trouble(self) -> str:
+        """Workers that are there and of another model, where this one has none; or nothing."""
+        if not self._other_models:
+            return ""
+        named = ", ".join(self._other_models[:MAX_NAMED])
+        return (
+            f"the workers that are registered serve {named}, this gateway serves {self.model}: "
+            "give both the same --model, and --served-model-name if one has it"
+        )
 
     def has(self, pool: str) -> bool:
         """Whether a pool is one of this model."""

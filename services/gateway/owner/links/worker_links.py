@@ -167,7 +167,7 @@ class WorkerLinks:
 
     def trouble(self) -> str:
         """Which registered workers are not linked and why; nothing when all are."""
-        return self._unlinked.text()
+        return "; ".join(filter(None, (self._served.trouble(), self._unlinked.text())))
 
     def status(self) -> list[dict[str, Any]]:
         """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
@@ -230,9 +230,12 @@ class WorkerLinks:
     async def _list(self) -> tuple[WorkerEntry, ...]:
         """The workers of the pool that is served; which one that is may change first."""
         assert self._user is not None
-        served = self._served
-        pools = {served.name, *filter(served.has, await self._registry.pools())} - {""}
+        served, known = self._served, await self._registry.pools()
+        pools = {served.name, *filter(served.has, known)} - {""}
         listed = {pool: await self._registry.list(pool) for pool in sorted(pools)}
+        strange = set() if any(listed.values()) else known - pools
+        entries = [entry for pool in strange for entry in await self._registry.list(pool)]
+        served.note_others({entry.model for entry in entries})
         served.note(listed, may_change=not self._workers and self._user.may_change_pool())
         return listed.get(served.name, ())
 

@@ -105,6 +105,15 @@ def test_the_pool_is_that_of_linked_workers_else_the_largest() -> None:
     assert served_pool([ENTRY, *others], None, "").pool == "demo@x:y"
 
 
+def test_a_gateway_of_another_name_is_what_its_workers_are_judged_by() -> None:
+    served = served_pool([ENTRY], frozenset(), "", "fancy")
+    unreachable = WorkerFacts(ENTRY, None, link_error="timed out")
+    (found,) = judge_worker(unreachable, served, has_secret=True)
+    assert found.level == "warn", "it may be another gateway's, which this one need not reach"
+    assert "serves demo, this gateway fancy" in str(found)
+    assert "--served-model-name" in str(found)
+
+
 def test_a_socket_that_fails_is_no_fault_where_a_port_is_or_on_another_host() -> None:
     served = served_pool([ENTRY], LINKED, "")
     both = replace(HELLO, transfer_address=TransferAddress("h:1", "/s"))

@@ -41,4 +41,6 @@ def test_a_key_goes_before_others_only_if_it_may() -> None:
         priority_of(Headers(), DEFAULT_PRIORITY - 1, WITH_A_KEY)
     assert (refused.value.status, refused.value.code) == (403, "priority_not_allowed")
     assert priority_of(Headers(), DEFAULT_PRIORITY, WITH_A_KEY) == DEFAULT_PRIORITY
+    late = Tenant("bulk", highest_priority=DEFAULT_PRIORITY + 2)
+    assert priority_of(Headers(), None, late) == DEFAULT_PRIORITY + 2, "saying nothing is no way"
     assert priority_of(Headers(), 1, WITH_A_KEY._replace(highest_priority=1)) == 1

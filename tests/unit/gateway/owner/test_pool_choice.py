@@ -1,6 +1,7 @@
 """Which of the registered pools of a model a gateway serves."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.request_clock import POOL_GONE_S
 from shared.errors import OverloadedError
 from shared.protocol import Assign
-from shared.state.registry import WorkerEntry
+from shared.state.registry import POLL_INTERVAL_S, WorkerEntry
 from tests.unit.gateway.owner.gateway_bench import Bench, FakeWorker, settle, started
 
 A, B = "org/m@rev:a", "org/m@rev:b"
@@ -45,6 +46,21 @@ def test_a_pool_belongs_to_the_model_it_names() -> None:
     served = ServedPool("org/m")
     assert served.has(A)
     assert not served.has("org/m2@rev:a") and not served.has("org/m")
+
+
+@pytest.mark.anyio
+async def test_workers_of_another_name_are_told_while_there_is_none_of_this_one() -> None:
+    """A pool that is listed and has no worker left is not."""
+    bench, stray = Bench(), FakeWorker("decode", "d1")
+    other = replace(stray.entry(7), pool="other@rev:a", model="other")
+    async with started(bench):
+        await bench.registry.register(other)
+        bench.clock.advance(POLL_INTERVAL_S)
+        await settle()
+        told = "the workers that are registered serve other, this gateway serves demo: give both"
+        assert told in bench.door.trouble()
+        await bench.add(FakeWorker("decode", "d0"))
+        assert bench.door.trouble() == ""
 
 
 @pytest.mark.anyio
