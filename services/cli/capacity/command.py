@@ -13,6 +13,7 @@ from services.cli.capacity.advice import advise
 from services.cli.capacity.devices import GPUS_MIB, Device, named_gpu, this_machine
 from services.cli.capacity.estimate import Question, estimate
 from services.cli.capacity.report import as_json, render
+from services.cli.capacity.split import split_of
 from services.cli.flags import add_settings, given_settings
 from services.cli.terminal import terminal_width
 from shared.errors import SettingsError
@@ -37,6 +38,7 @@ SETTINGS = (
     "kv_memory_mib",
     "max_num_batched_tokens",
     "max_num_seqs",
+    "profile",
 )
 EPILOG = (
     "--model may also be a shape (" + ", ".join(SHAPES) + "); of a hub id only config and text "
@@ -65,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", type=_positive, default=0, metavar="N", help="also show prompts of N tokens"
     )
     parser.add_argument(
+        "--answer",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="of a prompt's answer, with --prompt: how many workers for each role",
+    )
+    parser.add_argument(
         "--price", type=above_zero, default=0.0, metavar="USD", help="of one GPU for an hour"
     )
     parser.add_argument(
@@ -82,10 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
     question = _question(arguments)
     capacity = estimate(question)
     ways = () if capacity.fits else advise(question)
+    split = split_of(question, capacity) if capacity.fits else None
     if arguments.json != Path("-"):
-        sys.stdout.write(render(question, capacity, ways, terminal_width()))
+        sys.stdout.write(render(question, capacity, ways, split, terminal_width()))
     if arguments.json is not None:
-        text = as_json(question, capacity, ways)
+        text = as_json(question, capacity, ways, split)
         if arguments.json == Path("-"):
             sys.stdout.write(text)
         else:
@@ -99,12 +109,16 @@ def _question(arguments: argparse.Namespace) -> Question:
         raise SettingsError(
             "--price and --tokens-per-s belong together; `baton bench serve` measures the latter"
         )
+    if arguments.answer and not arguments.prompt:
+        raise SettingsError("--answer N belongs to --prompt N: together they are a request")
     checkpoint = _checkpoint(settings.model.name)
     longest = checkpoint.config.longest_len
     for flag in ("context", "prompt"):
         if (getattr(arguments, flag) or 0) > longest:
             number = getattr(arguments, flag)
             raise SettingsError(f"--{flag} {number} is above the model's {longest} tokens")
+    if arguments.prompt + arguments.answer > longest:
+        raise SettingsError(f"--prompt and --answer are above the model's {longest} tokens")
     context = arguments.context or settings.compute.max_model_len
     return Question(
         checkpoint=checkpoint,
@@ -113,6 +127,7 @@ def _question(arguments: argparse.Namespace) -> Question:
         kv=settings.kv,
         engine=settings.engine,
         prompt=arguments.prompt,
+        answer=arguments.answer,
         usd_per_gpu_hour=arguments.price,
         tokens_per_s=arguments.tokens_per_s,
     )

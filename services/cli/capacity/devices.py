@@ -25,6 +25,18 @@ GPUS_MIB = {
 """name -> MiB as the driver reports them, which is less than what the card is sold as. Drivers
 differ by a few hundred; the least that was seen"""
 
+RATES = {
+    "A100-40": (1.555e12, 312e12),
+    "A100-80": (2.039e12, 312e12),
+    "H100": (3.35e12, 989e12),
+    "H200": (4.8e12, 989e12),
+    "B200": (8.0e12, 2250e12),
+    "L4": (0.3e12, 121e12),
+    "L40S": (0.864e12, 362e12),
+    "RTX-4090": (1.008e12, 165e12),
+}
+"""name -> bytes and bfloat16 operations a second, as the maker says; no program reaches either"""
+
 
 @dataclass(frozen=True)
 class Device:

@@ -47,6 +47,8 @@ class Question:
     engine: EngineSettings
     prompt: int = 0
     """tokens of a prompt whose hand-over is asked about"""
+    answer: int = 0
+    """tokens of its answer, for a split of workers"""
     usd_per_gpu_hour: float = 0.0
     tokens_per_s: float = 0.0
     """of a whole worker"""

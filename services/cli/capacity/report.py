@@ -6,26 +6,35 @@ from dataclasses import asdict
 
 from services.cli.byte_size import shown
 from services.cli.capacity.estimate import Capacity, Question
+from services.cli.capacity.split import Split
 from services.cli.terminal import wrapped
 
 UPPER = "upper estimate"
 
 
 def render(
-    question: Question, capacity: Capacity, ways: Sequence[Sequence[str]], width: int | None
+    question: Question,
+    capacity: Capacity,
+    ways: Sequence[Sequence[str]],
+    split: Split | None,
+    width: int | None,
 ) -> str:
-    """`ways`: what would make it fit."""
+    """`ways`: what would make it fit. `split`: of workers by role."""
     lines = [*_memory(question, capacity), "  upper estimates: only a start measures what it takes"]
     lines += _pool(question, capacity)
     if capacity.fits:
         lines += _table(capacity)
+    if split is not None:
+        lines += _split(question, split)
     if capacity.usd_per_million_tokens:
         lines.append(f"cost: {capacity.usd_per_million_tokens:.3g} USD per million tokens")
     lines += _verdict(question, capacity, ways)
     return "".join(f"{wrapped(line, width, indent=4)}\n" for line in lines)
 
 
-def as_json(question: Question, capacity: Capacity, ways: Sequence[Sequence[str]]) -> str:
+def as_json(
+    question: Question, capacity: Capacity, ways: Sequence[Sequence[str]], split: Split | None
+) -> str:
     """One object."""
     content = {
         "model": question.checkpoint.name,
@@ -41,6 +50,7 @@ def as_json(question: Question, capacity: Capacity, ways: Sequence[Sequence[str]
         "kv_tokens": capacity.num_tokens,
         "longest_sequence": capacity.longest,
         "advice": [list(flags) for flags in ways],
+        "split": None if split is None else asdict(split),
     }
     return json.dumps(content) + "\n"
 
@@ -92,6 +102,20 @@ def _table(capacity: Capacity) -> Iterator[str]:
             "  hand-over: from the first read to verified, as measured on an H200. Most of it "
             "hides behind prefill: over NVLink (two H100) 1.07 GB was verified 0.5 ms after token 1"
         )
+
+
+def _split(question: Question, split: Split) -> Iterator[str]:
+    """How many workers of each role, and why."""
+    yield (
+        f"split for prompts of {question.prompt:,} and answers of {question.answer:,} tokens: "
+        f"{split.prefill} prefill to {split.decode} decode"
+    )
+    yield (
+        f"  a request takes at least {split.prefill_s * 1e3:,.0f} ms of a prefill worker and "
+        f"{split.decode_s * 1e3:,.0f} ms of a decode worker, of which {split.sequences:,} share a "
+        f"step; so these {split.prefill + split.decode} answer at most "
+        f"{split.requests_per_s:.3g} a second. By the maker's rates: `baton bench verdict` measures"
+    )
 
 
 def _verdict(
