@@ -51,6 +51,8 @@ class WorkerEntry:
     """requests it works on, or holds KV of"""
     step_tokens: int = 0
     """of prompts that one step computes at most"""
+    unready: str = field(default="", compare=False)
+    """why its probe says no, where KV moves between it and nobody; it serves all the same"""
 
 
 class WorkerRegistry(Protocol):

@@ -21,6 +21,7 @@ from shared.state.kv_feed import KVPublisher
 from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
+from shared.state.registry import WorkerEntry
 from shared.telemetry.logs import num_dropped_lines
 from shared.telemetry.span_sink import build_span_sink
 from shared.transfer_address import TransferAddress
@@ -134,12 +135,16 @@ class Node:
         port = await self._links.start(self._network.host, self._worker.port)
         entry = self._identity.entry(self._ready, self._pool, port)
         registry = RedisWorkerRegistry(self._redis, self._keys)
-        self._registration = Registration(
-            registry,
-            lambda: replace(entry, load=self._state.load(), num_attempts=len(self._state.attempts)),
-            self._publisher,
-            self._on_drain,
-        )
+
+        def entry_now() -> WorkerEntry:
+            return replace(
+                entry,
+                load=self._state.load(),
+                num_attempts=len(self._state.attempts),
+                unready=self._canary.problem if self._canary is not None else "",
+            )
+
+        self._registration = Registration(registry, entry_now, self._publisher, self._on_drain)
         logger.info("gateways dial %s:%d%s", entry.host, entry.port, self._pulled_at())
         self._registration.start(self._loops)
         self._puller.start(self._loops)

@@ -169,6 +169,9 @@ def _judge_kv(facts: WorkerFacts) -> list[Finding]:
 
 
 def _judge_state(facts: WorkerFacts) -> list[Finding]:
+    if facts.entry.unready:
+        cure = "see what is wrong with that pair: `baton status` names the way between them"
+        return [fail(facts.name, f"is not ready: {facts.entry.unready}", cure)]
     load = facts.hello.load if facts.hello else None
     if load is None or load.state == "ready":
         return []

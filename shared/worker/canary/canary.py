@@ -33,6 +33,7 @@ RETRY_S = 3.0
 LIMIT_S = 30.0
 """with one peer: there the canary waits behind requests for its step and its block"""
 ITSELF = "itself"
+NONE_YET = "no KV canary has come yet"
 
 
 class Canary:
@@ -48,7 +49,7 @@ class Canary:
         cell_secret: str,
     ) -> None:
         """`own`: with host and port as it listens, which need not be those that others dial."""
-        self.awaited = "no KV canary has come yet"
+        self.awaited = NONE_YET
         """why this worker is not ready; empty once one has come, for good"""
         self._own = own
         self._registry = registry
@@ -58,6 +59,11 @@ class Canary:
         self._cell_secret = cell_secret
         self._session = secrets.token_hex(16)
         self._num_dials = 0
+
+    @property
+    def problem(self) -> str:
+        """What was wrong when it was last tried; nothing before that."""
+        return "" if self.awaited == NONE_YET else self.awaited
 
     def take(self, event: Event) -> Event:
         """What is left of an event of the engine for others to hear."""

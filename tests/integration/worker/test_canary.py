@@ -118,7 +118,7 @@ async def test_a_lone_decode_worker_pulls_from_itself_unless_it_hands_nothing_ov
 
 
 async def test_kv_that_arrives_damaged_makes_nobody_ready_and_one_good_peer_does(
-    serve: Serve,
+    serve: Serve, redis_url: str
 ) -> None:
     port = free_port()
     proxy = DamagingProxy(f"{HOST}:{port}")
@@ -131,6 +131,9 @@ async def test_kv_that_arrives_damaged_makes_nobody_ready_and_one_good_peer_does
         decode = Probed(serve, "decode", transport="tcp")
         await decode.until_not_ready(f"by tcp with {damaged.name}: ", "do not match their digests")
         await decode.until_not_ready("do not match their digests")
+        listed_s = time.monotonic()
+        while "digests" not in (await decode.process.entry(redis_url)).unready:
+            assert time.monotonic() - listed_s < LIMIT_S, "for doctor to find"
         good = Probed(serve, "prefill", transport="tcp")
         assert "to itself" not in await good.until_ready()
         assert f"from {good.name} by tcp" in await decode.until_ready()

@@ -114,6 +114,13 @@ def test_a_gateway_of_another_name_is_what_its_workers_are_judged_by() -> None:
     assert "--served-model-name" in str(found)
 
 
+def test_a_worker_says_why_its_probe_says_no() -> None:
+    entry = replace(ENTRY, unready="no KV canary comes by tcp with p: it hung up")
+    served = served_pool([entry], LINKED, "")
+    (found,) = judge_worker(WorkerFacts(entry, HELLO), served, has_secret=True)
+    assert found.level == "FAIL" and "is not ready: no KV canary comes by tcp with p" in str(found)
+
+
 def test_a_socket_that_fails_is_no_fault_where_a_port_is_or_on_another_host() -> None:
     served = served_pool([ENTRY], LINKED, "")
     both = replace(HELLO, transfer_address=TransferAddress("h:1", "/s"))
