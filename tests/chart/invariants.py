@@ -101,9 +101,10 @@ def services_exist(release: Release) -> Iterator[str]:
             numbers = [port["port"] for port in services.get(backend["name"], [])]
             if backend["port"] not in numbers:
                 yield f"{_name(item)} leads nowhere"
-    url = dict(release.pods())["test"]["spec"]["containers"][0]["args"][1]
-    if url not in [f"http://{name}:{ports[0]['port']}" for name, ports in services.items()]:
-        yield f"helm test asks {url}, which is no Service"
+    _, url, *_, admin_url = dict(release.pods())["test"]["spec"]["containers"][0]["args"]
+    for asked in (url, admin_url):
+        if asked not in [f"http://{name}:{ports[0]['port']}" for name, ports in services.items()]:
+            yield f"helm test asks {asked}, which is no Service"
 
 
 def _port_names(pod: Object) -> set[str]:

@@ -23,17 +23,18 @@ def needed(release: Release) -> set[Edge]:
     pods = {role: component(pod) for role, pod, _ in processes(release)}
     workers = [role for role in ("prefill", "decode") if role in settings]
     edges: set[Edge] = {("gateway", pods[role], settings[role].worker.port) for role in workers}
-    edges.add(("test", "gateway", settings["gateway"].network.port))
+    network = settings["gateway"].network
+    edges |= {("test", "gateway", port) for port in (network.port, network.admin_port)}
     edges |= {(pods["decode"], pods[role], settings[role].worker.transfer_port) for role in workers}
     if len(workers) == 2:  # before it is ready, each asks the other for a hand-over
         for own, other in (workers, workers[::-1]):
             edges.add((pods[own], pods[other], settings[other].worker.port))
     if VERDICT in dict(release.pods()):
-        edges.add((VERDICT, "gateway", settings["gateway"].network.port))
+        edges.add((VERDICT, "gateway", network.port))
     clients = {*pods.values(), *({DOCTOR} & set(dict(release.pods())))}
     if DOCTOR in clients:
         edges |= {(DOCTOR, *edge[1:]) for edge in edges if edge[1] in map(pods.get, workers)}
-        edges.add((DOCTOR, "gateway", settings["gateway"].network.admin_port))
+        edges.add((DOCTOR, "gateway", network.admin_port))
     for role, pod in release.pods():
         if role == "redis":
             port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]

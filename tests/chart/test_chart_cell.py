@@ -156,10 +156,10 @@ def test_the_command_lines_serve_a_completion_and_drain(
         assert SECRET not in shown
         assert redis_url not in shown
     (test,) = dict(release.pods())["test"]["spec"]["containers"]
-    script, url, prompt, timeout, key_file = test["args"]
+    script, url, prompt, timeout, key_file, _ = test["args"]
     url = url.replace("rel-baton-gateway", HOST)
     answered = subprocess.run(  # noqa: S603 the chart's own command
-        [sys.executable, "-c", script, url, prompt, timeout, key_file],
+        [sys.executable, "-c", script, url, prompt, timeout, key_file, url],
         check=True,
         capture_output=True,
     )

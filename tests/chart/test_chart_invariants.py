@@ -271,20 +271,25 @@ def test_only_named_ports_leave_the_release(releases: dict[str, Release]) -> Non
 
 
 def test_listed_clients_alone_call_the_gateway(releases: dict[str, Release]) -> None:
-    clients, scrapers = policy_of(releases["everything"], "gateway")["ingress"]
+    clients, scrapers, _ = policy_of(releases["everything"], "gateway")["ingress"]
     assert {"podSelector": {"matchLabels": {"app": "web"}}} in clients["from"]
     assert len(clients["from"]) == 2, "the clients, and helm test"
     assert scrapers["ports"] == [{"port": 8001, "protocol": "TCP"}]
     assert scrapers["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
 
 
-def test_nobody_in_the_cluster_reaches_the_admin_port_by_default(
-    releases: dict[str, Release],
-) -> None:
-    (rule,) = policy_of(releases["default"], "gateway")["ingress"]
-    assert [port["port"] for port in rule["ports"]] == [8000]
-    services = [o["spec"]["ports"] for o in releases["default"].of_kind("Service")]
-    assert 8001 not in [port["port"] for ports in services for port in ports]
+def test_helm_test_alone_reaches_the_admin_port_by_default(releases: dict[str, Release]) -> None:
+    release = releases["default"]
+    clients, admin = policy_of(release, "gateway")["ingress"]
+    assert [port["port"] for port in clients["ports"]] == [8000]
+    assert [port["port"] for port in admin["ports"]] == [8001]
+    (peer,) = admin["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+    (service,) = (o for o in release.of_kind("Service") if "8001" in str(o["spec"]["ports"]))
+    assert (service["spec"]["clusterIP"], service["metadata"]["name"]) == (
+        "None",
+        "rel-baton-gateway-admin",
+    )
 
 
 @pytest.mark.parametrize("kind", ["Ingress", "HTTPRoute"])
@@ -337,16 +342,16 @@ def annotations(release: Release, role: str) -> dict[str, str]:
 
 def test_a_role_s_own_settings_win_even_when_they_are_zero_or_false() -> None:
     values = {
-        "settings": {"prefixCache": True, "maxModelLen": 4096, "drainS": 5},
-        "decode": {"settings": {"prefixCache": False, "maxModelLen": 0}},
+        "settings": {"prefixCache": True, "engineSilenceS": 4, "drainS": 5},
+        "decode": {"settings": {"prefixCache": False, "engineSilenceS": 0}},
     }
     release = render(values)
     found = {
         role: process_rules.settings_of(container_of(release, role))
         for role in ("prefill", "decode")
     }
-    told = {role: (s.engine.prefix_cache, s.compute.max_model_len) for role, s in found.items()}
-    assert told == {"prefill": (True, 4096), "decode": (False, 0)}
+    told = {role: (s.engine.prefix_cache, s.engine.silence_s) for role, s in found.items()}
+    assert told == {"prefill": (True, 4), "decode": (False, 0)}
 
 
 def test_large_numbers_are_written_in_full(releases: dict[str, Release]) -> None:

@@ -39,15 +39,19 @@ async def gateway(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedApp
 
 
 async def run_helm_test(
-    url: str, timeout_s: float, api_keys: dict[str, str] | None = None, key_file: Path | str = ""
+    url: str,
+    timeout_s: float,
+    api_keys: dict[str, str] | None = None,
+    key_file: Path | str = "",
+    admin_url: str = "",
 ) -> "subprocess.CompletedProcess[bytes]":
     """The test pod's own command, on another gateway. `key_file`: what is mounted here."""
     (container,) = dict(render({"apiKeys": api_keys or {}}).pods())["test"]["spec"]["containers"]
-    script, _, prompt, _, mounted = container["args"]
+    script, _, prompt, _, mounted, _ = container["args"]
     assert bool(mounted) == bool(key_file)
     assert container["command"] == ["python3", "-c"]
     command = [sys.executable, "-c", script, url, prompt, str(timeout_s), str(key_file)]
-    return await anyio.run_process(command, check=False)
+    return await anyio.run_process([*command, admin_url or url], check=False)
 
 
 @pytest.mark.anyio
@@ -56,7 +60,8 @@ async def test_helm_test_needs_a_ready_gateway_and_an_answer(gateway: ServedApp)
     assert (passed.returncode, passed.stderr) == (0, b"")
     assert b"tokens" in passed.stdout
     gateway.door.is_ready = False
-    failed = await run_helm_test(gateway.url, 0)
+    nobody = f"http://{HOST}:1"  # no Service of clients leads to a gateway that is not ready
+    failed = await run_helm_test(nobody, 0, admin_url=gateway.url)
     assert failed.returncode == 1
     assert b"is not ready" in failed.stderr
     assert b"FAIL  gateway: not ready (redis: ok): no decode worker is linked" in failed.stdout
@@ -78,6 +83,10 @@ async def test_helm_test_asks_with_a_key_or_for_readiness(tmp_path: Path) -> Non
         only_ready = await run_helm_test(app.url, 20, {"existingSecret": "s"})
         assert (only_ready.returncode, only_ready.stdout) == (0, b"ready\n")
         assert len(app.door.requests) == 1
+        key.write_text("another\n")
+        refused = await run_helm_test(app.url, 20, named, key)
+        assert refused.returncode == 1
+        assert b"/v1/models answers 401: " in refused.stderr
 
 
 @pytest.mark.anyio

@@ -121,7 +121,8 @@ def test_a_long_release_name_still_fits() -> None:
 def test_the_chart_is_of_this_baton() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     with (ROOT / "pyproject.toml").open("rb") as file:
-        assert chart["appVersion"] == tomllib.load(file)["project"]["version"]
+        version = tomllib.load(file)["project"]["version"]
+    assert (chart["appVersion"], chart["version"]) == (version, version)
     assert chart["apiVersion"] == "v2"
 
 

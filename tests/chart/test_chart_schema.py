@@ -12,7 +12,7 @@ from shared.settings.load import EVERY_SETTING
 from shared.settings.setting import SECRETS, helm_name
 from tests.chart.generate import readme_with_table, schema_with_settings
 from tests.chart.release import CHART, render
-from tests.chart.value_sets import VALUE_SETS
+from tests.chart.value_sets import VALUE_SETS, put
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -36,14 +36,6 @@ def test_checkpoints_in_an_image_need_a_cluster_that_mounts_images(
         helm_python.lint(CHART, values, strict=True, kube_version=version)
         said = capfd.readouterr().err
         assert ("need Kubernetes 1.31 or later" in said) == refused, said
-
-
-def put(path: str, value: Any) -> dict[str, Any]:
-    """Values with one entry, at a dotted path."""
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    result: dict[str, Any] = value
-    return result
 
 
 SCALED = {"mode": "keda", "prometheus": {"serverAddress": "http://p"}}
@@ -71,19 +63,15 @@ BAD = [
     (put("decode.autoscaling.mode", "auto"), "/decode/autoscaling/mode"),
     (put("autoscaler.slo", {"target": 1.5}), "/autoscaler/slo/target"),
     (put("decode.autoscaling.mode", "keda"), "/decode/autoscaling/prometheus/serverAddress"),
-    (put("decode", {"replicas": 2, "autoscaling": SCALED}), "'/decode': 'not' failed"),
-    (put("gateway", {"replicas": 2, "autoscaling": {"mode": "hpa"}}), "'/gateway': 'not' failed"),
-    (put("redis.enabled", False), "/redis/existingSecret': minLength"),
-    (put("redis.existingUrl", "redis://r"), "/redis/existingUrl': value must be ''"),
-    (put("redis", {"enabled": False, "existingUrl": "redis://:pw@r"}), "/redis/existingUrl"),
+    (put("redis.existingUrl", 6379), "/redis/existingUrl"),
     (put("redis.maxmemory", "lots"), "/redis/maxmemory"),
     (put("image.engine.digest", "latest"), "/image/engine/digest"),
     (put("image.engine.pullPolicy", "always"), "/image/engine/pullPolicy"),
     (put("ingress.enabled", True), "/ingress/host"),
     (put("httpRoute.enabled", True), "/httpRoute/parentRefs"),
     (put("httpRoute.timeouts", {"request": "long"}), "/httpRoute/timeouts/request"),
-    (put("decode.extraEnv", [{"name": "BATON_MODEL", "value": "x"}]), "/decode/extraEnv/0/name"),
-    (put("decode.resources.limits", {"nvidia.com/gpu": 1}), "'nvidia.com/gpu'"),
+    (put("decode.extraEnv", [{"name": "A B", "value": "x"}]), "/decode/extraEnv/0/name"),
+    (put("decode.resources.limits", {"cpu": True}), "/decode/resources/limits/cpu"),
     (put("security.runAsUser", 0), "/security/runAsUser"),
     (put("hub.cache.size", "big"), "/hub/cache/size"),
     (put("modelVolume.image", {"reference": "a b"}), "/modelVolume/image/reference"),
@@ -98,50 +86,6 @@ BAD = [
 @pytest.mark.parametrize(("values", "reason"), BAD, ids=[str(bad[0]) for bad in BAD])
 def test_bad_values_are_refused_for_their_reason(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(helm_python.HelmValuesError) as refused:
-        render(values)
-    assert reason in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        (put("gateway.terminationGracePeriodSeconds", 30), "stopping takes up to 620 s"),
-        (
-            put("decode", {"settings": {"drainS": 0.5}, "terminationGracePeriodSeconds": 5}),
-            "stopping takes up to 11 s",
-        ),
-        (put("prefill.gpu.count", 1), "prefill and decode would use other KV types"),
-        (put("settings.transport", "mapped"), "pods of two nodes could not hand over"),
-        (put("prefill", {"settings": {"transport": "mapped"}}), "auto maps what is on one node"),
-        (put("decode", {"gpu": {"count": 8}, "settings": {"tp": 1}}), "is 8 and settings.tp 1"),
-        ({"settings": {"tp": 2}, "prefill": {"gpu": {"count": 1}}}, "is 1 and settings.tp 2"),
-        (
-            {"settings": {"transport": "nccl"}, "prefill": {"settings": {"tp": 2}}},
-            "prefill: transport nccl: workers with tp 2 hand over mapped, by nixl or by tcp",
-        ),
-        (put("decode.autoscaling.mode", "hpa"), "needs metrics here"),
-        (put("decode.autoscaling.mode", "builtin"), "both must be builtin"),
-        (put("gateway.autoscaling.mode", "builtin"), "builtin is for workers"),
-        (put("gateway.autoscaling.mode", "advised"), "advised is for workers"),
-        (put("decode.autoscaling.mode", "advised"), "set autoscaler.advise"),
-        (
-            {
-                "prefill": {"enabled": False, "autoscaling": {"mode": "builtin"}},
-                "decode": {"autoscaling": {"mode": "builtin"}},
-            },
-            "prefill.enabled is false: use keda or hpa",
-        ),
-        ({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}, "it weighs prefill"),
-        (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
-        (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),
-        (
-            put("modelVolume", {"existingClaim": "c", "image": {"reference": "llama:1"}}),
-            "checkpoints come from one of them",
-        ),
-    ],
-)
-def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason: str) -> None:
-    with pytest.raises(helm_python.HelmRenderError) as refused:
         render(values)
     assert reason in str(refused.value)
 

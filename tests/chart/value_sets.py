@@ -302,6 +302,15 @@ DASHBOARD: Values = {
     },
 }
 
+
+def put(path: str, value: Any) -> Values:
+    """Values with one entry, at a dotted path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    result: Values = value
+    return result
+
+
 EXAMPLES = sorted((ROOT / "helm" / "examples").glob("*.yaml"))
 
 
