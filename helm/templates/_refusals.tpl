@@ -36,6 +36,10 @@
 {{/* Never shows a URL: it may have a password in it. Takes the root. */}}
 {{- define "baton.checkRedis" -}}
 {{- with .Values.redis -}}
+{{- $limit := dig "limits" "memory" "" .resources | toString -}}
+{{- if and .enabled $limit (gt (include "baton.bytes" .maxmemory | float64) (include "baton.bytes" $limit | float64)) -}}
+{{- fail (printf "redis.maxmemory is %s and redis.resources.limits.memory %s: raise the limit to half as much again, or Redis is killed before it is full" .maxmemory $limit) -}}
+{{- end -}}
 {{- if .existingUrl -}}
 {{- if .enabled -}}
 {{- fail "redis.existingUrl is set while redis.enabled is true: set redis.enabled to false to use another Redis, or leave the URL out" -}}
@@ -55,6 +59,12 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Bytes, as text, of a quantity of Kubernetes or of Redis. */}}
+{{- define "baton.bytes" -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "kb" 1024 "mb" 1048576 "gb" 1073741824 -}}
+{{- mulf (regexFind "^[0-9.]+(e[+]?[0-9]+)?" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) -}}
+{{- end -}}
+
 {{/* Gateways and workers find each other by model and KV layout. Takes the root. */}}
 {{- define "baton.checkAlike" -}}
 {{- $roles := ternary (list "gateway" "prefill" "decode") (list "gateway" "decode") .Values.prefill.enabled -}}
@@ -67,7 +77,8 @@
 {{- $said = append $said (printf "%s of %s" ($value | default "the model's own") $role) -}}
 {{- end -}}
 {{- if gt (len (uniq $found)) 1 -}}
-{{- fail (printf "settings.%s is %s, and they would not find each other: say it once, under settings; another model takes a release of its own" $key (join ", " $said)) -}}
+{{- $why := ternary "the shortest would count for all, and a model with a dynamic rope would not be served" "they would not find each other" (eq $key "maxModelLen") -}}
+{{- fail (printf "settings.%s is %s, and %s: say it once, under settings; another model takes a release of its own" $key (join ", " $said) $why) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -13,6 +13,7 @@ from shared.settings.setting import Group, setting
 LOOPBACK = "127.0.0.1"
 Topology = Literal["auto", "pd", "agg"]
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+_HTTP_URL = re.compile(r"https?://[^/]")
 
 
 def _port(default: int, help_text: str, *, name: str = "", common: bool = False) -> Any:
@@ -277,6 +278,13 @@ class TelemetrySettings(Group, heading="Telemetry"):
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
     debug: bool = setting(False, "show tracebacks")
     planted_faults: str = setting("", "for tests: stage=ms or crash=token id, commas between")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.otlp_endpoint and not _HTTP_URL.match(self.otlp_endpoint):
+            raise SettingsError(
+                f"--otlp-endpoint: {self.otlp_endpoint!r} does not begin with http:// or https://"
+            )
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "prefill.enabled is false: use keda or hpa",
     ),
     ({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}, "it weighs prefill"),
+    (
+        {"autoscaler": {"advise": True}, "networkPolicy": {"releases": ["another"]}},
+        "more than one pool, and the autoscaler knows one: scale these by keda",
+    ),
+    (
+        {
+            "prefill": {"autoscaling": {"mode": "builtin"}},
+            "decode": {"autoscaling": {"mode": "builtin"}},
+            "networkPolicy": {"releases": ["another"]},
+        },
+        "networkPolicy.releases: a Redis that several models share has more than one pool",
+    ),
     (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
     (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),
     (
@@ -55,6 +67,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         put("decode.autoscaling", {**SCALED, "minReplicas": 5}),
         "decode.autoscaling.minReplicas is 5 and maxReplicas 4: raise maxReplicas",
+    ),
+    (
+        put("redis.maxmemory", "400mb"),
+        "redis.maxmemory is 400mb and redis.resources.limits.memory 320Mi: raise the limit",
+    ),
+    (
+        put("redis", {"maxmemory": "2gb", "resources": {"limits": {"memory": "1.5G"}}}),
+        "2gb and redis.resources.limits.memory 1.5G",
     ),
     (put("redis.enabled", False), "name another Redis by redis.existingUrl"),
     (put("redis.existingUrl", "redis://r"), "set redis.enabled to false to use another Redis"),
@@ -109,7 +129,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         put("gateway.settings", {"servedModelName": "x"}),
         "settings.servedModelName is x of gateway, the model's own of prefill",
     ),
-    (put("decode.settings", {"maxModelLen": 512}), "settings.maxModelLen is 0 of gateway"),
+    (put("decode.settings", {"maxModelLen": 512}), "512 of decode, and the shortest would count"),
     (put("decode.settings", {"model": "owner/name"}), "settings.model is demo of gateway"),
     (
         {**COLOCATED, "prefill": {**COLOCATED["prefill"], "settings": {"blockSize": 8}}},
@@ -143,6 +163,8 @@ def test_what_a_schema_cannot_say_is_refused_too(values: dict[str, Any], reason:
         {"prefill": {"enabled": False, "settings": {"blockSize": 32}}},
         put("image.control.repository", "r.example:5000/a/baton-control"),
         put("settings.otlpEndpoint", "https://collector"),
+        put("redis", {"maxmemory": "2gb", "resources": {"limits": {"memory": 3221225472}}}),
+        put("redis", {"maxmemory": "512mb", "resources": {"limits": {"memory": "1Gi"}}}),
         put("decode.autoscaling", {"minReplicas": 5}),
         put("redis", {"enabled": False, "existingUrl": "rediss://r?ssl_ca_certs=/ca/ca.crt"}),
     ],

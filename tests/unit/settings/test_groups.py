@@ -34,6 +34,14 @@ def test_a_device_is_named_as_torch_names_it(device: str) -> None:
         assert settings_with(device=right).compute.device == right
 
 
+@pytest.mark.parametrize("endpoint", ["collector:4318", "grpc://collector:4317", "http:///v1"])
+def test_an_endpoint_for_traces_has_a_scheme_and_a_host(endpoint: str) -> None:
+    with pytest.raises(SettingsError, match=f"--otlp-endpoint: '{endpoint}' does not begin with"):
+        settings_with(otlp_endpoint=endpoint)
+    for right in ("", "http://collector:4318", "https://collector/otlp"):
+        assert settings_with(otlp_endpoint=right).telemetry.otlp_endpoint == right
+
+
 def test_a_group_is_checked_when_it_is_made() -> None:
     with pytest.raises(SettingsError, match=r"^--kv-blocks: -1 is below 0$"):
         KVSettings(blocks=-1)
