@@ -82,6 +82,9 @@ true
 {{- else if $values.redis.enabled -}}
 {{- $_ := set $files "redis" (dict "secret" $made "key" "redis-url" "file" "url") -}}
 {{- end -}}
+{{- if $values.redis.caSecret -}}
+{{- $_ := set $files "redis-ca" (dict "secret" $values.redis.caSecret "key" "ca.crt" "file" "ca.crt") -}}
+{{- end -}}
 {{- if and (eq .role "gateway") $values.kvSecret.existingSecret -}}
 {{- $_ := set $files "kv" (dict "secret" $values.kvSecret.existingSecret "key" $values.kvSecret.key "file" "kv-secret") -}}
 {{- end -}}

@@ -114,8 +114,10 @@ list, where not all that the role reads are mounted. */}}
   value: /cache/huggingface
 {{- $variables := dict "cell" "BATON_CELL_SECRET_FILE" "redis" "BATON_REDIS_FILE" "kv" "BATON_KV_SECRET_FILE" "keys" "BATON_API_KEYS_FILE" "hub" "HF_TOKEN_PATH" }}
 {{- range $name, $source := include "baton.secretFiles" . | fromYaml }}
-- name: {{ get $variables $name }}
+{{- with get $variables $name }}
+- name: {{ . }}
   value: /etc/baton/{{ $name }}/{{ $source.file }}
+{{- end }}
 {{- end }}
 {{- if dig "rdma" "enabled" false $block }}
 {{- with $block.rdma.env }}

@@ -9,6 +9,7 @@ from tests.chart.release import Object, Release, component, secrets_script
 
 EXTERNAL = {
     ("redis", "existingSecret"): ("Secret", ("url", "password")),
+    ("redis", "caSecret"): ("Secret", ("ca.crt",)),
     ("cellSecret", "existingSecret"): ("Secret", ("key",)),
     ("kvSecret", "existingSecret"): ("Secret", ("key",)),
     ("apiKeys", "existingSecret"): ("Secret", ("key", "testKey")),

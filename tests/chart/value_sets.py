@@ -153,7 +153,9 @@ EXISTING_SECRET: Values = {
 }
 
 EXTERNAL_REDIS_SECRET: Values = {
-    "redis": {"enabled": False, "existingSecret": "our-redis"},
+    "redis": {"enabled": False, "existingSecret": "our-redis", "caSecret": "our-ca"},
+    "doctor": {"job": {"enabled": True}},
+    "autoscaler": {"advise": True},
     "networkPolicy": {"redisPort": 6390},
     "decode": {"strategy": {"type": "Recreate"}},
 }
