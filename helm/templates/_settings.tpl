@@ -80,11 +80,17 @@ Takes {root, role, settings}. */}}
 {{- range $at, $model := include "baton.models" .settings | fromYamlArray -}}
 {{- $mounted := false -}}
 {{- range $mounts }}{{ if hasPrefix (printf "%s/" (trimSuffix "/" .)) $model }}{{ $mounted = true }}{{ end }}{{ end -}}
-{{- $drawn := and (eq $at 0) (hasKey $.settings "randomWeights") -}}
+{{- $drawn := and (eq $at 0) (dig "randomWeights" false $.settings) -}}
 {{- if not (or $mounted (eq $model "demo") (include "baton.usesHub" (dict "model" $model)) $drawn) -}}
 {{- fail (printf "%s: settings.%s is %s: neither demo, nor owner/name of the hub, nor a path below a mounted volume (modelVolume, extraVolumeMounts)" $.role (ternary "model" "moreModels" (eq $at 0)) $model) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The name of settings.model that clients use and workers register under. Takes settings. */}}
+{{- define "baton.servedName" -}}
+{{- $model := .model | default "demo" -}}
+{{- .servedModelName | default (ternary (base $model) $model (hasPrefix "/" $model)) -}}
 {{- end -}}
 
 {{/* Port of the OTLP endpoint. Takes settings. */}}

@@ -49,6 +49,21 @@ def test_it_is_there_only_where_it_is_asked_for(builtin: Release) -> None:
     assert advised is not None and advised.mode == "advise"
 
 
+def test_of_several_models_it_scales_the_one_of_its_release() -> None:
+    """By the name that its workers register under; a host may be of IPv6."""
+    shared = {**VALUE_SETS["builtin"], "networkPolicy": {"releases": ["another"]}}
+    for settings, name in (
+        ({"model": "/models/small", "servedModelName": "s"}, "s"),
+        ({"model": "/models/small"}, "small"),
+        ({"model": "org/small", "host": "::"}, "org/small"),
+    ):
+        values = {**shared, "settings": settings, "modelVolume": {"existingClaim": "c"}}
+        args = container_of(render(values))["args"]
+        assert f"--pool={name}" in args and all(isinstance(arg, str) for arg in args)
+    assert "--host=::" in args
+    assert not any("--pool" in arg for arg in container_of(render(VALUE_SETS["builtin"]))["args"])
+
+
 def test_keda_asks_it_what_is_wanted() -> None:
     """Where its page says so; one pod for each worker that is wanted, within the same bounds."""
     release = render(VALUE_SETS["advised"])

@@ -225,3 +225,10 @@ def wait_until_ready(pods: dict[str, Pod]) -> None:
         for pod in pods.values():
             assert pod.process.poll() is None, pod.log.read_text(errors="replace")
         time.sleep(0.05)
+
+
+def test_the_test_of_helm_runs_as_the_gateway_does() -> None:
+    """Under an account of the user's own where there is one: then the chart makes none."""
+    release = render({"gateway": {"serviceAccountName": "mine"}})
+    (pod,) = (item for item in release.of_kind("Pod") if "test" in item["metadata"]["name"])
+    assert pod["spec"]["serviceAccountName"] == "mine"

@@ -109,7 +109,10 @@ class RedisPod:
 
 
 @pytest.fixture
-def redis_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisPod]:
+def redis_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[RedisPod]:
+    """With the password that the hook makes, or the one that a test is parametrized with."""
     monkeypatch.setenv("PATH", str(server_binary(ON_PATH).parent), prepend=":")
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
@@ -124,6 +127,7 @@ def redis_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
     script = script.replace("/etc/", f"{tmp_path}/etc/").replace("/run/", f"{tmp_path}/run/")
     made = secrets_script()["manifest"]("rel-baton-cell", {}, "rel-baton-redis")["data"]
     secret = {key: base64.b64decode(text).decode() for key, text in made.items()}
+    secret["redis-password"] = getattr(request, "param", secret["redis-password"])
     pod = RedisPod(secret, container, psutil.Process(), port)
     (tmp_path / "etc/redis-secret/password").write_text(secret["redis-password"])
     with subprocess.Popen(  # noqa: S603 the chart's own command
@@ -162,6 +166,12 @@ def test_redis_asks_for_a_password_nobody_can_see(redis_pod: RedisPod, tmp_path:
     assert redis_pod.secret["redis-url"] == f"redis://:{password}@rel-baton-redis:6379/0"
     service = render({"redis": {"port": redis_pod.port}}).named("Service", "rel-baton-redis")
     assert [port["port"] for port in service["spec"]["ports"]] == [6379]
+
+
+@pytest.mark.parametrize("redis_pod", ["a\"b\\c &$d'e"], indirect=True)
+def test_a_password_of_ones_own_may_have_any_character(redis_pod: RedisPod) -> None:
+    with redis_pod.client(redis_pod.secret["redis-password"]) as client:
+        assert client.ping()
 
 
 def test_redis_ends_at_sigterm_and_its_probe_needs_no_password(redis_pod: RedisPod) -> None:

@@ -38,19 +38,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "prefill.enabled is false: use keda or hpa",
     ),
     ({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}, "it weighs prefill"),
-    (
-        {"autoscaler": {"advise": True}, "networkPolicy": {"releases": ["another"]}},
-        "more than one pool, and the autoscaler knows one: scale these by keda",
-    ),
-    (
-        {
-            "prefill": {"autoscaling": {"mode": "builtin"}},
-            "decode": {"autoscaling": {"mode": "builtin"}},
-            "networkPolicy": {"releases": ["another"]},
-        },
-        "networkPolicy.releases: a Redis that several models share has more than one pool",
-    ),
     (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
+    (put("settings", {"model": "/x", "randomWeights": False}), "nor a path below a mounted volume"),
     (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),
     (
         put("modelVolume", {"existingClaim": "c", "image": {"reference": "llama:1"}}),
