@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from shared.challenge import Versions
 from shared.codec import Codec, PackedIds
+from shared.message_parts.span import Span
 from shared.transfer_address import NOWHERE, TransferAddress
 
 SPOKEN = Versions(oldest=6, newest=6)
@@ -171,25 +172,6 @@ class Load:
     """its engine has answered nothing for some seconds, nor does it compute"""
     early_room_tokens: int = -1
     """room of prompts of the default priority or earlier; -1: of an earlier release"""
-
-
-class SpanEvent(NamedTuple):
-    """A moment within a span; wall-clock ns."""
-
-    name: str
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One stage of a request as cut by the process that did the work; wall-clock ns."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    pid: int
-    attributes: dict[str, str | int | float | bool] = field(default_factory=dict)
-    events: tuple[SpanEvent, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from shared.protocol import Span
+from shared.message_parts.span import Span
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import TraceContext, new_trace
 

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.protocol import Span
+from shared.message_parts.span import Span
 
 _TRACEPARENT_PARTS = 4
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from shared.link.server import Peer
+from shared.message_parts.span import Span
 from shared.protocol import (
     Attempt,
     Fail,
@@ -11,7 +12,6 @@ from shared.protocol import (
     Pong,
     Refusal,
     Refuse,
-    Span,
     Spans,
     Start,
     TokenRun,

@@ -2,7 +2,7 @@
 
 import os
 
-from shared.protocol import Span, SpanEvent
+from shared.message_parts.span import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.transfer.transport import Pulled
 from shared.worker.attempts.table import HeldAttempt

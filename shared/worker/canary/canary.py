@@ -13,7 +13,8 @@ import secrets
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from shared.errors import BatonError
-from shared.protocol import Hello, Span
+from shared.message_parts.span import Span
+from shared.protocol import Hello
 from shared.state.registry import WorkerEntry, WorkerRegistry
 from shared.telemetry.attributes import TRANSFER_BYTES, TRANSFER_TRANSPORT
 from shared.transfer.transport import KVTransport

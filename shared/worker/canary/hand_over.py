@@ -1,6 +1,7 @@
 """One request of nobody's, by one prefill and one decode worker: steps 4 to 6 of a hand-over."""
 
-from shared.protocol import Assign, Receive, Span, Spans, Start, Work
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Receive, Spans, Start, Work
 from shared.telemetry.attributes import SPAN_TRANSFER
 from shared.worker.canary.asked_worker import AskedWorker, NoPartError
 

@@ -4,7 +4,8 @@ own listeners, into blocks of its own."""
 from dataclasses import replace
 
 from shared.errors import CannotMapError
-from shared.protocol import Assign, Attempt, Span, Start, Work
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Attempt, Start, Work
 from shared.transfer.transport import KVTransport, PullRequest
 from shared.worker.attempts.spans import transfer_span
 from shared.worker.canary.asked_worker import AskedWorker, NoPartError

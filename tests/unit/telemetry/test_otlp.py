@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shared.protocol import Span, SpanEvent
+from shared.message_parts.span import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.telemetry.otlp import CLOSE_LIMIT_S, MAX_QUEUED_SPANS, OtlpSpans
 from shared.telemetry.span_sink import build_span_sink

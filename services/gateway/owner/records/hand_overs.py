@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shared.protocol import Span
+from shared.message_parts.span import Span
 from shared.telemetry import attributes as names
 
 MAX_PAIRS = 1024

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
-from shared.protocol import DEFAULT_PRIORITY, Span
+from shared.message_parts.span import Span
+from shared.protocol import DEFAULT_PRIORITY
 from shared.telemetry import attributes as names
 
 MAX_SPANS = 256

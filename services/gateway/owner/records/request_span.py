@@ -5,7 +5,7 @@ import os
 
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.records.receipt import Receipt
-from shared.protocol import Span, SpanEvent
+from shared.message_parts.span import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.telemetry.tracing import TraceContext, new_trace, parse_traceparent
 

@@ -14,6 +14,7 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.records.metrics_observer import MetricsObserver
 from shared.errors import PeerLostError, ProtocolError, StateUnavailableError
+from shared.message_parts.span import Span
 from shared.protocol import (
     DEFAULT_PRIORITY,
     Assign,
@@ -23,7 +24,6 @@ from shared.protocol import (
     Message,
     Receive,
     Sampling,
-    Span,
     Start,
     TokenRun,
     Tokens,

@@ -9,7 +9,8 @@ from services.gateway.answer.receipt_field import answer_receipt
 from services.gateway.owner.door import DRAIN_POLL_S
 from services.gateway.owner.generation import GenerateRequest, Group
 from shared.errors import OverloadedError
-from shared.protocol import Assign, Attempt, Receive, Span, Spans, Tokens
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Attempt, Receive, Spans, Tokens
 from shared.telemetry import attributes as names
 from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 

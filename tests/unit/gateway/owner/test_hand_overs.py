@@ -1,7 +1,7 @@
 """Pairs of workers in the gateway's status: each has its account, and there is an end of them."""
 
 from services.gateway.owner.records.hand_overs import MAX_PAIRS, HandOvers
-from shared.protocol import Span
+from shared.message_parts.span import Span
 from shared.telemetry import attributes as names
 
 

@@ -17,7 +17,8 @@ from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
 from services.gateway.owner.view.scaling_feed import ScalingFeed
 from shared.errors import OverloadedError, StateUnavailableError
-from shared.protocol import Assign, Span, Spans
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Spans
 from shared.state.notes.scaling import RoleScaling, Scaling, ScalingNotes
 from shared.telemetry import attributes as names
 from shared.telemetry.attainment import Kept

@@ -7,7 +7,8 @@ import pytest
 
 from services.gateway.owner.generation import Delta, Generation
 from shared.errors import AttemptError, OverloadedError
-from shared.protocol import Assign, Attempt, Cancel, Fail, Handback, Receive, Refuse, Span, Spans
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Attempt, Cancel, Fail, Handback, Receive, Refuse, Spans
 from shared.state.records import RequestState
 from shared.telemetry import attributes as names
 from shared.transfer_address import TransferAddress

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from shared.errors import BatonError, CorruptPieceError, PeerLostError, StateUnavailableError
-from shared.protocol import Attempt, Span
+from shared.message_parts.span import Span
+from shared.protocol import Attempt
 from shared.state.registry import WorkerEntry
 from shared.telemetry.attributes import SPAN_TRANSFER, TRANSFER_BYTES, TRANSFER_TRANSPORT
 from shared.transfer_address import NOWHERE

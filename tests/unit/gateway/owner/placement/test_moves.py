@@ -10,18 +10,8 @@ import pytest
 
 from services.gateway.owner.links.worker_link import SPARE_BLOCKS
 from services.gateway.owner.moves import LOOK_S, MAX_MOVES, NEAR_END
-from shared.protocol import (
-    Assign,
-    Attempt,
-    Cancel,
-    Handback,
-    Load,
-    Pong,
-    Receive,
-    Refuse,
-    Span,
-    Spans,
-)
+from shared.message_parts.span import Span
+from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Pong, Receive, Refuse, Spans
 from shared.telemetry import attributes as names
 from shared.transfer_address import TransferAddress
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started

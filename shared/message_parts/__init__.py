@@ -1,0 +1,1 @@
+"""What messages are made of, where it is more than a few words."""
