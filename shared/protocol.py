@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from shared.challenge import Versions
 from shared.codec import Codec, PackedIds
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.message_parts.span import Span
 from shared.transfer_address import NOWHERE, TransferAddress
 
@@ -103,6 +104,8 @@ class Work:
     alone: bool = False
     """engines have died of it: no step computes it with others, until ALONE_TOKENS more"""
     priority: int = DEFAULT_PRIORITY
+    prompt_logprobs: int = -1
+    """as `Sampling.logprobs`, of the client's prompt: SCORED says them"""
 
 
 class TokenLogprobs(NamedTuple):
@@ -305,6 +308,15 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """Worker -> gateway: of prompt tokens that a step computed; all are told before token 1."""
+
+    attempt: Attempt
+    incarnation: str
+    values: PromptLogprobs
+
+
+@dataclass(frozen=True)
 class Spans:
     """Worker -> gateway: the stages this attempt went through here. A later span of the same
     name replaces an earlier one: a stage may be told while it still goes on. `kv_held` is told
@@ -356,6 +368,7 @@ Message = (
     | Start
     | Refuse
     | Tokens
+    | Scored
     | Spans
     | Fail
     | Handback

@@ -38,6 +38,7 @@ from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.grammars import Grammars
 from shared.engine.scheduling.load import EngineLoad
+from shared.engine.scheduling.prompt_rows import scored_pieces
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
@@ -323,6 +324,8 @@ class Engine:
         if step.marks is not None:
             self.kv_pool.marks.end_step(step.marks.number)
         self.step_clock.note(step.timed)
+        if step.scored is not None:
+            output.scored += scored_pieces(step.spans, step.scored)
         for (sequence, start, num_tokens, samples, prefill), token in computed:
             if sequence.state is SequenceState.FINISHED:  # while the step ran
                 continue

@@ -105,6 +105,8 @@ def _wrong_identity(work: Work) -> str:
         return f"rid: not 1 to {MAX_RID_CHARS} printable characters"
     if not 0 <= epoch <= MAX_INT:
         return f"epoch: not from 0 to {MAX_INT}"
+    if not -1 <= work.prompt_logprobs <= MAX_TOP_LOGPROBS:
+        return f"prompt_logprobs: not from -1 to {MAX_TOP_LOGPROBS}"
     if not 0 <= work.priority <= MAX_PRIORITY:
         return f"priority: not from 0 to {MAX_PRIORITY}"
     if work.traceparent and parse_traceparent(work.traceparent) is None:

@@ -22,6 +22,7 @@ from shared.frames import LENGTH, framed, next_body
 from shared.kv.layout import KVLayout
 from shared.kv.memory import Piece
 from shared.kv.share import MAX_RANKS
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.protocol import Attempt, TokenRun
 
 
@@ -153,6 +154,7 @@ class StepReport:
     """totals since the engine's start"""
     gauges: dict[str, float] | None = None
     """by metric name, about once a second; None: not now"""
+    scored: tuple[tuple[Attempt, PromptLogprobs], ...] = ()
     alone: Attempt | None = None
     """whose step is in flight, where that computes no other, as it must"""
 

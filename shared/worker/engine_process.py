@@ -186,6 +186,7 @@ class EngineLoop:
             end_ns=end_ns,
             load=self._engine.load(),
             chunks=tuple(output.chunks),
+            scored=tuple(output.scored),
             tokens=tuple(output.tokens),
             sealed=tuple(output.sealed),
             ended=tuple(output.ended),

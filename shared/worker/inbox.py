@@ -73,6 +73,7 @@ class Inbox:
                 state.alone = event.alone
                 state.note_engine(event.load, event.counters, event.gauges)
                 state.attempts.note_chunks(event.chunks, event.end_ns)
+                self._outbox.scored(event.scored)
             case Refused():
                 self._lose(event)
         self._service.on_event(event)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from shared.link.server import Peer
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.message_parts.span import Span
 from shared.protocol import (
     Attempt,
@@ -12,6 +13,7 @@ from shared.protocol import (
     Pong,
     Refusal,
     Refuse,
+    Scored,
     Spans,
     Start,
     TokenRun,
@@ -38,6 +40,12 @@ class Outbox:
     def start(self, held: HeldAttempt) -> None:
         state = self._state
         held.peer.send(Start(held.attempt, state.incarnation, held.num_cached_tokens, state.load()))
+
+    def scored(self, told: Iterable[tuple[Attempt, PromptLogprobs]]) -> None:
+        """A frame for each piece. To be called before the tokens of the same step are sent."""
+        for attempt, values in told:
+            if (held := self._state.attempts.get(attempt)) is not None:
+                held.peer.send(Scored(attempt, self._state.incarnation, values))
 
     def tokens(self, runs: Iterable[tuple[HeldAttempt, TokenRun]]) -> None:
         """One frame per gateway with all of this step's tokens."""

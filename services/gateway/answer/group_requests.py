@@ -56,6 +56,7 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             received_ns=http.received_ns,
             client_key=http.client_key,
             max_live=http.max_live,
+            prompt_logprobs=prepared.scored_top,
             priority=http.priority,
             weight=http.weight,
             block_hashes=prompt.block_hashes,

@@ -13,6 +13,7 @@ from services.gateway.owner.placement.placer import Placer
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.observer import Observer
 from services.gateway.owner.requests import Requests
+from services.gateway.owner.scored_prompts import ScoredPrompts
 from shared.clock import Clock
 from shared.protocol import (
     Attempt,
@@ -23,6 +24,7 @@ from shared.protocol import (
     Pong,
     Pull,
     Refuse,
+    Scored,
     Spans,
     Start,
     TokenRun,
@@ -58,9 +60,11 @@ class Frames:
         self._vocab_size = vocab_size
         self._moves = Moves(requests, placer, clock)
         self._convictions = Convictions(requests)
+        self._scored = ScoredPrompts(requests, vocab_size, clock, self._token_run)
         self._receivers: Mapping[type, Callable[[WorkerLink, Any], None]] = {
             Start: self._start,
             Tokens: self._tokens,
+            Scored: self._scored.receive,
             Refuse: self._refuse,
             Fail: self._fail,
             Handback: self._handback,
@@ -127,7 +131,7 @@ class Frames:
             ids = run.token_ids
             if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
                 self._refuse_run(worker, live, run)
-            else:
+            elif not self._scored.holds_back(worker, live, run):
                 gap_s = self._token_run(worker, live, run, now_s)
                 if gap_s > worst_gap_s:  # noqa: PLR1730 -- no call, once per token
                     worst_gap_s = gap_s

@@ -11,11 +11,12 @@ HTTP layer only reads it.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from shared.errors import BatonError
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.protocol import DEFAULT_PRIORITY, FinishReason, Sampling, TokenLogprobs
 from shared.state.records import ClientKey
 
@@ -65,6 +66,8 @@ class GenerateRequest:
     """of its HTTP request"""
     max_live: int = 0
     """HTTP requests of its tenant that may live at once; 0: no limit"""
+    prompt_logprobs: int = -1
+    """as `Work.prompt_logprobs`"""
     priority: int = DEFAULT_PRIORITY
     """a lower one goes first"""
     weight: int = 1
@@ -110,6 +113,9 @@ class Generation:
         """prompt tokens prefill found in its cache; valid after the first delta"""
         self.prompt_incarnation: str | None = None
         """incarnation that computed the prompt; valid after the first delta"""
+        self.prompt_logprobs: Sequence[PromptLogprobs] = ()
+        """of all tokens of the prompt but the first, where they were asked for; valid after the
+        first delta"""
         self.accepted = False
         """no full backlog and no quota can refuse it any more; tokens imply it"""
         self._owner = owner

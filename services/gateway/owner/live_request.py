@@ -7,6 +7,7 @@ from dataclasses import replace
 from services.gateway.owner.generation import GenerateRequest, Generation
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.assignment import Assignment
+from services.gateway.owner.prompt_scores import PromptScores
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.timing import Timing
 from shared.kv.block_hash import block_hash
@@ -47,9 +48,16 @@ class LiveRequest:
             sampling=request.sampling,
             traceparent=request.traceparent or "",
             priority=request.priority,
+            prompt_logprobs=request.prompt_logprobs,
         )
         """of this epoch"""
-        self.block_hashes = tuple(block_hashes)
+        self.scores: PromptScores | None = None
+        """where log-probabilities of the prompt are wanted"""
+        if request.prompt_logprobs >= 0:
+            self.scores = PromptScores(len(request.prompt_ids), request.prompt_logprobs)
+            generation.prompt_logprobs = self.scores.pieces
+        self.block_hashes = tuple(block_hashes) if self.scores is None else ()
+        """what a worker may have in its cache and read from there"""
         self.num_earlier_tokens = 0
         """output tokens taken before this epoch"""
         self.num_cached_tokens = 0
@@ -95,6 +103,9 @@ class LiveRequest:
         attempt = Attempt(self.rid, self.machine.epoch)
         token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
         self.work = replace(self.work, attempt=attempt, token_ids=token_ids)
+        if self.scores is not None:
+            self.scores.begin_again()
+            self.work = replace(self.work, prompt_logprobs=self.scores.wanted)
         self.note_suspicion()
         self.num_earlier_tokens = len(self.machine.token_ids)
         hashes, size = list(self.block_hashes), self._block_size
@@ -102,7 +113,7 @@ class LiveRequest:
         for end in range((len(hashes) + 1) * size, len(token_ids) + 1, size):
             parent = block_hash(parent, token_ids[end - size : end])
             hashes.append(parent)
-        self.block_hashes = tuple(hashes)
+        self.block_hashes = tuple(hashes) if self.work.prompt_logprobs < 0 else ()
 
     def note_suspicion(self) -> None:
         """An attempt that has not begun is computed alone where engines have died of it."""

@@ -14,6 +14,8 @@ class PreparedPrompt:
     token_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
     max_tokens: int
+    text: str = ""
+    """of which the tokens were made, or what they make, where the answer shows it"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,18 @@ class PreparedRequest:
     """JSON of the fields that the answer repeats, where its shape has them"""
     priority: int | None = None
     """None: the client does not say"""
+    shows_prompt: bool = False
+    """each choice begins with its prompt, and `logprobs` with those of the prompt"""
+    answers: bool = True
+    """False: only the prompt is wanted; the one token that is computed is thrown away"""
+    prompt_logprobs: int = -1
+    """the client's field of that name: -1 none; 0 the prompt's tokens; k also the k most likely"""
+
+    @property
+    def scored_top(self) -> int:
+        """Alternatives of each token of a prompt that workers are to tell, -1: nothing."""
+        echoed = self.sampling.logprobs if self.shows_prompt else -1
+        return max(self.prompt_logprobs, echoed)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from shared.errors import RequestError
 from shared.fields.json_body import load_object
 from shared.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
 from shared.kv.block_hash import chain_hashes
-from shared.protocol import Sampling
 from shared.text.chat_prompt import ChatPrompt, RenderedChat
 from shared.text.chat_template import ChatTemplate
 from shared.text.context import COUNTED_CONTEXTS, Context
@@ -114,7 +113,7 @@ class PromptReader:
             include_usage=parsed.include_usage,
             continuous_usage=parsed.continuous_usage,
             stop=parsed.stop,
-            sampling=replace(self._sampling(parsed, prompts[0].max_tokens), grammar=grammar),
+            sampling=parsed.sampling(prompts[0].max_tokens, self._model.eos_token_ids, grammar),
             prompts=tuple(prompts),
             num_choices=parsed.num_choices,
             grammar_param="tools" if parsed.tool_use.offered else parsed.names.grammar,
@@ -247,26 +246,6 @@ class PromptReader:
         if ids and (largest := max(ids)) >= self._model.vocab_size:
             size = self._model.vocab_size
             raise invalid(param, f"made of token ids below {size}, and {largest} is not")
-
-    def _sampling(self, parsed: ParsedRequest, max_tokens: int) -> Sampling:
-        return Sampling(
-            max_tokens=max_tokens,
-            temperature=parsed.temperature,
-            top_k=parsed.top_k,
-            top_p=parsed.top_p,
-            seed=parsed.seed,
-            min_tokens=parsed.min_tokens,
-            ignore_eos=parsed.ignore_eos,
-            stop_token_ids=parsed.stop_token_ids,
-            eos_token_ids=self._model.eos_token_ids,
-            logprobs=parsed.logprobs,
-            min_p=parsed.min_p,
-            presence_penalty=parsed.presence_penalty,
-            frequency_penalty=parsed.frequency_penalty,
-            repetition_penalty=parsed.repetition_penalty,
-            logit_bias=parsed.logit_bias,
-            grammar=parsed.grammar,
-        )
 
     def _text_fields(
         self, body: Mapping[str, Any], readers: Mapping[str, Reader]

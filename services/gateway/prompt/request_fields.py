@@ -16,7 +16,7 @@ from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
 from shared.fields.client_text import listed, shown
 from shared.fields.readers import invalid, same, unsupported
-from shared.protocol import GREEDY_BELOW
+from shared.protocol import GREEDY_BELOW, Sampling
 from shared.text.messages import Message
 from shared.text.template_values import shows_effort, shows_thinking
 
@@ -108,6 +108,27 @@ class ParsedRequest:
         if self.thinks is not None and not shows_thinking(looked_at):
             fields.append(self.names.thinking)
         return tuple(fields)
+
+    def sampling(self, max_tokens: int, eos_token_ids: tuple[int, ...], grammar: str) -> Sampling:
+        """How its tokens are chosen, at most so many of them."""
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+            stop_token_ids=self.stop_token_ids,
+            eos_token_ids=eos_token_ids,
+            logprobs=self.logprobs,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            grammar=grammar,
+        )
 
 
 def parse_request(

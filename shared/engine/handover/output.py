@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.kv.memory import Piece
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.protocol import Attempt, TokenRun
 
 
@@ -20,6 +21,8 @@ class StepOutput:
     """first chunk scheduled, with the tokens the prefix cache gave; once per attempt"""
     chunks: list[tuple[Attempt, int]] = field(default_factory=list)
     """prompt tokens computed in this step"""
+    scored: list[tuple[Attempt, PromptLogprobs]] = field(default_factory=list)
+    """of tokens of prompts whose log-probabilities are wanted, each once and in order"""
     tokens: list[TokenRun] = field(default_factory=list)
     """sampled tokens; the last run of a sequence carries its finish_reason"""
     pieces: list[tuple[Attempt, Piece, int | None]] = field(default_factory=list)

@@ -1,13 +1,15 @@
 """What a rank on a GPU is but for its weights: all that decides which kernels it launches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from shared.codec import Codec
 from shared.engine.layers.device_traits import DeviceTraits
 from shared.engine.layers.kernel_operations import KernelOperations
 from shared.engine.layers.paged_attention import PagedAttention
+from shared.engine.layers.row_sizes import scored_at_once
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.runner_parts import load_model
 from shared.engine.parallel.ranks import Ranks
@@ -16,6 +18,7 @@ from shared.engine.running.device_runner import DeviceRunner
 from shared.engine.running.empty_steps import prompt_step
 from shared.engine.running.step_inputs import StepInputs
 from shared.engine.sampling.device_sampler import DeviceSampler
+from shared.engine.sampling.score_plan import ScorePlan
 from shared.engine.scheduling.batch import HostBatch
 from shared.kv.layout import KVLayout, num_blocks_for
 from shared.kv.share import KVShare
@@ -44,9 +47,12 @@ class DeviceForm:
         return self.share.layout
 
     def largest_step(self) -> HostBatch:
-        """A step of prompts that needs the most memory."""
+        """A step of prompts that needs the most memory; some of it is scored, a few rows at a time
+        as ever."""
         num_tokens = min(self.max_tokens, self.max_seqs * self.length)
-        return prompt_step(num_tokens, self.max_seqs, self.length, self.layout.block_size)
+        step = prompt_step(num_tokens, self.max_seqs, self.length, self.layout.block_size)
+        rows = np.arange(min(num_tokens, scored_at_once(self.max_seqs)), dtype=np.int32)
+        return replace(step, scores=ScorePlan(rows, np.zeros_like(rows), num_top=1))
 
     def sampler(self, device: torch.device) -> DeviceSampler:
         return DeviceSampler(self.config.vocab_size, device, self.traits.num_multiprocessors)

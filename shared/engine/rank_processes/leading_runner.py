@@ -7,6 +7,7 @@ import torch
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.rank_processes.followers import Followers
 from shared.engine.running.model_runner import OnStored, Runner
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.scheduling.batch import HostBatch
 
 
@@ -37,6 +38,11 @@ class LeadingRunner:
                 assert previous is not None
                 previous = self._ranks.broadcast(previous)
             return self._own[0].run(batch, previous, on_stored)
+
+    @property
+    def scorer(self) -> PromptScorer:
+        """Rank 0's, which alone has whole logits."""
+        return self._own[0].scorer
 
     def meet(self) -> None:
         with self._followers.explained():

@@ -13,10 +13,12 @@ from shared.engine.layers.batch_tensors import BatchTensors
 from shared.engine.layers.kv_cache import copy_blocks
 from shared.engine.layers.model import Model
 from shared.engine.layers.paged_attention import PagedAttention
+from shared.engine.layers.row_sizes import scored_at_once
 from shared.engine.running.decode_graphs import DecodeGraphs
 from shared.engine.running.empty_steps import decode_step
 from shared.engine.running.model_runner import OnStored, watched
 from shared.engine.running.step_inputs import StepInputs
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.scheduling.batch import HostBatch
 
 
@@ -45,6 +47,7 @@ class DeviceRunner:
         self._eager = eager
         self._steps: dict[int, DecodeStep] = {}
         self._logits = torch.empty(0)
+        self.scorer = PromptScorer(model.logits, scored_at_once(inputs.max_sequences))
 
     @torch.inference_mode()
     def run(
@@ -96,6 +99,8 @@ class DeviceRunner:
         self._attention.begin(tensors, self.kv_pool)
         attention = watched(self._attention, on_stored)
         hidden = self._model.forward(tensors, self.kv_pool, attention)
+        if batch.scores is not None:
+            self.scorer.score(batch.scores, hidden)
         if not shape.num_logits_rows:
             return hidden[:0]
         return self._model.logits(hidden.index_select(0, tensors.logits_rows))

@@ -15,8 +15,10 @@ from shared.engine.layers.attention import Attention
 from shared.engine.layers.batch_tensors import BatchTensors
 from shared.engine.layers.kv_cache import copy_blocks
 from shared.engine.layers.model import Model
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
 
+SCORED_AT_ONCE = 2 * layers.MIN_ROWS
 OnStored = Callable[[int], None]
 """the work that writes K and V of this layer has been started"""
 
@@ -44,6 +46,10 @@ class Runner(Protocol):
         before sampled, for a batch that awaits them. `on_stored`: called while the step is
         started, unless it is started as a whole."""
 
+    @property
+    def scorer(self) -> PromptScorer:
+        """Has what came of the rows that the last batch had to score."""
+
     def meet(self) -> None:
         """Returns once every rank of the model answers; nothing is in flight meanwhile."""
 
@@ -66,6 +72,7 @@ class ModelRunner:
         self._kv_pool = kv_pool
         self._attention = attention
         self.device = kv_pool.device
+        self.scorer = PromptScorer(model.logits, SCORED_AT_ONCE)
 
     @torch.inference_mode()
     def run(
@@ -79,6 +86,8 @@ class ModelRunner:
         copy_blocks(self._kv_pool, tensors.copies)
         attention = watched(self._attention, on_stored)
         hidden = self._model.forward(tensors, self._kv_pool, attention)
+        if batch.scores is not None:
+            self.scorer.score(batch.scores, hidden)
         logits = self._model.logits(hidden.index_select(0, tensors.logits_rows))
         return logits[: batch.shape.num_logits_rows].float()
 

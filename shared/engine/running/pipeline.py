@@ -8,16 +8,18 @@ see each token first, so while one runs a turn hands back the very step it start
 """
 
 from collections.abc import Sequence as Run
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.clock import SystemClock
 from shared.engine.running.launch_time import LaunchTime
 from shared.engine.running.model_runner import Runner
 from shared.engine.running.step_clock import StepClock, TimedStep
+from shared.engine.sampling.prompt_scores import ScoredRows
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
 from shared.engine.scheduling.batch import HostBatch, ScheduledSequence, pack_batch
 from shared.engine.scheduling.grammars import allowed_tokens
+from shared.engine.scheduling.prompt_rows import ScoredSpan, score_plan, scored_spans
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
@@ -38,6 +40,9 @@ class StartedStep:
     marks: StepMarks | None
     """of its layer groups, where somebody waits for them"""
     timed: TimedStep | None
+    spans: Run[ScoredSpan] = ()
+    scored: ScoredRows | None = None
+    """of these spans; on the host once the tokens are"""
 
 
 class StepPipeline:
@@ -113,11 +118,15 @@ class StepPipeline:
         self._launch_time.begin(late=before is not None and before.tokens.ready())
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
+        spans = scored_spans(items) if scheduled.scores else ()
+        if spans:
+            batch = replace(batch, scores=score_plan(spans))
         previous = before.tokens.device_ids if before else None
         first = items[0].sequence.attempt
         self._clock.begin(batch, follows=before is not None or first == self._first)
         self._first = first
         logits = self._runner.run(batch, previous, marks.on_stored if marks else None)
+        scored = self._runner.scorer.take().on_host() if spans else None
         if marks is not None:
             marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
@@ -131,7 +140,7 @@ class StepPipeline:
                 sequence.num_awaited_tokens += 1
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
-        return StartedStep(items, batch, tokens, rows, marks, timed)
+        return StartedStep(items, batch, tokens, rows, marks, timed, spans, scored)
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:

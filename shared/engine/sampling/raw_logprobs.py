@@ -61,12 +61,12 @@ def raw_logprobs(
     at = upload(asking, logits.device)
     table = logits[at].float().log_softmax(dim=-1)
     counts = tuple(min(rows[index].sampling.logprobs, logits.shape[-1]) for index in asking)
-    top_ids = _most_probable(table, max(counts))
+    top_ids = most_probable(table, max(counts))
     chosen = table.gather(-1, token_ids[at][:, None])[:, 0]
     return LogprobTensors(asking, counts, chosen, top_ids, table.gather(-1, top_ids))
 
 
-def _most_probable(logprobs: torch.Tensor, count: int) -> torch.Tensor:
+def most_probable(logprobs: torch.Tensor, count: int) -> torch.Tensor:
     """Ids of the `count` largest of each row, i64[R, count], the lower id first among equals.
 
     The bits of non-negative floats order like the floats, so -logprob and id pack into one key.

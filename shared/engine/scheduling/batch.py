@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shared.engine.sampling.score_plan import ScorePlan
 from shared.engine.scheduling.sequence import Sequence
 
 SKIP_SLOT = -1
@@ -72,6 +73,8 @@ class HostBatch:
     shape: BatchShape
     packed: NDArray[np.int32]
     """all sections, one after the other"""
+    scores: ScorePlan | None = None
+    """rows of prompts whose log-probabilities are wanted; None: no rows"""
 
     @classmethod
     def of(cls, sections: Mapping[Section, ArrayLike]) -> "HostBatch":

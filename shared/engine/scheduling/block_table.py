@@ -4,6 +4,9 @@ Copy-on-write. Only full blocks are shared and a sequence writes only behind its
 so a shared block would be written in one case: the prefix cache knows every token of a prompt,
 and the last token must be computed again for its logits. Then the last block is copied and the
 token is written into the copy. A pool too full for the copy computes that block again instead.
+
+A prompt whose log-probabilities are wanted reads no block of the cache: KV is all that is kept of a
+token, and its logits come of computing it. Its own blocks enter the cache as any other's.
 """
 
 from array import array
@@ -24,6 +27,12 @@ class Taken(NamedTuple):
     """to perform first in the next step; then one reference to `src` is the caller's to free"""
 
 
+def cached_blocks(pool: BlockPool, sequence: Sequence) -> list[int]:
+    """Leading blocks of an empty table that the prefix cache has; none of a prompt that is to be
+    computed for its log-probabilities."""
+    return [] if sequence.scores_prompt else pool.match(sequence.block_hashes)
+
+
 def take_blocks(
     pool: BlockPool, sequence: Sequence, num_blocks: int, num_spare: int
 ) -> Taken | None:
@@ -31,7 +40,7 @@ def take_blocks(
 
     None, and nothing taken, unless `num_spare` further blocks stay available.
     """
-    cached = pool.match(sequence.block_hashes)
+    cached = cached_blocks(pool, sequence)
     whole_prompt = len(cached) * pool.block_size == len(sequence.token_ids)
     copies = whole_prompt and sequence.spec.mode != "decode"
     num_fresh = num_blocks - len(cached)
@@ -51,7 +60,7 @@ def take_blocks(
 
 def num_missing(pool: BlockPool, sequence: Sequence, num_blocks: int, num_spare: int) -> int:
     """Blocks that have to become available for `take_blocks`; none if not above 0."""
-    cached = pool.match(sequence.block_hashes)
+    cached = cached_blocks(pool, sequence)
     return num_blocks - len(cached) + num_spare - pool.num_available_beside(cached)
 
 

@@ -19,6 +19,8 @@ class ScheduledBatch:
     reserved: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     handed_back: list[Sequence] = field(default_factory=list)
+    scores: bool = False
+    """log-probabilities of some prompt's tokens are wanted"""
     alone: Sequence | None = None
     """the only one that is computed, as it is to be"""
 

@@ -27,7 +27,12 @@ from bisect import insort
 
 from shared.engine.scheduling.batch import ScheduledSequence
 from shared.engine.scheduling.block_pool import BlockPool
-from shared.engine.scheduling.block_table import drop_blocks, num_missing, take_blocks
+from shared.engine.scheduling.block_table import (
+    cached_blocks,
+    drop_blocks,
+    num_missing,
+    take_blocks,
+)
 from shared.engine.scheduling.giving_way import enough_of, givers
 from shared.engine.scheduling.prompt_order import due as due_after
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
@@ -76,7 +81,7 @@ class Scheduler:
         """Queue the youngest sequence."""
         insort(self.waiting, sequence, key=rank_of)
         if sequence.spec.mode != "decode":
-            num_cached = len(self.pool.match(sequence.block_hashes)) * self.pool.block_size
+            num_cached = len(cached_blocks(self.pool, sequence)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
             limit = self.max_num_batched_tokens
             sequence.due = due_after(self._num_arrived_tokens, num_tokens, limit)
@@ -217,6 +222,7 @@ class Scheduler:
             num_tokens = batch.budget - (start + batch.budget) % self.pool.block_size
         if num_tokens > 0:
             batch.items.append(ScheduledSequence(sequence, start, num_tokens, samples, True))
+            batch.scores |= sequence.scores_prompt
             batch.budget -= num_tokens
 
     def _admit(self, batch: ScheduledBatch) -> None:

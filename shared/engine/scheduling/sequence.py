@@ -84,6 +84,7 @@ class Sequence:
         "num_in_flight_tokens",
         "num_preemptions",
         "num_published_blocks",
+        "num_scored_tokens",
         "pinned",
         "repeat",
         "spec",
@@ -126,6 +127,9 @@ class Sequence:
         """leading blocks that carry their hash in the pool"""
         self.num_published_blocks = 0
         """leading blocks already reported as pieces (mode prefill)"""
+        self.num_scored_tokens = 1
+        """leading tokens of the prompt whose log-probabilities were told, where they are wanted;
+        nothing is before the first one, so it has none. A preemption leaves them told"""
         self.num_preemptions = 0
         self.pinned = False
         """holds every block it can ever need and is not preempted any more"""
@@ -176,6 +180,12 @@ class Sequence:
     def num_tokens_ahead(self) -> int:
         """Its length once every step in flight is done."""
         return len(self.token_ids) + self.num_awaited_tokens
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Log-probabilities of its prompt are wanted from here, and not all of them are told."""
+        wanted = self.work.prompt_logprobs >= 0 and self.spec.mode != "decode"
+        return wanted and self.num_scored_tokens < self.work.num_prompt_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:

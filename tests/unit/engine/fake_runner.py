@@ -17,6 +17,7 @@ from shared.engine.handover.kv_pool import host_pool
 from shared.engine.handover.output import StepOutput
 from shared.engine.layers.batch_tensors import BatchTensors
 from shared.engine.running.model_runner import OnStored, to_tensors
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampler import Sampler
 from shared.engine.scheduling.batch import HostBatch
@@ -55,6 +56,9 @@ class FakeRunner:
         self.max_tokens_fed = 0
         self.chunk_ends: list[int] = []
         self.num_exercises = 0
+        self.num_rows_scored = 0
+        self.scorer = PromptScorer(self._logits_of, 4)
+        self._batch: BatchTensors | None = None
 
     def run(
         self,
@@ -76,6 +80,10 @@ class FakeRunner:
             for length, count in zip(batch.context_lens_host, batch.query_lens, strict=True)
             if count > 1
         ]
+        if packed.scores is not None:
+            self.num_rows_scored += len(packed.scores.rows)
+            self._batch = batch
+            self.scorer.score(packed.scores, torch.arange(len(slots)))
         return torch.stack(
             [self._logits(batch, row) for row in batch.logits_rows.tolist()]
             or [torch.zeros(VOCAB_SIZE)]
@@ -91,9 +99,13 @@ class FakeRunner:
         self.num_exercises += 1
         return torch.zeros(1, VOCAB_SIZE)
 
+    def _logits_of(self, rows: torch.Tensor) -> torch.Tensor:
+        assert self._batch is not None
+        return torch.stack([self._logits(self._batch, row) for row in rows.tolist()])
+
     def _logits(self, batch: BatchTensors, row: int) -> torch.Tensor:
         index = int(np.searchsorted(np.cumsum(batch.query_lens), row, side="right"))
-        length = int(batch.context_lens[index])
+        length = int(batch.positions[row]) + 1
         width = -(-length // BLOCK_SIZE)
         table = batch.block_tables[index, :width].numpy()
         history = self.kv[table].reshape(-1, 2)[:length]

@@ -3,11 +3,13 @@
 import socket
 import struct
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shared.engine.rank_processes.plan_channel import receive_plan, send_meeting, send_plan
+from shared.engine.sampling.score_plan import ScorePlan
 from shared.engine.scheduling.batch import BatchShape, HostBatch, packed_length
 from shared.errors import ProtocolError
 
@@ -18,9 +20,16 @@ def _batch(num_tokens: int, width: int) -> HostBatch:
     return HostBatch(shape, numbers - 3)
 
 
+def _plain(batch: HostBatch) -> list[object]:
+    plan = batch.scores
+    return [] if plan is None else [plan.rows.tolist(), plan.token_ids.tolist(), plan.num_top]
+
+
 def test_plans_arrive_whole_and_in_order_at_every_follower() -> None:
     pairs = [socket.socketpair() for _ in range(3)]
-    sent = [_batch(1, 1), _batch(300, 700), _batch(0, 0), _batch(2, 5)]
+    rows = np.arange(40, dtype=np.int32)
+    scored = replace(_batch(50, 2), scores=ScorePlan(rows, rows + 7, num_top=3))
+    sent = [_batch(1, 1), _batch(300, 700), scored, _batch(0, 0), _batch(2, 5)]
 
     def send() -> None:
         for batch in sent:
@@ -41,6 +50,7 @@ def test_plans_arrive_whole_and_in_order_at_every_follower() -> None:
         for arrived, batch in zip(batches, sent, strict=True):
             assert arrived is not None and arrived.shape == batch.shape
             assert np.array_equal(arrived.packed, batch.packed)
+            assert _plain(arrived) == _plain(batch)
     for pair in pairs:
         for end in pair:
             end.close()
@@ -67,7 +77,14 @@ def test_a_closed_channel_ends_the_stream() -> None:
 
 @pytest.mark.parametrize(
     "numbers",
-    [(1, 1, 1, 0, 1, 6), (1, 1, 1, 0, -1, 6), (1, 1, 1, 0, 1, -7), (1, 1, 1, 0, 1, 2**30)],
+    [
+        (1, 1, 1, 0, 1, 6),
+        (1, 1, 1, 0, -1, 6),
+        (1, 1, 1, 0, 1, -7),
+        (1, 1, 1, 0, 1, 2**30),
+        (1, 1, 1, 0, 1, 8),
+        (1, 1, 1, 0, 1, 9),
+    ],
 )
 def test_numbers_that_do_not_fit_are_refused(numbers: tuple[int, ...]) -> None:
     ours, theirs = socket.socketpair()

@@ -10,6 +10,7 @@ from shared.engine.running.model_runner import OnStored
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import StepTime
 from shared.engine.running.trial import MOST_ON_HOST, NUM_RUNS, Trial, try_steps
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.scheduling.batch import HostBatch
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -26,6 +27,7 @@ class SlowRunner:
 
     runs_ahead = False
     device = torch.device("cpu")
+    scorer = PromptScorer(lambda hidden: hidden, 1)
 
     def __init__(self) -> None:
         self.query_lens: list[tuple[int, ...]] = []

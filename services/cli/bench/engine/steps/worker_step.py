@@ -18,6 +18,7 @@ from services.cli.bench.engine.figures.figure import Figure
 from shared.engine.engine import Engine
 from shared.engine.handover.kv_pool import host_pool
 from shared.engine.running.model_runner import OnStored
+from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import HostTokens, SampledToken
 from shared.engine.scheduling.batch import HostBatch
@@ -125,6 +126,7 @@ def _spec(number: int, longest: int) -> SequenceSpec:
 class _NoModel:
     runs_ahead = True
     device = torch.device("cpu")
+    scorer = PromptScorer(lambda hidden: hidden, 1)
 
     def run(
         self,
