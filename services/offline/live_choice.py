@@ -90,6 +90,7 @@ class LiveChoice:
 
     def _logprob(self, entry: TokenEntry) -> TokenLogprob:
         found = entry.logprobs
+        assert found is not None
         top = zip(found.top_ids, found.top_logprobs, strict=True)
         return TokenLogprob(
             entry.token_id,

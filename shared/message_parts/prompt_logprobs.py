@@ -7,13 +7,14 @@ MAX_PIECE_TOKENS tokens, and are unpacked where they are shown.
 
 import sys
 from array import array
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shared.errors import ProtocolError
 
 MAX_PIECE_TOKENS = 1024
 """of one piece: with 20 alternatives each it has 0.2 MB, and looking it through takes 1 ms"""
 NUMBER_BYTES = 4
+Numbers = TypeVar("Numbers", "array[float]", "array[int]")
 
 
 class PromptLogprobs(NamedTuple):
@@ -43,7 +44,7 @@ def check_piece(piece: PromptLogprobs, num_top: int, vocab_size: int) -> None:
     sizes = [len(part) for part in piece[1:]]
     if piece.first < 1 or size % NUMBER_BYTES or sizes != [size, size, top, top]:
         raise ProtocolError("log-probabilities of a prompt that do not fit each other")
-    if max(unpacked("I", piece.top_ids), default=0) >= vocab_size:
+    if max(whole_numbers(piece.top_ids), default=0) >= vocab_size:
         raise ProtocolError("log-probabilities of tokens outside the vocabulary")
 
 
@@ -52,9 +53,15 @@ def num_bytes(num_tokens: int, num_top: int) -> int:
     return NUMBER_BYTES * num_tokens * (2 + 2 * num_top)
 
 
-def unpacked(kind: str, packed: bytes) -> "array[float] | array[int]":
-    """`kind`: f for floats, I for ids."""
-    numbers: array[float] = array(kind, packed)
+def floats(packed: bytes) -> "array[float]":
+    return _native(array("f", packed))
+
+
+def whole_numbers(packed: bytes) -> "array[int]":
+    return _native(array("I", packed))
+
+
+def _native(numbers: Numbers) -> Numbers:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

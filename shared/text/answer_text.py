@@ -12,10 +12,11 @@ from shared.text.tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """One output token with its log-probabilities and where its text starts in the answer."""
+    """One token with its log-probabilities and where its text starts in the answer."""
 
     token_id: int
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None
+    """None: of the first token of a prompt, which the answer shows"""
     text_offset: int
 
 

@@ -3,7 +3,7 @@
     python -m tests.clients [--venvs DIR] [--only NAME ...]
 
 Each client is installed into a virtual environment of its own, because their pins contradict each
-other; together they take 7.6 GB where pip finds torch with CUDA (guidellm needs it). No part of
+other; together they take 8.5 GB where pip finds torch with CUDA (guidellm needs it). No part of
 `make test`. Ends with 1 if any client saw an error.
 """
 
@@ -17,16 +17,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.clients.lm_eval_task import CHECKPOINT, CHOICE, LIKELIHOOD, num_wrong, write_tasks
 from tests.e2e.cluster import running
 
 HERE = Path(__file__).parent
-CHECKPOINT = HERE.parents[1] / "shared" / "demo_model" / "checkpoint"
 MODEL = "demo"
 FLAGS = ("--topology", "pd", "--max-model-len", "1024")
 """so that no answer takes long that a client does not limit"""
 LIMIT_S = 600.0
 NUM_REQUESTS = 40
-QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OMP_NUM_THREADS": "1"}
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OMP_NUM_THREADS": "1",
+}
 """what keeps the clients from the network and from all cores"""
 
 
@@ -35,6 +40,7 @@ class Client:
     """One client: what to install, how to run it, how many requests it says have failed."""
 
     package: str
+    """what pip installs, one or several"""
     command: Callable[[Path, str, Path], Sequence[str | Path]]
     """(its environment's bin folder, URL of the gateway, folder for results) -> command"""
     num_errors: Callable[[Path], int] = lambda results: 0
@@ -90,6 +96,25 @@ def schemathesis(programs: Path, url: str, _: Path) -> Sequence[str | Path]:
     ]
 
 
+def lm_eval(programs: Path, url: str, results: Path) -> Sequence[str | Path]:
+    """Scores of texts, token ids in, on local data."""
+    write_tasks(results)
+    model = {
+        "model": MODEL,
+        "base_url": f"{url}/v1/completions",
+        "tokenizer": CHECKPOINT,
+        "tokenizer_backend": "huggingface",
+        "num_concurrent": 3,
+        "max_length": 1024,
+    }
+    return [
+        *(programs / "lm_eval", "--model", "local-completions"),
+        *("--model_args", ",".join(f"{name}={value}" for name, value in model.items())),
+        *("--include_path", results, "--tasks", f"{LIKELIHOOD},{CHOICE}", "--batch_size", "4"),
+        *("--output_path", results, "--log_samples"),
+    ]
+
+
 CLIENTS = {
     "openai": Client("openai", script("openai_client.py")),
     "anthropic": Client("anthropic", script("anthropic_client.py")),
@@ -97,6 +122,7 @@ CLIENTS = {
     "langchain-openai": Client("langchain-openai", script("langchain_client.py")),
     "aiperf": Client("aiperf", aiperf, aiperf_errors),
     "guidellm": Client("guidellm", guidellm, guidellm_errors),
+    "lm-eval": Client("lm-eval[api] transformers", lm_eval, num_wrong),
     "schemathesis": Client("schemathesis", schemathesis),
 }
 
@@ -108,7 +134,7 @@ def installed(client: Client, environment: Path) -> Path:
     if not stamp.exists():
         _say(f"installing {client.package} into {environment}")
         _run([sys.executable, "-m", "venv", environment], None)
-        _run([programs / "python", "-m", "pip", "install", "-q", client.package], None)
+        _run([programs / "python", "-m", "pip", "install", "-q", *client.package.split()], None)
         stamp.touch()
     return programs
 

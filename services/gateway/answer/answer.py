@@ -6,12 +6,15 @@ from typing import Any
 
 from services.gateway.answer.choice import ChoiceText
 from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.echoed_group import prompt_tokens
 from services.gateway.answer.parted_text import PartedText
+from services.gateway.answer.prompt_tokens import PromptTokens
 from services.gateway.answer.receipt_field import answer_receipt
 from services.gateway.answer.shape import AnswerIdentity
 from services.gateway.answer.usage import usage
 from services.gateway.prompt.ignored_fields import told
 from services.gateway.prompt.prepared import PreparedRequest
+from shared.text.tokenizer import TextTokenizer
 
 CLAMPED_HEADER = "x-baton-clamped"
 
@@ -25,6 +28,7 @@ class Answer:
     texts: tuple[ChoiceText, ...]
     """of the choices, in order"""
     identity: AnswerIdentity
+    tokenizer: TextTokenizer
     final_receipt: Callable[[str], Awaitable[dict[str, Any] | None]] | None = None
     """of an id; only where the client asked for a receipt"""
 
@@ -37,6 +41,10 @@ class Answer:
         prepared = self.prepared
         wanted = prepared.return_token_ids
         return prepared.prompts[index // prepared.num_choices].token_ids if wanted else None
+
+    def prompt_tokens(self, index: int) -> PromptTokens:
+        """With their log-probabilities, where those were asked for; of a choice that has begun."""
+        return prompt_tokens(self.group, self.prepared, self.tokenizer, index)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 from services.gateway.answer.submit_order import SubmitOrder
 from services.gateway.owner.generation import Delta, GenerateRequest, Generation
 from shared.errors import AttemptError, BatonError
+from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.protocol import FinishReason
 
 SUBMITS_PER_TURN = 16
@@ -96,6 +97,10 @@ class ChoiceGroup:
         """Prompt tokens that the first choice of each prompt found in a cache."""
         leaders = {self._order.leader(index) for index in self._generations}
         return sum(self._generations[leader].cached_tokens for leader in leaders)
+
+    def prompt_logprobs(self, index: int) -> Sequence[PromptLogprobs]:
+        """Of the prompt of a choice whose first delta has arrived, where they were asked for."""
+        return self._generations[index].prompt_logprobs
 
     def __aiter__(self) -> Self:
         return self

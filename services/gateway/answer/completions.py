@@ -10,6 +10,7 @@ from services.gateway.answer.choice import (
     streamed_choice,
     whole_choice,
 )
+from services.gateway.answer.prompt_tokens import echoed_logprobs, prompt_list
 from services.gateway.answer.shape import AnswerShape, answer_object
 from services.gateway.answer.sse import COMMENT, DONE, ChunkWriter, error_event
 from services.gateway.http.errors import error_body
@@ -71,6 +72,7 @@ class CompletionBody:
         choices = [choice.body() for choice in self._choices]
         body = answer_object(self._shape, answer.identity, choices, answer.usage())
         self._show_prompts(body)
+        self._score_prompts(body)
         return body
 
     def _show_prompts(self, body: dict[str, Any]) -> None:
@@ -84,3 +86,16 @@ class CompletionBody:
             return
         for index, choice in enumerate(body["choices"]):
             choice["prompt_token_ids"] = answer.prompt_ids(index)
+
+    def _score_prompts(self, body: dict[str, Any]) -> None:
+        """Log-probabilities of the prompt, where they were asked for: with those of the answer
+        where a choice shows its prompt, and in a field of their own, which a chat has once."""
+        answer, names, asked = self._answer, self._shape.names, self._answer.prepared
+        for index, choice in enumerate(body["choices"]):
+            if asked.shows_prompt and answer.with_logprobs:
+                tokens, num_top = answer.prompt_tokens(index), asked.sampling.logprobs
+                choice["logprobs"] = echoed_logprobs(tokens, names, num_top, choice["logprobs"])
+            place = body if asked.endpoint == "chat" else choice
+            if asked.prompt_logprobs >= 0 and "prompt_logprobs" not in place:
+                tokens = answer.prompt_tokens(index)
+                place["prompt_logprobs"] = prompt_list(tokens, names, asked.prompt_logprobs)

@@ -1,7 +1,7 @@
 """Log-probabilities in the two shapes the OpenAI API has for them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.text.answer_text import TokenEntry
@@ -25,6 +25,9 @@ class TokenNames:
         """Of the text, always."""
         return self._tokenizer.token_utf8(token_id)
 
+    def text(self, token_id: int) -> str:
+        return self._tokenizer.token_text(token_id)
+
 
 def chat_logprobs(names: TokenNames, entries: Sequence[TokenEntry]) -> dict[str, Any]:
     """The `logprobs` object of a chat choice."""
@@ -33,15 +36,15 @@ def chat_logprobs(names: TokenNames, entries: Sequence[TokenEntry]) -> dict[str,
 
 def text_logprobs(names: TokenNames, entries: Sequence[TokenEntry]) -> dict[str, Any]:
     """The `logprobs` object of a completions choice; the chosen token is among the top ones."""
-    return {
-        "tokens": [names.name(entry.token_id) for entry in entries],
-        "token_logprobs": [_finite(entry.logprobs.logprob) for entry in entries],
-        "top_logprobs": [_top_by_text(names, entry) for entry in entries],
-        "text_offset": [entry.text_offset for entry in entries],
-    }
+    return {name: [shown(names, entry) for entry in entries] for name, shown in TEXT_LISTS.items()}
+
+
+def _logprob(names: TokenNames, entry: TokenEntry) -> float | None:
+    return None if entry.logprobs is None else finite(entry.logprobs.logprob)
 
 
 def _chat_entry(names: TokenNames, entry: TokenEntry) -> dict[str, Any]:
+    assert entry.logprobs is not None
     top = zip(entry.logprobs.top_ids, entry.logprobs.top_logprobs, strict=True)
     return {
         **_named(names, entry.token_id, entry.logprobs.logprob),
@@ -52,18 +55,30 @@ def _chat_entry(names: TokenNames, entry: TokenEntry) -> dict[str, Any]:
 def _named(names: TokenNames, token_id: int, logprob: float) -> dict[str, Any]:
     return {
         "token": names.name(token_id),
-        "logprob": _finite(logprob),
+        "logprob": finite(logprob),
         "bytes": list(names.utf8(token_id)),
     }
 
 
-def _top_by_text(names: TokenNames, entry: TokenEntry) -> dict[str, float]:
+def _top_by_text(names: TokenNames, entry: TokenEntry) -> dict[str, float] | None:
     """Text -> logprob; of two tokens with one text the likelier stays."""
+    if entry.logprobs is None:
+        return None
     pairs = list(zip(entry.logprobs.top_ids, entry.logprobs.top_logprobs, strict=True))
-    named = {names.name(token_id): _finite(value) for token_id, value in reversed(pairs)}
-    named.setdefault(names.name(entry.token_id), _finite(entry.logprobs.logprob))
+    named = {names.name(token_id): finite(value) for token_id, value in reversed(pairs)}
+    named.setdefault(names.name(entry.token_id), finite(entry.logprobs.logprob))
     return named
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """As JSON can say it."""
     return logprob if math.isfinite(logprob) else LOWEST
+
+
+TEXT_LISTS: dict[str, Callable[[TokenNames, TokenEntry], Any]] = {
+    "tokens": lambda names, entry: names.name(entry.token_id),
+    "token_logprobs": _logprob,
+    "top_logprobs": _top_by_text,
+    "text_offset": lambda names, entry: entry.text_offset,
+}
+"""the lists of a completions choice, and what each has of a token"""

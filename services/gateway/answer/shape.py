@@ -35,6 +35,7 @@ class AnswerShape(Protocol):
     text_head: str
     text_tail: str
     """text: head, text, tail, logprobs, then finish_reason"""
+    names: TokenNames
     nothing: str | dict[str, Any]
     """what a choice's last chunk shows where all text is out"""
 
@@ -59,10 +60,10 @@ class ChatShape:
     nothing: str | dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self, tokenizer: TextTokenizer, *, tokens_as_ids: bool = False) -> None:
-        self._names = TokenNames(tokenizer, as_ids=tokens_as_ids)
+        self.names = TokenNames(tokenizer, as_ids=tokens_as_ids)
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
-        return chat_logprobs(self._names, entries)
+        return chat_logprobs(self.names, entries)
 
     def choice(
         self, text: str, entries: Sequence[TokenEntry] | None, ending: Ending
@@ -86,10 +87,10 @@ class TextShape:
     nothing: str | dict[str, Any] = ""
 
     def __init__(self, tokenizer: TextTokenizer, *, tokens_as_ids: bool = False) -> None:
-        self._names = TokenNames(tokenizer, as_ids=tokens_as_ids)
+        self.names = TokenNames(tokenizer, as_ids=tokens_as_ids)
 
     def logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
-        return text_logprobs(self._names, entries)
+        return text_logprobs(self.names, entries)
 
     def choice(
         self, text: str, entries: Sequence[TokenEntry] | None, ending: Ending

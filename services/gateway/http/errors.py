@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services.gateway.http.json_lists import ListsResponse, split_at_lists
 from services.gateway.http.message_errors import is_for_messages, message_error
 from services.gateway.http.request_id import request_id
 from shared.errors import AttemptError, BatonError, OverloadedError, RequestError
@@ -116,10 +117,12 @@ def json_response(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Any JSON answer of the gateway; carries x-request-id."""
-    body = json.dumps(payload, separators=(",", ":")).encode()
+    """Any JSON answer of the gateway; carries x-request-id. A JsonList is made while it is sent."""
+    parts, lists = split_at_lists(payload)
     every = {"x-request-id": request_id(request.scope), **(headers or {})}
-    return Response(body, status, every, media_type="application/json")
+    if lists:
+        return ListsResponse(parts, lists, status, every)
+    return Response(parts[0].encode(), status, every, media_type="application/json")
 
 
 def _response(

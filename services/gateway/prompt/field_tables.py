@@ -76,13 +76,17 @@ READERS: dict[Endpoint, dict[str, Reader]] = {
         "max_completion_tokens": integer(1, MAX_TOKENS),
         "logprobs": flag,
         "top_logprobs": integer(0, MAX_LOGPROBS),
+        "prompt_logprobs": integer(0, MAX_LOGPROBS),
         "chat_template_kwargs": read_template_kwargs,
         "reasoning_effort": read_effort,
     },
     "text": {
         "prompt": prompts,
         **SHARED_READERS,
+        "max_tokens": integer(0, MAX_TOKENS),
+        "echo": flag,
         "logprobs": integer(0, MAX_LOGPROBS),
+        "prompt_logprobs": integer(0, MAX_LOGPROBS),
     },
 }
 REQUIRED: dict[Endpoint, tuple[str, ...]] = {
@@ -107,7 +111,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "custom_logit_processor": (),
     "documents": ([],),
     "dry_multiplier": (0,),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": (),
@@ -128,7 +131,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "multi_modal_data": (),
     "no_repeat_ngram_size": (0,),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "remote_host": (),
     "request_id": (),
     "return_hidden_states": (False,),
@@ -147,6 +149,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0,),
 }
 """field -> values under which leaving it out would give the same answer; null always is"""
+OWN_NEUTRAL: dict[Endpoint, dict[str, tuple[Any, ...]]] = {"chat": {"echo": (False,)}, "text": {}}
+"""the same of one endpoint, where the other one implements the field"""
 IGNORED: dict[str, type] = {
     "guided_decoding_backend": str,
     "metadata": dict,
@@ -179,7 +183,11 @@ class FieldTable:
 
 TABLES: dict[Endpoint, FieldTable] = {
     endpoint: FieldTable(
-        READERS[endpoint], REQUIRED[endpoint], NEUTRAL, IGNORED, frozenset(READERS[other])
+        READERS[endpoint],
+        REQUIRED[endpoint],
+        NEUTRAL | OWN_NEUTRAL[endpoint],
+        IGNORED,
+        frozenset(READERS[other]),
     )
     for endpoint, other in OTHER.items()
 }

@@ -17,6 +17,7 @@ from services.gateway.prompt.request_fields import ClientNames, ParsedRequest, c
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.shapes.messages import parse_counted
 from services.gateway.prompt.shapes.parsers import PARSERS, Api
+from services.gateway.prompt.shown_prompt import Prompt, checked, prompt_text
 from services.gateway.prompt.tools import ToolUse, read_tools
 from shared.errors import RequestError
 from shared.fields.json_body import load_object
@@ -100,14 +101,14 @@ class PromptReader:
         else:
             names = prompt_names(len(parsed.prompts))
             prompts = [
-                self._prepared(parsed, self._encode_prompt(parsed, prompt, name), name)
+                self._prepared(parsed, self._encode_prompt(parsed, prompt, name), name, prompt)
                 for prompt, name in zip(parsed.prompts, names, strict=True)
             ]
         self._check_ids(parsed.stop_token_ids, "stop_token_ids")
         self._check_ids(tuple(token_id for token_id, _ in parsed.logit_bias), "logit_bias")
         shortest = min(prompt.max_tokens for prompt in prompts)
         is_clamped = parsed.max_tokens is not None and shortest < parsed.max_tokens
-        return PreparedRequest(
+        prepared = PreparedRequest(
             endpoint=parsed.endpoint,
             stream=parsed.stream,
             include_usage=parsed.include_usage,
@@ -124,7 +125,11 @@ class PromptReader:
             ignored=ignored,
             clamped=f"{parsed.names.max_tokens}={shortest}" if is_clamped else "",
             echo=parsed.echo,
+            shows_prompt=parsed.shows_prompt,
+            answers=parsed.answers,
+            prompt_logprobs=parsed.prompt_logprobs,
         )
+        return checked(prepared)
 
     def count(self, body: bytes) -> TokenList:
         """The tokens of the prompt that a body for /v1/messages makes; `max_tokens` may be left
@@ -227,20 +232,26 @@ class PromptReader:
             param=names.messages,
         )
 
-    def _encode_prompt(
-        self, parsed: ParsedRequest, prompt: str | tuple[int, ...], param: str
-    ) -> list[int]:
+    def _encode_prompt(self, parsed: ParsedRequest, prompt: Prompt, param: str) -> list[int]:
         if isinstance(prompt, str):
             self._context.check_prompt(prompt, parsed, param)
             return self._tokenizer.encode_prompt(prompt)
         self._check_ids(prompt, param)
         return list(prompt)
 
-    def _prepared(self, parsed: ParsedRequest, ids: list[int], param: str) -> PreparedPrompt:
-        ids = self._context.shortened(parsed, ids)
+    def _prepared(
+        self,
+        parsed: ParsedRequest,
+        given: list[int],
+        param: str,
+        prompt: str | tuple[int, ...] = "",
+    ) -> PreparedPrompt:
+        ids = self._context.shortened(parsed, given)
         hashes = chain_hashes(self._hash_root, ids, self._block_size)
         max_tokens = self._context.max_tokens(parsed, len(ids), param)
-        return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens)
+        whole = len(ids) == len(given)
+        text = prompt_text(prompt, ids, self._tokenizer, whole=whole) if parsed.shows_prompt else ""
+        return PreparedPrompt(tuple(ids), tuple(hashes), max_tokens, text)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
         if ids and (largest := max(ids)) >= self._model.vocab_size:

@@ -18,6 +18,7 @@ from shared.fields.client_text import listed, shown
 from shared.fields.readers import invalid, same, unsupported
 from shared.protocol import GREEDY_BELOW, Sampling
 from shared.text.messages import Message
+from shared.text.sampling_fields import MAX_TOKENS
 from shared.text.template_values import shows_effort, shows_thinking
 
 MAX_NAMED = 9
@@ -98,6 +99,12 @@ class ParsedRequest:
     """JSON of the fields that the answer repeats, where its shape has them"""
     priority: int | None = None
     """None: the client does not say"""
+    shows_prompt: bool = False
+    """text only"""
+    answers: bool = True
+    """False: only the prompt is wanted. One token is computed all the same, and none ends it"""
+    prompt_logprobs: int = -1
+    """-1 none; 0 the prompt's tokens; k also the k most likely in their places"""
 
     def unseen(self, looked_at: frozenset[str]) -> tuple[str, ...]:
         """Fields that change nothing with a template which looks at these names."""
@@ -110,7 +117,7 @@ class ParsedRequest:
         return tuple(fields)
 
     def sampling(self, max_tokens: int, eos_token_ids: tuple[int, ...], grammar: str) -> Sampling:
-        """How its tokens are chosen, at most so many of them."""
+        """How its tokens are chosen, `max_tokens` of them at most."""
         return Sampling(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -118,8 +125,8 @@ class ParsedRequest:
             top_p=self.top_p,
             seed=self.seed,
             min_tokens=self.min_tokens,
-            ignore_eos=self.ignore_eos,
-            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos or not self.answers,
+            stop_token_ids=self.stop_token_ids if self.answers else (),
             eos_token_ids=eos_token_ids,
             logprobs=self.logprobs,
             min_p=self.min_p,
@@ -146,7 +153,7 @@ def parsed_request(
 ) -> ParsedRequest:
     """The fields, as their readers made them, checked against each other."""
     temperature = fields.get("temperature", 1.0)
-    options = _stream_options(fields)
+    options, answers = _stream_options(fields), _answers(fields)
     return ParsedRequest(
         endpoint=endpoint,
         messages=fields.get("messages", ()),
@@ -157,7 +164,7 @@ def parsed_request(
         include_usage=options.get("include_usage", False),
         continuous_usage=options.get("continuous_usage_stats", False)
         and options.get("include_usage", True),
-        max_tokens=_max_tokens(fields),
+        max_tokens=_max_tokens(fields) if answers else 1,
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=fields.get("top_p", 1.0),
         top_k=max(0, fields.get("top_k", 0)),
@@ -183,6 +190,9 @@ def parsed_request(
         ignored=ignored,
         names=names,
         priority=fields.get("priority"),
+        shows_prompt=fields.get("echo", False),
+        answers=answers,
+        prompt_logprobs=_prompt_logprobs(fields),
     )
 
 
@@ -267,6 +277,21 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
     if old is not None and new is not None and old != new:
         raise invalid("max_completion_tokens", "equal to max_tokens, or one of them left out")
     return new if old is None else old
+
+
+def _answers(fields: Mapping[str, Any]) -> bool:
+    """Whether more than the prompt is wanted."""
+    answers = _max_tokens(fields) != 0
+    if not answers and not fields.get("echo", False):
+        raise invalid("max_tokens", f"an integer from 1 to {MAX_TOKENS}, or 0 with echo: true")
+    return answers
+
+
+def _prompt_logprobs(fields: Mapping[str, Any]) -> int:
+    """A stream has no place for them: it shows a prompt's by `echo`."""
+    if "prompt_logprobs" in fields and fields.get("stream", False):
+        raise invalid("prompt_logprobs", "left out when stream is true")
+    return int(fields.get("prompt_logprobs", -1))
 
 
 def _num_choices(fields: Mapping[str, Any]) -> int:

@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.answer.answer import Answer
-from services.gateway.answer.choice import ChoiceText
 from services.gateway.answer.choice_group import ChoiceGroup
+from services.gateway.answer.choice_texts import choice_texts
 from services.gateway.answer.completions import CompletionBody, CompletionStream
+from services.gateway.answer.echoed_group import EchoedGroup
 from services.gateway.answer.group_requests import HttpRequest, choice_requests
 from services.gateway.answer.messages.body import MessageBody
 from services.gateway.answer.messages.events import MessageStream
-from services.gateway.answer.parted_text import PartedText
 from services.gateway.answer.receipt_field import receipt_wanted
 from services.gateway.answer.response import AnswerResponse, StreamResponse, WholeResponse
 from services.gateway.answer.responses.body import ResponseBody
@@ -29,9 +29,8 @@ from services.gateway.prompt.prepared import PreparedRequest
 from services.gateway.prompt.shapes.parsers import Api
 from services.gateway.prompt.text_work.text_pool import TextPool
 from services.gateway.routes.intake import Incoming, Intake
-from services.gateway.routes.owner_door import OwnerDoor
+from services.gateway.routes.served import Served
 from shared.settings.groups import LimitSettings
-from shared.text.answer_text import AnswerText
 
 
 class GenerateRoutes:
@@ -91,13 +90,14 @@ class GenerateRoutes:
             received_ns=received_ns,
             client_key=incoming.client_key,
         )
-        group = await self._group(http, prepared, served.door).start()
+        group = await self._group(http, prepared, served).start()
         try:
             answer = Answer(
                 prepared=prepared,
                 group=group,
-                texts=tuple(_choice_text(served.text, prepared, rid) for rid in group.rids),
+                texts=choice_texts(served.text.tokenizer, prepared, group),
                 identity=AnswerIdentity(http.rid, served.model.name, received_ns // 10**9),
+                tokenizer=served.text.tokenizer,
                 final_receipt=served.door.final_receipt if with_receipt else None,
             )
             writers = _writers(served.text, api, prepared)
@@ -110,23 +110,14 @@ class GenerateRoutes:
             await group.cancel()
             raise
 
-    def _group(self, http: HttpRequest, prepared: PreparedRequest, door: OwnerDoor) -> ChoiceGroup:
+    def _group(self, http: HttpRequest, prepared: PreparedRequest, served: Served) -> ChoiceGroup:
         lengths = [len(prompt.token_ids) for prompt in prepared.prompts]
         order = SubmitOrder(lengths, prepared.num_choices, self._sharing)
         requests = choice_requests(http, prepared)
-        return ChoiceGroup(door, requests, order, self._starting)
-
-
-def _choice_text(pool: TextPool, prepared: PreparedRequest, rid: str) -> ChoiceText:
-    form = prepared.form
-    text = AnswerText(
-        pool.tokenizer,
-        prepared.sampling,
-        prepared.stop,
-        form.visible_ids,
-        with_ids=prepared.return_token_ids,
-    )
-    return text if form.plain else PartedText(text, form, rid)
+        parts = served.door, requests, order, self._starting
+        if prepared.stream and prepared.shows_prompt and prepared.scored_top >= 0:
+            return EchoedGroup(*parts, prepared, served.text.tokenizer)
+        return ChoiceGroup(*parts)
 
 
 def _writers(pool: TextPool, api: Api, prepared: PreparedRequest) -> AnswerWriters:

@@ -15,6 +15,7 @@ from services.gateway.http.client_connection import while_connected
 from services.gateway.http.deadline import Deadline
 from services.gateway.http.idempotency import client_key, idempotency_key
 from services.gateway.prompt.prepared import PlainText, TokenList
+from services.gateway.prompt.shown_prompt import shown_bytes
 from services.gateway.prompt.text_work.text_worker import Answer, Kind
 from services.gateway.routes.served import Served, ServedModels
 from shared.settings.groups import LimitSettings
@@ -79,7 +80,11 @@ def held_bytes(answer: Answer) -> int:
         return len(answer.text.encode())
     if isinstance(answer, TokenList):
         return BYTES_PER_TOKEN * len(answer.token_ids)
-    return len(answer.echo.encode()) + sum(
-        BYTES_PER_TOKEN * len(prompt.token_ids) + BYTES_PER_HASH * len(prompt.block_hashes)
-        for prompt in answer.prompts
+    return (
+        shown_bytes(answer)
+        + len(answer.echo.encode())
+        + sum(
+            BYTES_PER_TOKEN * len(prompt.token_ids) + BYTES_PER_HASH * len(prompt.block_hashes)
+            for prompt in answer.prompts
+        )
     )

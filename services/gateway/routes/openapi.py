@@ -61,6 +61,7 @@ BIAS = _number(-MAX_BIAS, MAX_BIAS)
 FIELDS: dict[str, Schema] = {
     "chat_template_kwargs": {**OBJECT, "maxProperties": MAX_VALUES},
     "ebnf": SOME_TEXT,
+    "echo": FLAG,
     "frequency_penalty": _number(-2, 2),
     "guided_choice": {"type": "array", "items": SOME_TEXT, "minItems": 1},
     "guided_grammar": SOME_TEXT,
@@ -79,6 +80,7 @@ FIELDS: dict[str, Schema] = {
     "parallel_tool_calls": FLAG,
     "presence_penalty": _number(-2, 2),
     "priority": _integer(0, MAX_PRIORITY),
+    "prompt_logprobs": _integer(0, MAX_LOGPROBS),
     "prompt": {"anyOf": [SOME_TEXT, {"type": "array", "minItems": 1}]},
     "reasoning_effort": {"enum": list(EFFORTS)},
     "regex": SOME_TEXT,
@@ -141,7 +143,8 @@ def chat_schema() -> Schema:
 def text_schema() -> Schema:
     """Of a body for /v1/completions."""
     _, number = FIELDS["logprobs"]["anyOf"]
-    return body_schema(TABLES["text"], FIELDS | {"logprobs": number})
+    own = {"logprobs": number, "max_tokens": _integer(0, MAX_TOKENS)}
+    return body_schema(TABLES["text"], FIELDS | own)
 
 
 def body_schema(table: FieldTable, fields: Mapping[str, Schema]) -> Schema:

@@ -7,7 +7,6 @@ import torch
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.rank_processes.followers import Followers
 from shared.engine.running.model_runner import OnStored, Runner
-from shared.engine.sampling.prompt_scores import PromptScorer
 from shared.engine.scheduling.batch import HostBatch
 
 
@@ -24,6 +23,7 @@ class LeadingRunner:
         self._end = weakref.finalize(self, _end, self._own, ranks, followers)
         self.runs_ahead = runner.runs_ahead
         self.device = runner.device
+        self.scorer = runner.scorer  # rank 0 alone has whole logits
 
     @torch.inference_mode()
     def run(
@@ -38,11 +38,6 @@ class LeadingRunner:
                 assert previous is not None
                 previous = self._ranks.broadcast(previous)
             return self._own[0].run(batch, previous, on_stored)
-
-    @property
-    def scorer(self) -> PromptScorer:
-        """Rank 0's, which alone has whole logits."""
-        return self._own[0].scorer
 
     def meet(self) -> None:
         with self._followers.explained():

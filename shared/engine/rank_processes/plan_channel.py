@@ -1,9 +1,8 @@
 """One step's plan from rank 0 to the others: the host form of its batch, over a socket pair.
 
 A message is six i32 in the machine's order, the batch's shape and a number of int32, and then those
-numbers: the batch's and, where it has rows to score, how many alternatives, the rows and the tokens
-after them. Or a header of zeros, for the ranks to meet with nothing to run. Both ends are processes
-of one machine and of one release.
+numbers (`HostBatch.numbers`); or a header of zeros, for the ranks to meet with nothing to run. Both
+ends are processes of one machine and of one release.
 """
 
 import socket
@@ -12,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.engine.sampling.score_plan import ScorePlan
-from shared.engine.scheduling.batch import BatchShape, HostBatch, packed_length
+from shared.engine.scheduling.batch import BatchShape, HostBatch, may_have
 from shared.errors import ProtocolError
 
 _HEADER = struct.Struct("=6i")
@@ -22,10 +20,7 @@ MAX_NUMBERS = 2**28
 
 def send_plan(sockets: Sequence[socket.socket], batch: HostBatch) -> None:
     """To every follower. OSError if one has ended."""
-    numbers = batch.packed
-    if (scores := batch.scores) is not None:
-        plan = np.array([scores.num_top], dtype=np.int32), scores.rows, scores.token_ids
-        numbers = np.concatenate([numbers, *plan])
+    numbers = batch.numbers
     head = _HEADER.pack(*batch.shape, numbers.shape[0])
     body = np.ascontiguousarray(numbers).data
     for sock in sockets:
@@ -50,16 +45,9 @@ def receive_plan(sock: socket.socket) -> HostBatch | None:
     if not any((*counts, length)):
         return None
     shape = BatchShape(*counts)
-    num_more = length - packed_length(shape) if min(shape) >= 0 else -1
-    scores = num_more % 2 == 1 and num_more > 1
-    if length > MAX_NUMBERS or not (scores or num_more == 0):
+    if length > MAX_NUMBERS or not may_have(shape, length):
         raise ProtocolError(f"a plan of {length} numbers says its shape is {tuple(shape)}")
-    numbers = np.frombuffer(_receive(sock, 4 * length), dtype=np.int32)
-    if not scores:
-        return HostBatch(shape, numbers)
-    packed, more = np.split(numbers, [length - num_more])
-    rows, token_ids = np.split(more[1:], 2)
-    return HostBatch(shape, packed, ScorePlan(rows, token_ids, int(more[0])))
+    return HostBatch.of_numbers(shape, np.frombuffer(_receive(sock, 4 * length), dtype=np.int32))
 
 
 def _receive(sock: socket.socket, length: int) -> bytearray:

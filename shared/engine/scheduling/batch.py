@@ -89,6 +89,24 @@ class HostBatch:
         )
         return cls(shape, np.concatenate([array.reshape(-1) for array in arrays]))
 
+    @classmethod
+    def of_numbers(cls, shape: BatchShape, numbers: NDArray[np.int32]) -> "HostBatch":
+        """The step of this shape that says so of itself; as many as `may_have` allows."""
+        packed, more = np.split(numbers, [packed_length(shape)])
+        if not len(more):
+            return cls(shape, packed)
+        rows, token_ids = np.split(more[1:], 2)
+        return cls(shape, packed, ScorePlan(rows, token_ids, int(more[0])))
+
+    @property
+    def numbers(self) -> NDArray[np.int32]:
+        """All of it but the shape: the sections and, where rows are scored, how many alternatives,
+        the rows and the tokens that follow them."""
+        if (scores := self.scores) is None:
+            return self.packed
+        num_top = np.array([scores.num_top], dtype=np.int32)
+        return np.concatenate([self.packed, num_top, scores.rows, scores.token_ids])
+
     @property
     def input_ids(self) -> NDArray[np.int32]:
         """[T]; -1 - r stands for the token that row r of the step before sampled, which only the
@@ -157,6 +175,14 @@ def section_span(shape: BatchShape, section: Section) -> slice:
 def packed_length(shape: BatchShape) -> int:
     """Numbers in `HostBatch.packed`."""
     return int(section_span(shape, Section.BLOCK_TABLES).stop)
+
+
+def may_have(shape: BatchShape, length: int) -> bool:
+    """Whether a step of this shape can have `length` numbers."""
+    if min(shape) < 0:
+        return False
+    num_more = length - packed_length(shape)
+    return num_more == 0 or (num_more > 1 and num_more % 2 == 1)
 
 
 def pack_batch(

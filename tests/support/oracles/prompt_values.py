@@ -1,11 +1,12 @@
 """Log-probabilities of a prompt put together from the pieces that an engine or a worker tells."""
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 
-from shared.message_parts.prompt_logprobs import PromptLogprobs, unpacked
+from shared.message_parts.prompt_logprobs import PromptLogprobs, floats, whole_numbers
 
 
 class TokenValues(NamedTuple):
@@ -22,8 +23,8 @@ def values_of(pieces: Iterable[PromptLogprobs]) -> list[TokenValues]:
     values: list[TokenValues] = []
     for piece in pieces:
         assert piece.first == 1 + len(values)
-        logprobs, ranks = unpacked("f", piece.logprobs), unpacked("I", piece.ranks)
-        ids, tops = unpacked("I", piece.top_ids), unpacked("f", piece.top_logprobs)
+        logprobs, ranks = floats(piece.logprobs), whole_numbers(piece.ranks)
+        ids, tops = whole_numbers(piece.top_ids), floats(piece.top_logprobs)
         k = len(ids) // piece.num_tokens
         assert len(logprobs) == len(ranks) and len(ids) == len(tops) == k * len(logprobs)
         values += [
@@ -36,6 +37,17 @@ def values_of(pieces: Iterable[PromptLogprobs]) -> list[TokenValues]:
             for at in range(piece.num_tokens)
         ]
     return values
+
+
+def piece_of(values: Sequence[TokenValues], first: int = 1) -> PromptLogprobs:
+    """As a worker tells them."""
+    return PromptLogprobs(
+        first,
+        array("f", [one.logprob for one in values]).tobytes(),
+        array("I", [one.rank for one in values]).tobytes(),
+        array("I", [each for one in values for each in one.top_ids]).tobytes(),
+        array("f", [each for one in values for each in one.top_logprobs]).tobytes(),
+    )
 
 
 def values_from(logits: torch.Tensor, prompt: Iterable[int], num_top: int) -> list[TokenValues]:

@@ -194,7 +194,8 @@ CASES = [
     case("55", chat(logprobs=True, top_logprobs=21), None, "top_logprobs"),
     case("55-negative", chat(logprobs=True, top_logprobs=-1), None, "top_logprobs"),
     case("55-alone", chat(top_logprobs=2), None, "top_logprobs"),
-    case("55-prompt", chat(prompt_logprobs=-1), "unsupported_parameter", "prompt_logprobs"),
+    case("55-prompt", chat(prompt_logprobs=-1), None, "prompt_logprobs"),
+    case("55-prompt-stream", chat(prompt_logprobs=1, stream=True), None, "prompt_logprobs"),
     case("57-float", chat(seed=1.5), None, "seed"),
     case("57-huge", chat(seed=2**64), None, "seed"),
     case("57-string", chat(seed="x"), None, "seed"),
@@ -256,15 +257,22 @@ async def test_row_62_the_first_id_beyond_the_vocabulary(
     await refusals.post(json.dumps(body).encode(), "invalid_value", "prompt", path=TEXT)
 
 
-@pytest.mark.parametrize(("name", "value"), [("echo", True), ("best_of", 2), ("suffix", "x")])
+@pytest.mark.parametrize(("name", "value"), [("best_of", 2), ("suffix", "x")])
 async def test_row_54_of_completions(refusals: Refusals, name: str, value: Any) -> None:
     body = json.dumps(text_body(**{name: value})).encode()
     await refusals.post(body, "unsupported_parameter", name, path=TEXT)
 
 
 async def test_row_55_of_completions(refusals: Refusals) -> None:
-    body = json.dumps(text_body(logprobs=21)).encode()
-    await refusals.post(body, "invalid_value", "logprobs", path=TEXT)
+    for name in ("logprobs", "prompt_logprobs"):
+        body = json.dumps(text_body(**{name: 21})).encode()
+        await refusals.post(body, "invalid_value", name, path=TEXT)
+
+
+async def test_row_45_of_completions(refusals: Refusals) -> None:
+    for fields in ({}, {"echo": False}, {"logprobs": 1}):
+        body = json.dumps(text_body(max_tokens=0, **fields)).encode()
+        await refusals.post(body, "invalid_value", "max_tokens", path=TEXT)
 
 
 @pytest.mark.parametrize("model", ["nobody", "../../x", "m" * 10_000, "a\nb\u202ec"])
