@@ -40,6 +40,8 @@ class Answer:
     choices: tuple[Choice, ...]
     num_cached_tokens: int
     """of the prompt, which the first choice found in the prefix cache"""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """of the prompt's tokens, None for its first; None where nobody asked"""
 
     @property
     def text(self) -> str:

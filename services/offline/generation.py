@@ -71,6 +71,7 @@ def answer_of(choices: Sequence[LiveChoice]) -> Answer:
         prompt_token_ids=first.prompt.token_ids,
         choices=tuple(live.choice for live in choices),
         num_cached_tokens=first.num_cached_tokens,
+        prompt_logprobs=first.prompt_logprobs,
     )
 
 

@@ -1,9 +1,11 @@
 """One choice of a prompt while the engine computes it."""
 
+from collections.abc import Iterator
 from functools import cached_property
 
 from services.offline.answer import Choice, TokenLogprob
 from services.offline.prompt import Prompt
+from shared.message_parts.prompt_logprobs import PromptLogprobs, floats, whole_numbers
 from shared.protocol import Attempt, FinishReason, TokenLogprobs, TokenRun
 from shared.text.answer_text import AnswerText, TokenEntry
 from shared.text.tokenizer import TextTokenizer
@@ -21,6 +23,8 @@ class LiveChoice:
         self.attempt = attempt
         self.sampling = prompt.samplings[index]
         self.num_cached_tokens = 0
+        self.scored: list[PromptLogprobs] = []
+        """of the prompt, where they are wanted and this is its first choice"""
         self.error: Exception | None = None
         """why there will be no answer"""
         self._tokenizer = tokenizer
@@ -78,6 +82,21 @@ class LiveChoice:
             logprobs=tuple(map(self._logprob, entries)) if with_logprobs else None,
         )
 
+    @cached_property
+    def prompt_logprobs(self) -> tuple[TokenLogprob | None, ...] | None:
+        """Of the prompt, in order, nothing of its first token; None where nobody asked."""
+        if self.prompt.prompt_logprobs < 0:
+            return None
+        ids = self.prompt.token_ids
+        return (
+            None,
+            *(
+                self._named(token_id, found)
+                for piece in self.scored
+                for token_id, found in zip(ids[piece.first :], logprobs_of(piece), strict=False)
+            ),
+        )
+
     def _read(self, reason: FinishReason | None = None) -> None:
         """The text of the tokens that came; `reason`: why the last of them is the answer's last."""
         if not self._unread_ids:
@@ -89,12 +108,23 @@ class LiveChoice:
             self._texts.append(text)
 
     def _logprob(self, entry: TokenEntry) -> TokenLogprob:
-        found = entry.logprobs
-        assert found is not None
+        assert entry.logprobs is not None
+        return self._named(entry.token_id, entry.logprobs)
+
+    def _named(self, token_id: int, found: TokenLogprobs) -> TokenLogprob:
         top = zip(found.top_ids, found.top_logprobs, strict=True)
         return TokenLogprob(
-            entry.token_id,
-            self._tokenizer.token_text(entry.token_id),
+            token_id,
+            self._tokenizer.token_text(token_id),
             found.logprob,
             tuple(TokenLogprob(each, self._tokenizer.token_text(each), at) for each, at in top),
         )
+
+
+def logprobs_of(piece: PromptLogprobs) -> Iterator[TokenLogprobs]:
+    """Of each of its tokens."""
+    ids, tops = whole_numbers(piece.top_ids), floats(piece.top_logprobs)
+    num_top = len(ids) // piece.num_tokens
+    for at, logprob in enumerate(floats(piece.logprobs)):
+        top = slice(num_top * at, num_top * (at + 1))
+        yield TokenLogprobs(logprob, tuple(ids[top]), tuple(tops[top]))

@@ -15,5 +15,7 @@ class Prompt:
     samplings: tuple[Sampling, ...]
     """one for each choice"""
     stops: tuple[str, ...]
+    prompt_logprobs: int = -1
+    """as `shared.protocol.Work.prompt_logprobs`"""
     visible_ids: tuple[int, ...] = ()
     """special tokens that stay in the text: the tags of reasoning, where the model has such"""

@@ -123,7 +123,8 @@ class PromptReader:
         self._check_ids(samplings[0].stop_token_ids, "stop_token_ids")
         self._check_ids((token_id for token_id, _ in samplings[0].logit_bias), "logit_bias")
         visible_ids = () if start is None else self._tag_ids
-        return Prompt(text, tuple(ids), samplings, params.stops, visible_ids)
+        scored = -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        return Prompt(text, tuple(ids), samplings, params.stops, scored, visible_ids)
 
     def _check_ids(self, ids: Iterable[int], param: str) -> None:
         size, largest = self._checkpoint.config.vocab_size, max(ids, default=0)

@@ -14,7 +14,11 @@ from shared.text.output_grammar import OUTPUTS
 from shared.text.sampling_fields import MAX_LOGPROBS, SAMPLING_READERS
 
 SEED_BITS = 63
-READERS = {**SAMPLING_READERS, "logprobs": integer(0, MAX_LOGPROBS)}
+READERS = {
+    **SAMPLING_READERS,
+    "logprobs": integer(0, MAX_LOGPROBS),
+    "prompt_logprobs": integer(0, MAX_LOGPROBS),
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     """None: none; 0: the chosen token's; k: also the k most likely"""
+    prompt_logprobs: int | None = None
+    """the same of the prompt's tokens, which are all computed then, cached or not"""
     truncate_prompt_tokens: int | None = None
     """how many of the prompt's last tokens are kept; -1: as many as fit; None: it must fit"""
     json_schema: Mapping[str, Any] | str | None = None

@@ -67,6 +67,7 @@ class StepLoop:
             num_prompt_tokens=len(live.prompt.token_ids),
             hash_root=self._hash_root,
             sampling=live.sampling,
+            prompt_logprobs=live.prompt.prompt_logprobs if live.index == 0 else -1,
         )
         spec = SequenceSpec.of(work, self._block_size, "full", "agg")
         with self._turn() as engine:
@@ -119,6 +120,8 @@ class StepLoop:
             self._lives.pop(attempt).error = AttemptError(f"it failed: {problem}", code=code)
         for attempt, problem in output.refused:
             self._lives.pop(attempt).error = RequestError(problem, code="invalid_schema")
+        for attempt, piece in output.scored:
+            self._lives[attempt].scored.append(piece)
         for run in output.tokens:
             live = self._lives[run.attempt]
             live.push(run)

@@ -337,3 +337,18 @@ def test_variables_of_a_cell_are_not_read(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("BATON_BLOCK_SIZE", "no number")
     with LLM("demo", device="cpu", kv_blocks=16, max_model_len=128) as llm:
         assert llm.max_model_len == 128
+
+
+def test_log_probabilities_of_a_prompt(llm: LLM) -> None:
+    """Told once, by the first choice; the same as of an answer that says the same."""
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=2, ignore_eos=True)
+    (answer,) = llm.generate(["Once upon a time"], params)
+    whole = [*answer.prompt_token_ids, *answer.token_ids]
+    wanted = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=2, n=2)
+    for _ in range(2):  # the second finds the prompt in the prefix cache
+        prompts: list[str | list[int]] = [whole, "A dog"]
+        scored, plain = llm.generate(prompts, [wanted, GREEDY])
+        assert plain.prompt_logprobs is None
+        assert scored.prompt_logprobs is not None and scored.prompt_logprobs[0] is None
+        assert len(scored.prompt_logprobs) == len(whole)
+        assert scored.prompt_logprobs[-12:] == answer.choices[0].logprobs

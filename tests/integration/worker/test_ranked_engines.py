@@ -13,6 +13,7 @@ from shared.settings.load import changed
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, write_checkpoint
 from tests.support.oracles.agg_answers import agg_answers, make_specs
+from tests.support.oracles.prompt_values import TokenValues, values_of
 from tests.support.pairs.engine_pair import EnginePair
 from tests.support.settings import settings_with
 
@@ -81,3 +82,23 @@ def test_answers_equal_those_of_one_engine(
     assert {pulled.transport for pulled in pair.pulled} == {transport}
     for attempt, answer in expected.items():
         assert pair.answers[attempt.rid] == dict(enumerate(token for token, _ in answer))
+
+
+def test_ranks_score_a_prompt_together(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, LLAMA)
+    alone, together = (_scored(_settings(tmp_path, tp)) for tp in (1, 2))
+    assert len(alone) == len(PROMPTS[-1]) - 1
+    for mine, theirs in zip(together, alone, strict=True):
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+        assert mine.top_logprobs == pytest.approx(theirs.top_logprobs, abs=1e-4)
+
+
+def _scored(settings: Settings) -> list[TokenValues]:
+    engine = built_engine(settings, "decode")
+    greedy = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
+    (spec,) = make_specs(PROMPTS[-1:], greedy, BLOCK_SIZE)
+    engine.add(replace(spec, work=replace(spec.work, prompt_logprobs=3)))
+    told = []
+    while engine.has_work:
+        told += [piece for _, piece in engine.step().scored]
+    return values_of(told)

@@ -60,6 +60,8 @@ def test_what_a_gateway_may_send_is_taken() -> None:
         ({"epoch": 2**31}, "epoch"),
         ({"ticket": "t" * 257}, "ticket"),
         ({"traceparent": "00-1-2-01"}, "traceparent"),
+        ({"prompt_logprobs": -2}, "prompt_logprobs"),
+        ({"prompt_logprobs": 129}, "prompt_logprobs"),
     ],
 )
 def test_a_bad_field_is_refused_by_its_name(change: dict[str, Any], place: str) -> None:

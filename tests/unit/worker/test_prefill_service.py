@@ -5,7 +5,20 @@ import pytest
 from services.prefill.service import PrefillService
 from shared.errors import ProtocolError
 from shared.kv.memory import Piece
-from shared.protocol import Attempt, Cancel, Fail, Message, Ping, Pong, Refuse, Start, Tokens
+from shared.message_parts.prompt_logprobs import PromptLogprobs
+from shared.protocol import (
+    Attempt,
+    Cancel,
+    Fail,
+    Message,
+    Ping,
+    Pong,
+    Refuse,
+    Scored,
+    Spans,
+    Start,
+    Tokens,
+)
 from shared.worker.channel import Abort, Add, Announced, Refused, Release, Scheduled
 from shared.worker.inbox import Inbox
 from tests.unit.worker.fake_parts import (
@@ -122,6 +135,18 @@ def test_token_1_leaves_before_the_seal(prefill: Prefill) -> None:
     kinds = [type(what).__name__ if who == "gateway" else what for who, what in entries[2:]]
     assert kinds == ["Start", ("publish", 0, 7), "Tokens", ("seal", (42,)), "Spans"]
     assert prefill.state.attempts.num_uncomputed_tokens == 0
+
+
+def test_log_probabilities_of_the_prompt_leave_before_token_1(prefill: Prefill) -> None:
+    prefill.started()
+    prefill.journal.take()
+    pieces = [PromptLogprobs(first, bytes(8), bytes(8), b"", b"") for first in (1, 3)]
+    unheld = Attempt("gone", 0)
+    scored = ((A0, pieces[0]), (unheld, pieces[0]), (A0, pieces[1]))
+    prefill.inbox.on_event(make_report(end_ns=30, scored=scored, tokens=(make_run(0, 42),)))
+    *told, tokens = [frame for frame in prefill.frames() if not isinstance(frame, Spans)]
+    assert told == [Scored(A0, INC, piece) for piece in pieces]
+    assert isinstance(tokens, Tokens)
 
 
 def test_one_frame_carries_all_tokens_of_a_step_for_a_gateway(prefill: Prefill) -> None:

@@ -38,6 +38,7 @@ from tests.support.models.tiny_model import (
     write_checkpoint,
 )
 from tests.support.oracles.engine_integrity import check_engine
+from tests.support.oracles.prompt_values import TokenValues, values_of
 
 pytestmark = [  # of Triton's interpreter: a loop over a loaded number, rows that nobody reads
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
@@ -155,3 +156,30 @@ def _answers(engine: Engine) -> dict[str, list[int]]:
             answers.setdefault(run.rid, []).extend(run.token_ids)
         check_engine(engine)
     return answers
+
+
+def test_prompts_are_scored_as_on_a_cpu(tmp_path: Path) -> None:
+    """In chunks, next to a decode, more rows than are scored at once."""
+    checkpoint = write_checkpoint(tmp_path, TINY)
+    sampler = DeviceSampler(checkpoint.config.vocab_size, CPU)
+    wanted = _scores(_engine(checkpoint, _plain_runner(checkpoint), Sampler()))
+    found = _scores(_engine(checkpoint, interpreted(checkpoint), sampler))
+    assert [len(values) for values in wanted] == [len(FIRST) - 1, len(SECOND) - 1]
+    for ours, theirs in zip(found, wanted, strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.logprob == pytest.approx(other.logprob, abs=MAX_ERROR)
+            assert mine.top_logprobs == pytest.approx(other.top_logprobs, abs=MAX_ERROR)
+
+
+def _scores(engine: Engine) -> list[list[TokenValues]]:
+    for number, prompt in enumerate((FIRST, SECOND)):
+        attempt = Attempt(str(number), 0)
+        sampling = Sampling(max_tokens=3, temperature=0.0)
+        work = Work(attempt, tuple(prompt), len(prompt), bytes(32), sampling, prompt_logprobs=3)
+        engine.add(SequenceSpec.of(work, BLOCK_SIZE, "full", "agg"))
+    told = []
+    while engine.has_work:
+        told += engine.step().scored
+    return [
+        values_of(piece for attempt, piece in told if attempt.rid == name) for name in ("0", "1")
+    ]

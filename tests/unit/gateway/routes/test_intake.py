@@ -22,3 +22,10 @@ def test_what_the_answer_repeats_is_held_as_long_as_the_prompt() -> None:
     plain = 3 * BYTES_PER_TOKEN + BYTES_PER_HASH
     assert held_bytes(request) == plain
     assert held_bytes(replace(request, echo="\u00e9" * 1000)) == plain + 2000
+    scored = replace(request, prompt_logprobs=4, num_choices=2)
+    assert held_bytes(scored) == plain + 2 * 3 * (4 + 4 + 4 * 8)
+    shown = replace(prompt, text="\u00e9" * 5)
+    echoing = replace(request, prompts=(shown,), shows_prompt=True, num_choices=3)
+    assert held_bytes(echoing) == plain + 3 * 10
+    logprobs = replace(echoing, sampling=Sampling(max_tokens=4, logprobs=0))
+    assert held_bytes(logprobs) == plain + 3 * (10 + 3 * 8)
