@@ -41,7 +41,7 @@ def then_wait(ids: Sequence[int], forever: asyncio.Event) -> list[Step]:
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
     ("stream", "broken"),
-    [(True, "AnswerText"), (True, "StreamResponse"), (False, "WholeResponse")],
+    [(True, "choice_texts"), (True, "StreamResponse"), (False, "WholeResponse")],
 )
 async def test_an_error_of_ours_before_the_answer_leaves_no_choice_running(
     app: ServedApp,

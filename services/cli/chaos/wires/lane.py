@@ -58,6 +58,9 @@ class Lane:
         self._ended = ended
         self._source: asyncio.Transport | None = None
         self._sink: asyncio.Transport | None = None
+        self._early: list[bytes] = []
+        """pieces that were read before it opened: Python 3.11.2 begins to read what is paused as
+        it is made. An empty one is the stream's end"""
         self._trouble: Trouble | None = None
         self._begin = Tide(0, 0)
         self._holds: set[str] = set()
@@ -69,17 +72,24 @@ class Lane:
 
     def open(self, source: asyncio.Transport, sink: asyncio.Transport) -> None:
         self._source, self._sink = source, sink
+        early, self._early = self._early, []
+        for piece in early:
+            self.take(piece) if piece else self.end_stream()
         self._update()
 
     def take(self, piece: bytes) -> None:
-        if self._trouble is None:
+        if self._sink is None:
+            self._early.append(piece)
+        elif self._trouble is None:
             self.write(piece)
         else:
             self._trouble.take(piece)
 
     def end_stream(self) -> None:
         self._all_read = True
-        if self._trouble is None:
+        if self._sink is None:
+            self._early.append(b"")
+        elif self._trouble is None:
             self.write_end()
         else:
             self._trouble.end_stream()
