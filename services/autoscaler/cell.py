@@ -75,6 +75,8 @@ class Cell:
         meant = [pool for pool in pools if wanted in ("", pool.rpartition("@")[0], pool)]
         if len(meant) == 1:
             return meant[0]
+        if not meant and "@" in self.pool:
+            return self.pool  # all its workers are gone, which is a view too
         if wanted:
             known = ", ".join(pools) or "none"
             number = f"{len(meant)} pools" if meant else "no pool"

@@ -16,7 +16,7 @@ TURN_S = 0.05
 START_S = 0.2
 WORK_S = 0.3
 """that what a worker does takes to end, once it drains"""
-POOL, RELEASE = "pool", "rel"
+POOL, RELEASE = "m@rev:a", "rel"
 COSTS = StepCosts(1e-3, 1e-5, 1e-9, 1e-3, 1e-9)
 """a prompt of 1,000 tokens takes a second"""
 LOAD = Load(8_000, 0, 1, 0, 100_000, 100_000, 0, 0, step_costs=COSTS)
