@@ -30,7 +30,7 @@ PREFILL = f"{APPS}/deployments/rel-baton-prefill"
 CELL = f"{CORE}/secrets/rel-baton-cell"
 KINDS = {
     "Deployment": 4,
-    "Service": 4,
+    "Service": 5,
     "ServiceAccount": 4,
     "NetworkPolicy": 6,
     "ConfigMap": 1,
