@@ -80,7 +80,7 @@ def test_too_few_samples_say_nothing(found: list[tuple[float, float]]) -> None:
 
 
 def test_a_process_holds_what_it_fills() -> None:
-    code = "import sys; held = bytearray(b'a') * 50_000_000; print(); sys.stdin.read()"
+    code = "import sys; held = bytearray(b'a') * 50_000_000; print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
