@@ -114,16 +114,14 @@ class Loops:
 
     async def stop(self, name: str) -> None:
         """Cancel one and wait until it has ended; none of that name is fine."""
-        ended = [loop for loop in self._loops if loop.name == name]
-        self._loops = [loop for loop in self._loops if loop.name != name]
-        for loop in ended:
-            loop.task.cancel()
-        await asyncio.gather(*(loop.task for loop in ended), return_exceptions=True)
+        await self._end([loop for loop in self._loops if loop.name == name])
 
     async def close(self) -> None:
         """Cancel all and wait until they have ended."""
-        tasks = [loop.task for loop in self._loops]
-        self._loops.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end(list(self._loops))
+
+    async def _end(self, loops: list[_Loop]) -> None:
+        for loop in loops:
+            self._loops.remove(loop)
+            loop.task.cancel()
+        await asyncio.gather(*(loop.task for loop in loops), return_exceptions=True)

@@ -77,12 +77,11 @@ class Cell:
             return meant[0]
         if not meant and "@" in self.pool:
             return self.pool  # all its workers are gone, which is a view too
-        if wanted:
-            known = ", ".join(pools) or "none"
-            number = f"{len(meant)} pools" if meant else "no pool"
-            raise StateUnavailableError(f"{number} of {wanted}; pools with workers: {known}")
-        named = ", ".join(pools) or "none"
-        raise StateUnavailableError(f"pools with workers: {named}; name one with --pool")
+        known = f"pools with workers: {', '.join(pools) or 'none'}"
+        if not wanted:
+            raise StateUnavailableError(f"{known}; name one with --pool")
+        number = f"{len(meant)} pools" if meant else "no pool"
+        raise StateUnavailableError(f"{number} of {wanted}; {known}")
 
     def _worker(self, entry: WorkerEntry, now_s: float) -> WorkerView:
         load = entry.load or _UNKNOWN

@@ -1,6 +1,7 @@
 """How many parameters a model has, by its config alone: what its weights take before they are
 read. Needs no torch."""
 
+from shared.kv.layout import DTYPE_BYTES
 from shared.model.config import ModelConfig
 
 BIASED = frozenset({"Qwen2ForCausalLM", "GPT2LMHeadModel"})
@@ -16,6 +17,11 @@ def num_parameters(config: ModelConfig, num_ranks: int = 1) -> int:
     layers = config.num_layers * (_attention(config, num_ranks) + _mlp(config, num_ranks))
     norms = (2 * config.num_layers + 1) * norm
     return layers + norms + hidden * (config.vocab_size + positions + _head_rows(config, num_ranks))
+
+
+def num_weight_bytes(config: ModelConfig, dtype: str, num_ranks: int = 1) -> int:
+    """Of as many parameters."""
+    return num_parameters(config, num_ranks) * DTYPE_BYTES[dtype]
 
 
 def _attention(config: ModelConfig, num_ranks: int) -> int:

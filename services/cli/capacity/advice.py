@@ -8,8 +8,7 @@ from services.cli.byte_size import MIB
 from services.cli.capacity.estimate import Question, estimate
 from shared.errors import ModelError
 from shared.kv.layout import DTYPE_BYTES
-
-MOST_GPUS = 8
+from shared.kv.share import MAX_RANKS
 
 
 def advise(question: Question) -> tuple[tuple[str, ...], ...]:
@@ -48,7 +47,7 @@ def _smaller_dtype(question: Question) -> Iterator[Question]:
 
 def _more_gpus(question: Question) -> Iterator[Question]:
     tp = 2 * question.compute.tp
-    while question.device.on_gpu and tp <= MOST_GPUS:
+    while question.device.on_gpu and tp <= MAX_RANKS:
         yield replace(question, compute=replace(question.compute, tp=tp))
         tp *= 2
 

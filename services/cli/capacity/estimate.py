@@ -12,20 +12,20 @@ from services.cli.byte_size import MIB
 from services.cli.capacity.devices import Device
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile
+from shared.engine.loading.room_advice import RANKS_BYTES
 from shared.engine.scheduling.block_pool import MIN_BLOCKS
 from shared.kv.layout import DTYPE_BYTES, KVLayout, num_blocks_for
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.model.config import ModelConfig
-from shared.model.parameters import num_parameters
+from shared.model.parameters import num_weight_bytes
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+from shared.telemetry.cost import usd_per_million
 
 WORKSPACE_BYTES = 128 * MIB
 """of matrix products, attention and sampling"""
 CONTEXT_BYTES = 1024 * MIB
 """the driver's context, and kernels, on a GPU; on a CPU the processes of a worker"""
-RANKS_BYTES = 1024 * MIB
-"""communication buffers of a rank that is not alone"""
 LENGTHS = (1024, 4096, 8192, 32768)
 MEASURED_S = {
     "mapped": ((134e6, 134e6 / 7.7e9), (1.07e9, 1.07e9 / 34e9)),
@@ -154,7 +154,7 @@ def usd_per_million_tokens(question: Question) -> float:
     if not question.tokens_per_s:
         return 0.0
     hour_usd = question.usd_per_gpu_hour * question.compute.tp
-    return hour_usd / (question.tokens_per_s * 3600 / 1e6)
+    return usd_per_million(hour_usd, question.tokens_per_s)
 
 
 def _memory(question: Question, shard: Shard, layout: KVLayout, length: int) -> Capacity:
@@ -162,7 +162,7 @@ def _memory(question: Question, shard: Shard, layout: KVLayout, length: int) -> 
     device, tp = question.device, question.compute.tp
     max_num_seqs = question.engine.running_seqs(device.kind, layout.block_size)
     others = CONTEXT_BYTES + (RANKS_BYTES if tp > 1 else 0)
-    weights = num_parameters(shard.model, tp) * DTYPE_BYTES[layout.dtype]
+    weights = num_weight_bytes(shard.model, layout.dtype, tp)
     step = step_bytes(question, shard.config, length, max_num_seqs)
     usable, graphs = device.total_bytes - device.used_bytes, 0
     if device.on_gpu:

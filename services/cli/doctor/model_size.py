@@ -6,10 +6,9 @@ from services.cli.byte_size import MIB, shown
 from services.cli.doctor.finding import Finding, fail, failed, ok, warn
 from shared.engine.loading.pool_size import MemoryProfile, blocks_in_host_memory, blocks_on_gpu
 from shared.errors import SettingsError
-from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, resolve_dtype
-from shared.model.parameters import num_parameters
+from shared.model.parameters import num_weight_bytes
 from shared.settings.groups import KVSettings, Settings
 
 CHECK = "memory"
@@ -37,7 +36,7 @@ class ModelNeed:
 def need_of(checkpoint: Checkpoint, settings: Settings, device_type: str) -> ModelNeed:
     compute = settings.compute
     dtype = resolve_dtype(compute.dtype, checkpoint.config, device_type)
-    weights = num_parameters(checkpoint.config, compute.tp) * DTYPE_BYTES[dtype]
+    weights = num_weight_bytes(checkpoint.config, dtype, compute.tp)
     layout = kv_layout(checkpoint, dtype, settings.kv.block_size)
     return ModelNeed(weights, KVShare(layout, size=compute.tp).layout.block_bytes)
 

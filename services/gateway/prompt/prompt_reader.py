@@ -244,7 +244,7 @@ class PromptReader:
         parsed: ParsedRequest,
         given: list[int],
         param: str,
-        prompt: str | tuple[int, ...] = "",
+        prompt: Prompt = "",
     ) -> PreparedPrompt:
         ids = self._context.shortened(parsed, given)
         hashes = chain_hashes(self._hash_root, ids, self._block_size)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import RequestError
 from shared.kv.layout import num_blocks_for
+from shared.telemetry.cost import usd_per_million
 
 LENGTHS = (1024, 4096, 8192, 32768)
 MAX_LENGTHS = 32
@@ -95,12 +96,12 @@ def _sequences(workers: Iterable[Worker], tokens: int, block_size: int) -> dict[
 
 def _usd(workers: Iterable[Worker], usd_per_gpu_hour: float | None) -> float | None:
     """Of the tokens sampled in the last minute, all workers paid for; None: no price, or no
-    token. Its formula is that of `baton capacity`."""
+    token."""
     ranks: int = sum(worker["ranks"] for worker in workers)
     tokens_s: float = sum(worker["tokens_s"] for worker in workers)
     if usd_per_gpu_hour is None or not tokens_s:
         return None
-    return round(usd_per_gpu_hour * ranks / (tokens_s * 3600 / 1e6), 6)
+    return round(usd_per_million(usd_per_gpu_hour * ranks, tokens_s), 6)
 
 
 def _length(text: str) -> int:

@@ -8,7 +8,6 @@ from shared.engine.handover.kv_pool import create_pool
 from shared.engine.handover.shared_pool import PoolKind
 from shared.engine.layers.device_traits import traits_of
 from shared.engine.layers.kv_cache import TORCH_DTYPES, device_pool
-from shared.engine.layers.row_sizes import next_size
 from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_form import DeviceForm, DeviceModel
@@ -22,10 +21,9 @@ from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.step_figures import Yardstick
-from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import KVShare
 from shared.model.model_size import ModelSize
-from shared.model.parameters import num_parameters
+from shared.model.parameters import num_weight_bytes
 from shared.settings.groups import EngineSettings, KVSettings
 
 
@@ -64,7 +62,8 @@ def build_device_rank(
     layout = share.layout
     ways = partial(ways_to_room, step_form)
     num_blocks = count_blocks(kv, layout, ranks.least, profile, ways)
-    yardstick = _yardstick(form, device)
+    dtype = layout.dtype
+    ceilings = measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF)
     pool = create_pool(share, num_blocks, device, pool_kind)
     runner = model.runner(pool.tensor, eager=engine.eager)
     sampler = form.sampler(device)
@@ -74,29 +73,20 @@ def build_device_rank(
         sampler,
         pool,
         longest(length, layout, num_blocks),
-        yardstick,
+        Yardstick(ModelSize.of(form.config, dtype, share.size), ceilings, runner.graphs.size_for),
         lambda: memory_of_gpu(device, weights_bytes, pool),
     )
 
 
 def _step_form(form: DeviceForm) -> StepForm:
-    config, dtype_bytes = form.config, DTYPE_BYTES[form.layout.dtype]
+    config = form.config
 
     def weights_of(num_ranks: int) -> int:
         Shard(config, 0, num_ranks)  # ModelError if it cannot be split so
-        return num_parameters(config, num_ranks) * dtype_bytes
+        return num_weight_bytes(config, form.layout.dtype, num_ranks)
 
     seq_bytes = SAMPLING_BYTES * config.vocab_size
     return StepForm(form.max_tokens, form.max_seqs, seq_bytes, form.share.size, weights_of)
-
-
-def _yardstick(form: DeviceForm, device: torch.device) -> Yardstick:
-    dtype = form.layout.dtype
-    return Yardstick(
-        ModelSize.of(form.config, dtype, form.share.size),
-        measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF),
-        lambda tokens: min(next_size(tokens), form.max_seqs),
-    )
 
 
 def _measure_largest_step(

@@ -22,8 +22,8 @@ class Effort:
 
 THOROUGH = {"cuda": Effort(5, 2**31, 8192, 32), "cpu": Effort(5, 2**26, 512, 8)}
 """for a benchmark: long enough for a GPU to come down to the clock it can hold"""
-BRIEF = {"cuda": Effort(3, 2**28, 8192, 8), "cpu": Effort(2, 2**25, 512, 1)}
-"""at a start: some 60 ms of an H200, and 0.7 GB"""
+BRIEF = {"cuda": Effort(3, 2**28, 8192, 8), "cpu": Effort(2, 2**24, 512, 1)}
+"""at a start: about 60 ms, of a CPU or an H200, and 0.7 GB of that"""
 
 
 def measure_ceilings(

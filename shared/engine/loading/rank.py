@@ -21,11 +21,10 @@ from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
 from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampler import Sampler
-from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.model.model_size import ModelSize
-from shared.model.parameters import num_parameters
+from shared.model.parameters import num_weight_bytes
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ def _build_cpu_rank(
     pool = create_pool(share, num_blocks, reader.device)
     runner = ModelRunner(model, pool.tensor, TiledAttention())
     shard = reader.shard
-    weights_bytes = num_parameters(shard.model, shard.size) * DTYPE_BYTES[layout.dtype]
+    weights_bytes = num_weight_bytes(shard.model, layout.dtype, shard.size)
     return RunnerParts(
         runner,
         Sampler(),

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from shared.engine.loading.pool_size import GIB, MemoryProfile
 from shared.errors import ModelError, SettingsError
+from shared.kv.share import MAX_RANKS
 
 MOST_SHARE = 0.98
 """of a GPU's memory; the driver takes some of the rest while it computes"""
-MOST_RANKS = 8
 RANKS_BYTES = GIB
 """communication buffers of a rank that is not alone, at most"""
 WEIGHTS_SHARE = 0.75
@@ -93,7 +93,7 @@ def _more_ranks(form: StepForm, profile: MemoryProfile, missing: int) -> Iterato
 def _splits(form: StepForm) -> Iterator[tuple[int, int]]:
     """(ranks, bytes of the weights on one of them), for more ranks than there are."""
     tp = 2 * form.tp
-    while tp <= MOST_RANKS:
+    while tp <= MAX_RANKS:
         try:
             yield tp, form.weights_of(tp)
         except ModelError:
