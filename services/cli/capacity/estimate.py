@@ -7,9 +7,11 @@ estimate, so that a worker gets at least as many KV blocks as are promised. Need
 """
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from services.cli.byte_size import MIB
 from services.cli.capacity.devices import Device
+from shared.engine.layers.row_sizes import scored_at_once
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile
 from shared.engine.loading.room_advice import RANKS_BYTES
@@ -124,6 +126,21 @@ class Capacity:
         return min(self.model_len, self.num_tokens)
 
 
+class Held(NamedTuple):
+    """What a layer holds of a row at once, at most, in multiples of the model's sizes."""
+
+    hidden: int
+    """the layer's input, that normed, its output"""
+    heads: int
+    """queries, keys and values as they come, turned, mixed"""
+    mlp: int
+    """the first product, twice as wide, what comes of it, and the same of the layer before"""
+
+
+HELD = {"cuda": Held(hidden=3, heads=3, mlp=4), "cpu": Held(hidden=6, heads=4, mlp=5)}
+"""by kind of device; torch's operations on a CPU leave more between them than our kernels"""
+
+
 def estimate(question: Question) -> Capacity:
     """ModelError for a model that cannot be split over --tp GPUs, SettingsError for a context
     that it does not have."""
@@ -187,17 +204,24 @@ def _memory(question: Question, shard: Shard, layout: KVLayout, length: int) -> 
 
 
 def step_bytes(question: Question, part: ModelConfig, length: int, max_num_seqs: int) -> int:
-    """Upper estimate of what the largest step takes next to the weights: every product of a layer
-    at once, though each is dropped when the next one is there. `part`: what a rank computes."""
+    """Upper estimate of what the largest step takes next to the weights. `part`: what a rank
+    computes.
+
+    The sampler's buffers are there all the time; a layer and the logits are not at once.
+    """
     engine, kind = question.engine, question.device.kind
-    num_rows = min(engine.tokens_per_step(kind), max_num_seqs * length)
-    heads = part.num_heads + part.num_kv_heads
-    width = 6 * part.hidden_size + 4 * heads * part.head_dim + 5 * part.intermediate_size
     item = DTYPE_BYTES[question.dtype] if question.device.on_gpu else DTYPE_BYTES["float32"]
-    logits = max_num_seqs * part.vocab_size * (SAMPLING_BYTES + 2 * item + DTYPE_BYTES["float32"])
+    num_rows = min(engine.tokens_per_step(kind), max_num_seqs * length)
+    held = HELD[kind]
+    width = held.hidden * part.hidden_size + held.mlp * part.intermediate_size
+    width += held.heads * (part.num_heads + part.num_kv_heads) * part.head_dim
+    num_scored = max(max_num_seqs, scored_at_once(max_num_seqs))
+    logits = num_scored * part.vocab_size * (2 * item + 2 * DTYPE_BYTES["float32"])
+    at_once = max(num_rows * width * item, num_rows * part.hidden_size * item + logits)
+    sampler = max_num_seqs * part.vocab_size * SAMPLING_BYTES
     angles = length * part.head_dim * DTYPE_BYTES["float32"]
     tables = 4 * max_num_seqs * (num_blocks_for(length, question.kv.block_size) + 16)
-    return num_rows * width * item + logits + angles + 2 * tables + WORKSPACE_BYTES
+    return at_once + sampler + angles + 2 * tables + WORKSPACE_BYTES
 
 
 def _num_blocks(question: Question, bare: Capacity) -> int:
