@@ -16,14 +16,15 @@ class Effort:
 
     num_rounds: int
     copy_bytes: int
+    copies_per_round: int
     matmul_size: int
     matmuls_per_round: int
 
 
-THOROUGH = {"cuda": Effort(5, 2**31, 8192, 32), "cpu": Effort(5, 2**26, 512, 8)}
+THOROUGH = {"cuda": Effort(5, 2**31, 1, 8192, 32), "cpu": Effort(5, 2**26, 1, 512, 8)}
 """for a benchmark: long enough for a GPU to come down to the clock it can hold"""
-BRIEF = {"cuda": Effort(3, 2**28, 8192, 8), "cpu": Effort(2, 2**24, 512, 1)}
-"""at a start: about 60 ms, of a CPU or an H200, and 0.7 GB of that"""
+BRIEF = {"cuda": Effort(3, 2**29, 8, 8192, 8), "cpu": Effort(2, 2**24, 1, 512, 1)}
+"""at a start: about 60 ms, of a CPU or an H200, and 1.1 GB of that"""
 
 
 def measure_ceilings(
@@ -41,8 +42,13 @@ def _copy_rate(device: torch.device, effort: Effort) -> float:
     """Bytes a second, read and written."""
     source = torch.empty(effort.copy_bytes // 4, device=device).normal_()
     target = torch.empty_like(source)
-    copy_s = _median_s(device, effort.num_rounds, lambda: target.copy_(source))
-    return 2 * effort.copy_bytes / copy_s
+    number = effort.copies_per_round
+
+    def copy() -> None:
+        for _ in range(number):
+            target.copy_(source)
+
+    return 2 * effort.copy_bytes * number / _median_s(device, effort.num_rounds, copy)
 
 
 def _matmul_rate(device: torch.device, dtype: torch.dtype, effort: Effort) -> float:
