@@ -172,6 +172,7 @@ async def test_blocks_go_to_the_arena_and_back() -> None:
     last = GroupRange(2, 1)
     await client.stage((3,), last, slice(0, BLOCK_BYTES // 2))
     ours[0] = 0
+    torch.cuda.synchronize()
     await client.fill(ATTEMPT, (0,), last, slice(0, BLOCK_BYTES // 2))
     assert not ours[0, : NUM_WORDS // 2].any()
     assert bool((ours[0, NUM_WORDS // 2 :] == ours[3, NUM_WORDS // 2 :]).all())
