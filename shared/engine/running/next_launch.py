@@ -1,5 +1,5 @@
-"""When the step loop had better call `Engine.step` where something is about to join the step, and
-what it does until then."""
+"""When the step loop had better call `Engine.step` where something may join the step, and what it
+does until then."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,10 @@ class NextLaunch:
 
     def due_s(self) -> float:
         """Seconds until the step had better be started: as the one in flight ends, and what has
-        arrived by then joins it. 0: at once."""
-        return self._pipeline.due_s() if self._any_near() else 0.0
+        arrived by then joins it. 0: at once. Nobody has to be near where the one in flight computes
+        prompts: it is long, so that somebody may well arrive."""
+        awaits = self._any_near() or self._pipeline.computes_prompts
+        return self._pipeline.due_s() if awaits else 0.0
 
     def exercise_due_s(self) -> float | None:
         """Seconds until `exercise` had better come, while nothing is in flight; None: it need

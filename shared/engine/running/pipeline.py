@@ -77,6 +77,12 @@ class StepPipeline:
             return 0.0
         return self._launch_time.due_s(self._clock.predict(step.batch))
 
+    @property
+    def computes_prompts(self) -> bool:
+        """The step in flight does."""
+        step = self._in_flight
+        return step is not None and step.batch.shape.num_tokens > step.batch.shape.num_sequences
+
     def near(self) -> None:
         """Something to start arrives soon."""
         self._launch_time.near()
