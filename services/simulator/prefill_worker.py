@@ -6,7 +6,6 @@ A step takes chunks from the front of the line until it is full, as the engine d
 long as the worker's costs say. Its KV pool never fills: what is computed is handed over at once.
 """
 
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from services.autoscaler.view import WorkerView as SeenWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
-from shared.engine.scheduling.prompt_order import due
+from shared.engine.scheduling.prompt_order import PromptOrder
 
 ROOM_STEPS = 2
 """of prompts that have not begun, which a worker takes (`shared.worker.node`); the rest waits
@@ -40,10 +39,10 @@ class PrefillWorker:
         self._on_computed = on_computed
         self._on_room = on_room
         self._line: list[Request] = []
-        """what computes and what waits"""
+        """what computes and what waits, as it came"""
+        self._order = PromptOrder(kind.step_tokens)
         self._num_unstarted = 0
-        """tokens of prompts that have not begun"""
-        self._num_arrived = 0
+        """tokens of prompts that have not begun, as far as they take room"""
         self._is_computing = False
         self._room_limit = ROOM_STEPS * kind.step_tokens
         self.routed = kind.routed(incarnation, "prefill", self._room_limit)
@@ -54,12 +53,10 @@ class PrefillWorker:
 
     def take(self, request: Request) -> None:
         """Compute it when its turn comes."""
-        num_tokens = request.num_left
-        request.due = due(self._num_arrived, num_tokens, self.kind.step_tokens)
-        self._num_arrived += num_tokens
-        insort(self._line, request, key=_due)
-        self._num_unstarted += num_tokens
-        self.routed.queued_tokens += num_tokens
+        request.turn = self._order.arrive(request.num_left)
+        self._line.append(request)
+        self._num_unstarted += self._taken_room(request)
+        self.routed.queued_tokens += request.num_left
         self._note_room()
         if not self._is_computing:
             self._begin_step()
@@ -73,13 +70,13 @@ class PrefillWorker:
     def _begin_step(self) -> None:
         costs, budget, takes_s = self.kind.costs, self.kind.step_tokens, self.kind.costs.step_s
         chunks: list[tuple[Request, int]] = []
-        for request in self._line:
+        for request in sorted(self._line, key=self._bucket):
             num_tokens = min(request.num_left, budget)
             start = request.arrival.num_prompt_tokens - request.num_left
             takes_s += num_tokens * costs.chunk_token_s
             takes_s += num_tokens * (start + (num_tokens + 1) / 2) * costs.chunk_pair_s
             if request.num_left == request.num_tokens:
-                self._num_unstarted -= request.num_tokens
+                self._num_unstarted -= self._taken_room(request)
             chunks.append((request, num_tokens))
             budget -= num_tokens
             if not budget:
@@ -114,6 +111,9 @@ class PrefillWorker:
         )
         routed.num_sequences = len(self._line)
 
+    def _bucket(self, request: Request) -> int:
+        return self._order.bucket_of(request.turn)
 
-def _due(request: Request) -> int:
-    return request.due
+    def _taken_room(self, request: Request) -> int:
+        """Of a prompt that has not begun; half of the room at most, as in `shared.worker.state`."""
+        return min(request.num_tokens, self._room_limit // 2)

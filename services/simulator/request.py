@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.autoscaler.view import Arrival, Promise
+from shared.engine.scheduling.prompt_order import PromptTurn
 
 
 @dataclass(slots=True, eq=False)
@@ -14,8 +15,8 @@ class Request:
     """what a worker that does nothing else needs for its prompt"""
     num_left: int
     """tokens of its prompt that are still to be computed"""
-    due: int = 0
-    """its place in the order of its worker's prompts"""
+    turn: PromptTurn = PromptTurn()
+    """in the order of its worker's prompts"""
     computed_s: float | None = None
     """when its prompt was"""
     joined_s: float | None = None

@@ -68,10 +68,11 @@ class WorkerState:
         """The engine's last numbers, and the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
         backlogs, engine = self.traffic.backlogs(), self._engine_load
-        limit, attempts = self._room_limit_tokens, self.attempts
         return Load(
-            room_tokens=max(0, limit - attempts.num_unstarted_tokens()),
-            early_room_tokens=max(0, limit - attempts.num_unstarted_tokens(early=True)),
+            room_tokens=max(0, self._room_limit_tokens - self._num_unstarted_tokens()),
+            early_room_tokens=max(
+                0, self._room_limit_tokens - self._num_unstarted_tokens(early=True)
+            ),
             queued_tokens=self.attempts.num_uncomputed_tokens,
             running=engine.running,
             waiting=engine.waiting,
@@ -109,7 +110,11 @@ class WorkerState:
             return "draining"
         if self.stalled:
             return "no_room"
-        waiting = self.attempts.num_unstarted_tokens(early=early)
+        waiting = self._num_unstarted_tokens(early=early)
         if num_tokens and waiting and waiting + num_tokens > self._room_limit_tokens:
             return "no_room"
         return None
+
+    def _num_unstarted_tokens(self, *, early: bool = False) -> int:
+        """That take room. A long prompt takes half of it at most: shorter ones go ahead of it."""
+        return self.attempts.num_unstarted_tokens(self._room_limit_tokens // 2, early=early)

@@ -34,9 +34,10 @@ from shared.engine.scheduling.block_table import (
     take_blocks,
 )
 from shared.engine.scheduling.giving_way import enough_of, givers
-from shared.engine.scheduling.prompt_order import due as due_after
+from shared.engine.scheduling.light_steps import LightSteps
+from shared.engine.scheduling.prompt_order import PromptOrder
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
-from shared.engine.scheduling.sequence import Sequence, SequenceState, due_of, max_blocks, rank_of
+from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks, rank_of
 from shared.engine.scheduling.turns import Turns
 from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
@@ -72,10 +73,10 @@ class Scheduler:
         self.reserved: list[Sequence] = []
         """hold their blocks, their KV is on its way"""
         self._waiting_prompts: list[Sequence] = []
-        """those in the queue that are to be computed here, by when they are due"""
-        self._num_arrived_tokens = 0
-        """of prompts to compute here"""
+        """those in the queue that are to be computed here"""
+        self._prompt_order = PromptOrder(max_num_batched_tokens)
         self.turns = Turns()
+        self._light_steps = LightSteps()
 
     def add(self, sequence: Sequence) -> None:
         """Queue the youngest sequence."""
@@ -83,10 +84,8 @@ class Scheduler:
         if sequence.spec.mode != "decode":
             num_cached = len(cached_blocks(self.pool, sequence)) * self.pool.block_size
             num_tokens = max(1, len(sequence.token_ids) - num_cached)
-            limit = self.max_num_batched_tokens
-            sequence.due = due_after(self._num_arrived_tokens, num_tokens, limit)
-            self._num_arrived_tokens += num_tokens
-            insort(self._waiting_prompts, sequence, key=due_of)
+            sequence.turn = self._prompt_order.arrive(num_tokens)
+            self._waiting_prompts.append(sequence)
 
     def adopt(self, sequence: Sequence) -> None:
         """The KV of a reserved sequence is here: it decodes from the next step on, if unverified
@@ -206,13 +205,15 @@ class Scheduler:
         sequence.state = SequenceState.WAITING
         sequence.num_preemptions += 1
         insort(self.waiting, sequence, key=rank_of)
-        insort(self._waiting_prompts, sequence, key=due_of)
+        self._waiting_prompts.append(sequence)
         batch.preempted.append(sequence)
 
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
         parts = self.turns.parts(self.running, batch.alone)
-        for sequence in sorted(filter(_is_writing, parts), key=due_of):
-            self._schedule_chunk(sequence, batch)
+        self._light_steps.begin()
+        for sequence in sorted(filter(_is_writing, parts), key=self._place):
+            if not self._light_steps.leave_out(sequence):
+                self._schedule_chunk(sequence, batch)
 
     def _schedule_chunk(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         start = sequence.num_scheduled_tokens
@@ -224,6 +225,8 @@ class Scheduler:
             batch.items.append(ScheduledSequence(sequence, start, num_tokens, samples, True))
             batch.scores |= sequence.scores_prompt
             batch.budget -= num_tokens
+        if samples:
+            self._light_steps.end(sequence)
 
     def _admit(self, batch: ScheduledBatch) -> None:
         """Admit from the head of the queue while blocks and places last, prompts as long as this
@@ -250,14 +253,19 @@ class Scheduler:
         self.turns.enter(sequence)
 
     def _reaches_queue(self, batch: ScheduledBatch) -> bool:
-        """What is left by prompts that are due before those in the queue is a block at least."""
-        due = due_of(self._waiting_prompts[0])
+        """What is left by prompts that go before those in the queue is a block at least."""
+        place = min(map(self._place, self._waiting_prompts))
         before = sum(
             len(sequence.token_ids) - sequence.num_scheduled_tokens
             for sequence in filter(_is_writing, self.running)
-            if due_of(sequence) < due
+            if self._place(sequence) < place
         )
         return batch.budget - before >= self.pool.block_size
+
+    def _place(self, sequence: Sequence) -> tuple[int, int, int]:
+        """In the order in which prompts are computed."""
+        bucket = self._prompt_order.bucket_of(sequence.turn)
+        return sequence.work.priority, bucket, sequence.arrival
 
     def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
         num_blocks, num_spare = self._num_blocks(sequence), self._num_spare_blocks()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shared.engine.sampling.logit_bias import bias_for
 from shared.engine.sampling.token_counts import counts_for
+from shared.engine.scheduling.prompt_order import PromptTurn
 from shared.grammar.matcher import Matcher
 from shared.kv.block_hash import chain_hashes
 from shared.kv.layout import num_blocks_for
@@ -75,7 +76,6 @@ class Sequence:
         "block_hashes",
         "block_table",
         "counts",
-        "due",
         "grammar",
         "num_awaited_tokens",
         "num_cached_tokens",
@@ -90,6 +90,7 @@ class Sequence:
         "spec",
         "state",
         "token_ids",
+        "turn",
         "twin_blocks",
         "unbooked",
         "unverified",
@@ -101,8 +102,8 @@ class Sequence:
         self.work = work = spec.work
         self.arrival = arrival
         """order of arrival in this engine; of one priority the youngest gives way first"""
-        self.due = 0
-        """order in which prompts of one priority are computed (`prompt_order`)"""
+        self.turn = PromptTurn()
+        """in the order in which prompts of one priority are computed"""
         self.state = SequenceState.WAITING
         self.token_ids = list(work.token_ids)
         """grows by `append` only"""
@@ -246,11 +247,6 @@ def max_kv_tokens(spec: SequenceSpec, max_model_len: int) -> int:
 def rank_of(sequence: Sequence) -> tuple[int, int]:
     """The order in which sequences get blocks and places, and keep them."""
     return sequence.work.priority, sequence.arrival
-
-
-def due_of(sequence: Sequence) -> tuple[int, int, int]:
-    """The order in which prompts are computed."""
-    return sequence.work.priority, sequence.due, sequence.arrival
 
 
 def max_blocks(spec: SequenceSpec, max_model_len: int, block_size: int) -> int:

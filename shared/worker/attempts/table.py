@@ -176,11 +176,11 @@ class AttemptTable:
         """Attempts held, by stage; stages without any are left out."""
         return dict(Counter(held.stage for held in self._held.values()))
 
-    def num_unstarted_tokens(self, *, early: bool = False) -> int:
-        """Prompt tokens of attempts whose first chunk is not scheduled yet. `early`: of the
-        early ones."""
+    def num_unstarted_tokens(self, most: int, *, early: bool = False) -> int:
+        """Prompt tokens of attempts whose first chunk is not scheduled yet, of each `most` at
+        most. `early`: of the early ones."""
         return sum(
-            held.num_uncomputed_tokens
+            min(held.num_uncomputed_tokens, most)
             for held in self._held.values()
             if not held.started_ns and (held.early or not early)
         )

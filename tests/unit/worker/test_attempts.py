@@ -69,7 +69,8 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     running.started_ns = 1
     table.hold(waiting)
     table.hold(running)
-    assert (table.num_unstarted_tokens(), table.num_uncomputed_tokens) == (7, 16)
+    assert (table.num_unstarted_tokens(9), table.num_uncomputed_tokens) == (7, 16)
+    assert table.num_unstarted_tokens(5) == 5, "of each so many at most"
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
@@ -82,27 +83,38 @@ def test_room_is_what_waits_not_what_runs() -> None:
     running.started_ns = 1
     state.attempts.hold(running)
     assert state.refusal(INC, 500) is None
-    state.attempts.hold(held("b", num_tokens=15))
-    assert state.refusal(INC, 5) is None
-    assert state.refusal(INC, 6) == "no_room"
+    state.attempts.hold(held("b", num_tokens=8))
+    assert state.refusal(INC, ROOM_TOKENS - 8) is None
+    assert state.refusal(INC, ROOM_TOKENS - 7) == "no_room"
 
 
 def test_what_later_ones_fill_is_room_of_earlier_ones() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
-    bulk = held("bulk", num_tokens=ROOM_TOKENS)
-    bulk.early = False
-    state.attempts.hold(bulk)
+    for name in ("bulk", "more"):
+        bulk = held(name, num_tokens=ROOM_TOKENS)
+        bulk.early = False
+        state.attempts.hold(bulk)
     load = state.load()
     assert (load.room_tokens, load.early_room_tokens) == (0, ROOM_TOKENS)
     assert state.refusal(INC, 1, early=False) == "no_room"
     assert state.refusal(INC, ROOM_TOKENS) is None
-    state.attempts.hold(held("quick", num_tokens=ROOM_TOKENS))
+    state.attempts.hold(held("quick", num_tokens=ROOM_TOKENS // 2))
+    state.attempts.hold(held("as quick", num_tokens=ROOM_TOKENS // 2))
     assert state.load().early_room_tokens == 0
+
+
+def test_a_long_prompt_leaves_half_of_the_room_to_shorter_ones() -> None:
+    state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
+    state.attempts.hold(held("long", num_tokens=100 * ROOM_TOKENS))
+    assert state.load().room_tokens == ROOM_TOKENS // 2
+    assert state.refusal(INC, ROOM_TOKENS // 2) is None
+    assert state.refusal(INC, ROOM_TOKENS // 2 + 1) == "no_room", "another one waits elsewhere"
 
 
 def test_what_another_worker_computes_needs_no_room() -> None:
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
-    state.attempts.hold(held("a", num_tokens=ROOM_TOKENS + 1))
+    for name in "ab":
+        state.attempts.hold(held(name, num_tokens=ROOM_TOKENS))
     assert state.refusal(INC, 1) == "no_room"
     assert state.refusal(INC, 0) is None
 
@@ -120,7 +132,7 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.note_engine(EngineLoad(3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
-    assert state.load() == Load(5, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=5)
+    assert state.load() == Load(10, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=10)
     state.attempts.hold(held("b", num_tokens=15))
     state.leaving = True
     assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0)

@@ -163,10 +163,12 @@ class WorkerLink:
         load, view = self.load, self.view
         charges = self._charges.values()
         on_the_way = sum(charge.num_tokens for charge in charges)
-        early = sum(charge.num_tokens for charge in charges if charge.early)
+        most = (self._room_limit or 2 * on_the_way) // 2  # as in shared.worker.state
+        taken = sum(min(charge.num_tokens, most) for charge in charges)
+        early = sum(min(charge.num_tokens, most) for charge in charges if charge.early)
         view.ready = load.state == "ready" and not (self._leaves or load.stalled)
         view.stalled = load.stalled
-        view.room_tokens = load.room_tokens - on_the_way
+        view.room_tokens = load.room_tokens - taken
         view.early_room_tokens = max(view.room_tokens, load.early_room_tokens - early)
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.queued_tokens = load.queued_tokens + on_the_way

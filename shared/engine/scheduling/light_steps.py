@@ -1,0 +1,36 @@
+"""Which prompts' chunks a step leaves out, so that one that ends in it is not late. Pure.
+
+A step takes as long as all that it computes. Where a prompt ends in it, chunks that can wait would
+delay its first token: those of a later priority and, for a short prompt, those of long ones. The
+step after one that left some out takes all, so they go on however many prompts end.
+"""
+
+from shared.engine.scheduling.sequence import Sequence
+
+
+class LightSteps:
+    """Asked for each prompt of a step in turn, in the order of their computation."""
+
+    def __init__(self) -> None:
+        self._may_leave_out = self._left_out = False
+        self._ended: list[Sequence] = []
+
+    def begin(self) -> None:
+        """A step is put together."""
+        self._may_leave_out, self._left_out = not self._left_out, False
+        self._ended.clear()
+
+    def end(self, sequence: Sequence) -> None:
+        """Its prompt ends in this step."""
+        self._ended.append(sequence)
+
+    def leave_out(self, sequence: Sequence) -> bool:
+        """Whether its chunk is to wait for the next step."""
+        waits = self._may_leave_out and any(_can_wait(sequence, ended) for ended in self._ended)
+        self._left_out |= waits
+        return waits
+
+
+def _can_wait(sequence: Sequence, ended: Sequence) -> bool:
+    later = sequence.work.priority > ended.work.priority
+    return later or (sequence.turn.bucket > 0 and ended.turn.bucket == 0)
