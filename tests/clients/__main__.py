@@ -10,15 +10,19 @@ other; together they take 8.5 GB where pip finds torch with CUDA (guidellm needs
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.model.files import TOKENIZER_CONFIG
 from tests.clients.lm_eval_task import CHECKPOINT, CHOICE, LIKELIHOOD, num_wrong, write_tasks
-from tests.e2e.cluster import running
+from tests.e2e.cluster import Cluster, running
+from tests.support.models.tool_models import HERMES
 
 HERE = Path(__file__).parent
 MODEL = "demo"
@@ -45,6 +49,8 @@ class Client:
     """(its environment's bin folder, URL of the gateway, folder for results) -> command"""
     num_errors: Callable[[Path], int] = lambda results: 0
     """for clients that end with 0 all the same"""
+    calls_tools: bool = False
+    """it needs a chat template that mentions tools, which the demo model's own does not"""
 
 
 def script(name: str) -> Callable[[Path, str, Path], Sequence[str | Path]]:
@@ -119,6 +125,7 @@ CLIENTS = {
     "openai": Client("openai", script("openai_client.py")),
     "anthropic": Client("anthropic", script("anthropic_client.py")),
     "litellm": Client("litellm", script("litellm_client.py")),
+    "openai-agents": Client("openai-agents", script("agents_client.py"), calls_tools=True),
     "langchain-openai": Client("langchain-openai", script("langchain_client.py")),
     "aiperf": Client("aiperf", aiperf, aiperf_errors),
     "guidellm": Client("guidellm", guidellm, guidellm_errors),
@@ -160,12 +167,34 @@ def main(arguments: list[str]) -> int:
     venvs: Path = options.venvs.resolve()
     programs = {name: installed(CLIENTS[name], venvs / name) for name in options.only}
     failed = 0
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder), *FLAGS) as up:
-        for name in options.only:
-            trouble = outcome(name, programs[name], up.url, Path(folder) / name)
-            failed += bool(trouble)
-            _say(f"{name}: {trouble or 'no errors'}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for calls_tools in (False, True):
+            chosen = [one for one in options.only if CLIENTS[one].calls_tools == calls_tools]
+            if not chosen:
+                continue
+            with served(folder / f"tools-{calls_tools}", calls_tools=calls_tools) as up:
+                for one in chosen:
+                    trouble = outcome(one, programs[one], up.url, folder / one)
+                    failed += bool(trouble)
+                    _say(f"{one}: {trouble or 'no errors'}")
     return 1 if failed else 0
+
+
+@contextmanager
+def served(folder: Path, *, calls_tools: bool) -> Iterator[Cluster]:
+    """`baton up` with the demo model; `calls_tools`: its weights with a template for tools."""
+    folder.mkdir()
+    flags: tuple[str, ...] = FLAGS
+    if calls_tools:
+        checkpoint = folder / "checkpoint"
+        shutil.copytree(CHECKPOINT, checkpoint)
+        config = json.loads((checkpoint / TOKENIZER_CONFIG).read_text())
+        (checkpoint / TOKENIZER_CONFIG).write_text(json.dumps({**config, "chat_template": HERMES}))
+        named = ("--model", str(checkpoint), "--served-model-name", MODEL)
+        flags = (*FLAGS, *named, "--reasoning-parser", "none")  # it never learned to think
+    with running(folder, *flags) as up:
+        yield up
 
 
 def _run(command: Sequence[str | Path], log: Path | None) -> None:
