@@ -126,15 +126,22 @@ def _fail(error: Exception, code: int, argv: Sequence[str]) -> int:
 
 
 def _debug(argv: Sequence[str]) -> bool:
-    """The setting `debug`, read by itself: what failed may be any other flag or variable. Imports
-    the settings only here, because a start that fails in nothing needs none of them."""
+    """The setting `debug`, or a preset's, read by itself: what failed may be any other flag or
+    variable. Imports the settings only here, because a start that fails in nothing needs none of
+    them."""
     from shared.settings.load import load_settings  # noqa: PLC0415
+    from shared.settings.presets import preset_values  # noqa: PLC0415
     from shared.settings.setting import environment_name  # noqa: PLC0415
 
-    flag = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    flag.add_argument("--debug", nargs="?", const="true")
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--debug", nargs="?", const="true")
+    flags.add_argument("--preset", nargs="?")
+    given = flags.parse_known_args(argv)[0]
     name = environment_name("debug")
-    text = flag.parse_known_args(argv)[0].debug or os.environ.get(name, "false")
+    text = given.debug or os.environ.get(name)
+    if text is None:
+        preset = given.preset or os.environ.get(environment_name("preset"), "")
+        return bool(preset_values(preset).get("debug", False))
     try:
         settings = load_settings(environ={name: text})
     except SettingsError:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from shared.settings.groups import Settings
-from shared.settings.load import EVERY_SETTING, GROUPS, values_of
+from shared.settings.load import EVERY_SETTING, GROUPS, to_tell
 from shared.settings.setting import (
     NEVER_FLAGS,
     SECRETS,
@@ -113,20 +113,20 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def to_flags(settings: Settings) -> list[str]:
-    """The flags that differ from the defaults, without secrets."""
+    """The flags another process must be given, without secrets."""
     flags: list[str] = []
-    for item, value in values_of(*settings.groups):
-        if value != item.default and item.name not in SECRETS:
+    for item, value in to_tell(*settings.groups):
+        if item.name not in SECRETS:
             flags += [flag_name(item.name), as_text(value)]
     return flags
 
 
 def secrets_environment(settings: Settings) -> dict[str, str]:
-    """The secrets that differ from the defaults, as `BATON_` variables."""
+    """The secrets that it must be given, as `BATON_` variables."""
     return {
         environment_name(item.name): str(value)
-        for item, value in values_of(*settings.groups)
-        if item.name in SECRETS and value != item.default
+        for item, value in to_tell(*settings.groups)
+        if item.name in SECRETS
     }
 
 

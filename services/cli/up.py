@@ -17,6 +17,7 @@ from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan, WorkerRole, make_plan
 from services.cli.flags import add_settings, given_settings, refuse_settings
 from shared.errors import BatonError
+from shared.settings.load import said_of_preset
 
 SETTINGS = (
     "model",
@@ -33,6 +34,7 @@ SETTINGS = (
     "dtype",
     "gpu_memory_utilization",
     "kv_memory_mib",
+    "preset",
     "profile",
     "max_num_seqs",
     "eager",
@@ -114,6 +116,8 @@ def plan_for(arguments: argparse.Namespace, machine: Machine) -> Plan:
 async def _serve(plan: Plan, output: Output, *, restart: bool) -> None:
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")
+        for line in said_of_preset(plan.settings):
+            output.say(line)
         async with running(plan, output, restart=restart) as cell:
             if await finished(cell.wait_ready(), stop):
                 output.ready(cell.url, cell.page)

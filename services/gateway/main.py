@@ -28,6 +28,7 @@ from shared.model.checkpoint import Checkpoint, load_checkpoint
 from shared.process import freeze_heap, map_large_blocks
 from shared.release import release
 from shared.settings.groups import Settings
+from shared.settings.load import said_of_preset
 from shared.state.redis_client import RedisClient
 from shared.telemetry.by_model import text_by_model
 from shared.telemetry.logs import configure_logs, num_dropped_lines
@@ -44,6 +45,8 @@ def run(settings: Settings) -> int:
     if settings.cell.embedded_redis:
         raise SettingsError("--redis: a gateway needs the URL of a running Redis")
     configure_logs(settings.telemetry.log_level)
+    for line in said_of_preset(settings):
+        logger.info("%s", line)
     warn_if_short(settings.network.cell_secret)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     map_large_blocks()

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 from shared.challenge import purpose_key
 from shared.errors import SettingsError
 from shared.kv.block_hash import BlockHashing
+from shared.settings.presets import NO_PRESET, PRESETS
 from shared.settings.profiles import PROFILES
 from shared.settings.setting import Group, setting
 
@@ -194,8 +195,13 @@ class WorkerSettings(Group, heading="Worker"):
 
 @dataclass(frozen=True)
 class CellSettings(Group, heading="Cell"):
-    """What the processes of a cell have in common: its shape and its store."""
+    """What the processes of a cell have in common: its purpose, its shape and its store."""
 
+    preset: str = setting(
+        NO_PRESET,
+        "what it is for: values of settings that are left open; logs say which and why",
+        choices=(NO_PRESET, *PRESETS),
+    )
     topology: str = setting(
         "auto",
         "pd: prefill and decode apart; agg: decode workers do both; auto: by the workers there are",

@@ -1,6 +1,6 @@
 """Settings from flags and the environment, and back.
 
-A flag beats the environment, the environment beats the default. Settings are read
+A flag beats the environment, that beats a preset, and a preset beats the default. Settings are read
 nowhere else. A bad value, or a `BATON_` variable that names no setting, stops the start with a
 SettingsError that says which and why. `BATON_CELL_SECRET_FILE`, `BATON_KV_SECRET_FILE` and
 `BATON_REDIS_FILE` name a file that holds the value instead. The cell's secret is never a flag.
@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.errors import SettingsError
 from shared.settings.groups import Settings
+from shared.settings.presets import preset_lines, preset_values
 from shared.settings.setting import (
     PREFIX,
     SECRETS,
@@ -36,7 +37,7 @@ EVERY_SETTING: tuple[Setting, ...] = tuple(item for group in GROUPS for item in 
 def load_settings(
     flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Settings from flags over environment over defaults.
+    """Settings from flags over environment over the preset that these name over defaults.
 
     `flags` maps setting names to typed values; None means "not given". SettingsError on an
     unknown name, an unknown `BATON_` variable, or a value out of its limits.
@@ -48,7 +49,7 @@ def load_settings(
             raise SettingsError(f"unknown setting {name!r}")
         if value is not None:
             values[name] = value
-    return _build(values)
+    return _build({**preset_values(values.get("preset", "")), **values})
 
 
 def changed(settings: Settings, **values: Any) -> Settings:
@@ -65,13 +66,27 @@ def values_of(*groups: Group) -> Iterator[tuple[Setting, Any]]:
             yield item, getattr(group, item.attribute)
 
 
+def to_tell(*groups: Group) -> Iterator[tuple[Setting, Any]]:
+    """What another process must be told to have these groups too: no default, and no preset, whose
+    values are among the others."""
+    for item, value in values_of(*groups):
+        if value != item.default and item.name != "preset":
+            yield item, value
+
+
+def said_of_preset(settings: Settings) -> list[str]:
+    """Lines for whoever started the process; none without a preset."""
+    values = {item.name: value for item, value in values_of(*settings.groups)}
+    return list(preset_lines(settings.cell.preset, values))
+
+
 def to_environment(*groups: Group) -> dict[str, str]:
     """The `BATON_` variables that make another process load these same groups, without secrets: it
     needs none, and an environment can be read in /proc."""
     return {
         environment_name(item.name): as_text(value)
-        for item, value in values_of(*groups)
-        if value != item.default and item.name not in SECRETS
+        for item, value in to_tell(*groups)
+        if item.name not in SECRETS
     }
 
 

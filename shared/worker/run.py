@@ -21,6 +21,7 @@ from shared.event_loop import run_main
 from shared.model.checkpoint import load_checkpoint
 from shared.process import freeze_heap, thaw_heap
 from shared.settings.groups import NetworkSettings, Settings
+from shared.settings.load import said_of_preset
 from shared.telemetry.logs import configure_logs
 from shared.transfer.build import check_transport
 from shared.worker.channel import Ready
@@ -45,6 +46,8 @@ def run_worker(
     model, network = settings.model, settings.network
     checkpoint = load_checkpoint(model.name, random_weights=model.random_weights)
     configure_logs(settings.telemetry.log_level)
+    for line in said_of_preset(settings):
+        logger.info("%s", line)
     warn_if_open(network)
     warn_if_short(network.cell_secret)
     name = model.served_name or checkpoint.name

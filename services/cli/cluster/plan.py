@@ -9,6 +9,7 @@ from shared.engine.loading.pool_size import check_gpus_suffice
 from shared.errors import SettingsError
 from shared.settings.groups import LOOPBACK, Settings
 from shared.settings.load import EVERY_SETTING, changed, load_settings
+from shared.settings.presets import preset_values
 from shared.settings.setting import environment_name
 
 Topology = Literal["pd", "agg"]
@@ -178,7 +179,7 @@ def make_plan(
     if one_device:
         num_places = min(num_gpus, max(plan.tps))
     check_gpus_suffice(plan.tps, kv_blocks=settings.kv.blocks, num_gpus=num_places)
-    if _is_given("threads", flags, environ):
+    if _is_given("threads", flags, environ) or "threads" in preset_values(settings.cell.preset):
         return plan
     threads = max(1, machine.num_cores // sum(plan.tps))
     return replace(plan, settings=changed(settings, threads=threads))

@@ -83,6 +83,10 @@ def test_the_variable_shows_it_too(
         (["--debug", "false"], "", False),
         ([], "yes", True),
         ([], "false", False),
+        (["--preset", "dev"], "", True),
+        (["--preset", "dev"], "0", False),
+        (["--preset=prod"], "", False),
+        (["--preset", "nothing"], "", False),
     ],
 )
 def test_debug_of_a_process_is_a_setting_like_any_other(
