@@ -36,6 +36,7 @@ SETTINGS = (
     "kv_memory_mib",
     "preset",
     "profile",
+    "tune",
     "max_num_seqs",
     "eager",
     "device",

@@ -166,5 +166,5 @@ def gateway_identity(
 def _objectives(settings: Settings) -> Objectives:
     return Objectives(
         settings.telemetry.slo_ttft_ms / 1e3,
-        settings.telemetry.slo_gap_ms / 1e3,
+        settings.engine.slo_gap_ms / 1e3,
     )

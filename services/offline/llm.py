@@ -17,7 +17,6 @@ from services.offline.step_loop import StepLoop
 from shared.engine.build import build_engine
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
-from shared.engine.loading.devices import resolve_device
 from shared.errors import RequestError, SettingsError
 from shared.model.checkpoint import load_checkpoint
 from shared.model.checkpoint import max_model_len as longest
@@ -76,8 +75,7 @@ class LLM:
         )
         hash_root = chosen.kv.hashing("").root("")
         block_size, tokenizer = chosen.kv.block_size, self._reader.tokenizer
-        device_type = resolve_device(chosen.compute.device).type
-        num_running = chosen.engine.running_seqs(device_type, block_size)
+        num_running = engine.step_size.num_seqs
         self._loop = StepLoop(engine, num_running, tokenizer, block_size, hash_root)
         self.max_model_len = engine.max_model_len
         """tokens of the longest prompt with its answer"""

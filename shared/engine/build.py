@@ -6,7 +6,6 @@ from typing import Literal
 
 from shared.engine.engine import Engine
 from shared.engine.layers.weights import WeightReader
-from shared.engine.loading.devices import resolve_device
 from shared.engine.loading.pool_access import PoolAccess
 from shared.engine.loading.rank import build_rank
 from shared.engine.parallel.ranks import SingleRank
@@ -37,7 +36,7 @@ def build_engine(
     """An engine ready to step. SettingsError, ModelError or MissingError say why not. `access`: of
     other processes to its pools; default: none."""
     access = access or PoolAccess()
-    device = resolve_device(compute.device)
+    engine.check_tunable(compute.tp)
     if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
         engine = replace(engine, eager=True)
     if compute.tp == 1:
@@ -56,8 +55,8 @@ def build_engine(
     )
     scheduler = Scheduler(
         pool,
-        max_num_batched_tokens=engine.tokens_per_step(device.type),
-        max_num_seqs=engine.running_seqs(device.type, kv.block_size),
+        max_num_batched_tokens=parts.step_size.num_tokens,
+        max_num_seqs=parts.step_size.num_seqs,
         max_model_len=parts.max_model_len,
     )
     logger.info(

@@ -46,6 +46,7 @@ from shared.engine.scheduling.step_marks import StepMarks
 from shared.errors import GrammarError, OffGrammarError, RequestError
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
+from shared.settings.profiles import StepSize
 
 
 class Engine:
@@ -148,10 +149,9 @@ class Engine:
             self._forget(sequence)
 
     def try_out(self) -> float:
-        """Seconds a prompt token takes here; before the first request only. Steps are predicted
-        from this trial until they were seen."""
+        """Seconds of a prompt's token; before the first request. Steps are predicted from it."""
         assert not self._num_arrived
-        num_tokens = min(self.step_tokens, self.max_model_len)
+        num_tokens = min(self.step_size.num_tokens, self.max_model_len)
         trial = try_steps(self._runner, num_tokens, self._pool.block_size)
         self.step_clock.start_from(trial.costs)
         return trial.prefill_token_s
@@ -168,9 +168,9 @@ class Engine:
             self._runner.run(batch)
 
     @property
-    def step_tokens(self) -> int:
-        """Tokens that one step computes at most."""
-        return self._scheduler.max_num_batched_tokens
+    def step_size(self) -> StepSize:
+        """Of the largest step."""
+        return StepSize(self._scheduler.max_num_batched_tokens, self._scheduler.max_num_seqs)
 
     @property
     def max_model_len(self) -> int:

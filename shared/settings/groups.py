@@ -8,7 +8,7 @@ from shared.challenge import purpose_key
 from shared.errors import SettingsError
 from shared.kv.block_hash import BlockHashing
 from shared.settings.presets import NO_PRESET, PRESETS
-from shared.settings.profiles import PROFILES
+from shared.settings.profiles import PROFILES, StepSize
 from shared.settings.setting import Group, setting
 
 LOOPBACK = "127.0.0.1"
@@ -130,6 +130,14 @@ class EngineSettings(Group, heading="Engine"):
         low=0,
         high=4096,
     )
+    tune: bool = setting(
+        False,
+        "find the two sizes above that are left open by timing steps here at the start, by the "
+        "profile and slo_gap_ms; kept for the next start",
+    )
+    slo_gap_ms: float = setting(
+        50.0, "what users are to wait between two tokens at most, ms", low=1.0
+    )
     eager: bool = setting(False, "decode on a GPU kernel by kernel, without CUDA graphs")
     prefix_cache: bool = setting(True, "reuse KV blocks of equal prefixes")
     silence_s: float = setting(
@@ -150,6 +158,20 @@ class EngineSettings(Group, heading="Engine"):
         most = self.tokens_per_step(device_type) - block_size + 1
         return self.max_num_seqs or max(
             1, min(PROFILES[self.profile].on(device_type).num_seqs, most)
+        )
+
+    def check_tunable(self, tp: int) -> None:
+        """SettingsError where sizes are to be found and several devices compute each step."""
+        if self.tune and tp > 1:
+            raise SettingsError(
+                f"--tune times the steps of one device, and tp is {tp}: leave it out, and choose "
+                "--profile, or --max-num-seqs and --max-num-batched-tokens"
+            )
+
+    def step_size(self, device_type: str, block_size: int) -> StepSize:
+        """Both of them."""
+        return StepSize(
+            self.tokens_per_step(device_type), self.running_seqs(device_type, block_size)
         )
 
 
@@ -280,7 +302,6 @@ class TelemetrySettings(Group, heading="Telemetry"):
     slo_ttft_ms: float = setting(
         1000.0, "what users are to wait for the first token at most, ms", low=1.0
     )
-    slo_gap_ms: float = setting(50.0, "and between two tokens, ms", low=1.0)
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
     debug: bool = setting(False, "show tracebacks")
     planted_faults: str = setting("", "for tests: stage=ms or crash=token id, commas between")

@@ -21,26 +21,33 @@ class Profile(NamedTuple):
 
     cpu: StepSize
     gpu: StepSize
+    gaps: float
+    """how many times --slo-gap-ms a step may last at most, where --tune finds its size"""
     why: str
 
     def on(self, device_type: str) -> StepSize:
         return self.cpu if device_type == "cpu" else self.gpu
 
 
+LARGEST = "high_throughput"
+"""whose steps are the largest"""
 PROFILES: Mapping[str, Profile] = {
     "low_latency": Profile(
         StepSize(256, 16),
         StepSize(512, 64),
+        0.5,
         "small chunks and few sequences: tokens come evenly, fewer in all",
     ),
     "balanced": Profile(
         StepSize(512, 64),
         StepSize(2048, 256),
+        1.0,
         "prompts are computed nearly as fast as they can be, and gaps stay short",
     ),
-    "high_throughput": Profile(
+    LARGEST: Profile(
         StepSize(2048, 128),
         StepSize(8192, 512),
+        10.0,
         "large chunks and many sequences: the most tokens in all, with longer gaps",
     ),
 }

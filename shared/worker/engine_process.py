@@ -238,7 +238,7 @@ def run_engine(
             max_model_len=engine.max_model_len,
             vocab_size=vocab_size,
             load=engine.load(),
-            step_tokens=engine.step_tokens,
+            step_tokens=engine.step_size.num_tokens,
             prefill_token_s=token_s,
         )
     )

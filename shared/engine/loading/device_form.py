@@ -70,9 +70,17 @@ class DeviceModel:
         config, device = reader.shard.config, reader.device
         operations = KernelOperations(device, form.traits)
         self._model = load_model(config, reader, form.length, operations, ranks)
+        self._config = config
+        self._device = device
+        self.resize(form)
+
+    def resize(self, form: DeviceForm) -> None:
+        """Runners that are made from now on take steps of up to that form's sizes, and nothing is
+        left of those before: the plan of a step names the pool that it reads."""
+        config = self._config
         self._attention = PagedAttention(config.num_heads, config.windows, form.traits)
         table_width = num_blocks_for(form.length, form.layout.block_size)
-        self._inputs = StepInputs(form.max_tokens, form.max_seqs, table_width, device)
+        self._inputs = StepInputs(form.max_tokens, form.max_seqs, table_width, self._device)
         self._max_seqs = form.max_seqs
 
     def runner(self, kv_pool: torch.Tensor, *, eager: bool) -> DeviceRunner:

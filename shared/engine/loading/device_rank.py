@@ -1,5 +1,6 @@
 """Builds the rank of a GPU: weights, a trial of the largest step, and a KV pool in what is left."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,16 +21,21 @@ from shared.engine.loading.room_advice import StepForm, check_weights_fit, ways_
 from shared.engine.loading.runner_parts import RunnerParts, longest
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
+from shared.engine.running.device_runner import DeviceRunner
 from shared.engine.running.step_figures import Yardstick
+from shared.engine.tuning.tuner import Tuner
 from shared.kv.share import KVShare
 from shared.model.model_size import ModelSize
 from shared.model.parameters import num_weight_bytes
-from shared.settings.groups import EngineSettings, KVSettings
+from shared.settings.groups import KVSettings
+
+TRIAL_SHARE = 0.25
+"""of the memory next to the weights, for the KV that timed steps read"""
 
 
 def build_device_rank(
     kv: KVSettings,
-    engine: EngineSettings,
+    tuner: Tuner,
     length: int,
     reader: WeightReader,
     share: KVShare,
@@ -44,28 +50,31 @@ def build_device_rank(
         config=reader.shard.model,
         share=share,
         length=length,
-        max_tokens=engine.tokens_per_step(device.type),
-        max_seqs=engine.running_seqs(device.type, share.whole.block_size),
+        max_tokens=tuner.largest.num_tokens,
+        max_seqs=tuner.largest.num_seqs,
         traits=traits_of(device),
     )
-    step_form = _step_form(form)
-    check_weights_fit(step_form, torch.cuda.mem_get_info(device)[0])
+    check_weights_fit(_step_form(form), torch.cuda.mem_get_info(device)[0])
     with KernelCompilation(form) as compilation:
         model = DeviceModel(form, reader, ranks)
         compilation.wait()
 
     weights_bytes = torch.cuda.memory_allocated(device)
+    eager = tuner.engine.eager
+    step_size = tuner.find(lambda: _trial(form, model, tuner.num_blocks, device, eager=eager))
+    form = replace(form, max_tokens=step_size.num_tokens, max_seqs=step_size.num_seqs)
+    model.resize(form)
 
     def profile() -> MemoryProfile:
         return _measure_largest_step(form, model, device, kv.gpu_memory_utilization)
 
     layout = share.layout
-    ways = partial(ways_to_room, step_form)
+    ways = partial(ways_to_room, _step_form(form))
     num_blocks = count_blocks(kv, layout, ranks.least, profile, ways)
     dtype = layout.dtype
     ceilings = measure_ceilings(device, TORCH_DTYPES[dtype], BRIEF)
     pool = create_pool(share, num_blocks, device, pool_kind)
-    runner = model.runner(pool.tensor, eager=engine.eager)
+    runner = model.runner(pool.tensor, eager=eager)
     sampler = form.sampler(device)
     warm_up(runner, sampler, form.max_tokens, length, layout.block_size)
     return RunnerParts(
@@ -73,9 +82,19 @@ def build_device_rank(
         sampler,
         pool,
         longest(length, layout, num_blocks),
+        step_size,
         Yardstick(ModelSize.of(form.config, dtype, share.size), ceilings, runner.graphs.size_for),
         lambda: memory_of_gpu(device, weights_bytes, pool),
     )
+
+
+def _trial(
+    form: DeviceForm, model: DeviceModel, num_blocks: int, device: torch.device, *, eager: bool
+) -> tuple[DeviceRunner, int]:
+    """A runner, and the blocks of its pool: as many as are wanted, or fit into TRIAL_SHARE."""
+    fitting = int(TRIAL_SHARE * torch.cuda.mem_get_info(device)[0]) // form.layout.block_bytes
+    num_blocks = max(1, min(num_blocks, fitting))
+    return model.runner(device_pool(form.layout, num_blocks, device), eager=eager), num_blocks
 
 
 def _step_form(form: DeviceForm) -> StepForm:

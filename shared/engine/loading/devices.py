@@ -1,12 +1,18 @@
 """The device an engine runs on, and the threads it computes with there."""
 
+import contextlib
 import logging
+import os
+import platform
+from pathlib import Path
 
 import torch
 
 from shared.errors import MissingError, SettingsError
 
 logger = logging.getLogger(__name__)
+
+CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def resolve_device(wanted: str, rank: int = 0) -> torch.device:
@@ -31,6 +37,25 @@ def resolve_device(wanted: str, rank: int = 0) -> torch.device:
             )
         return torch.device("cuda", number)
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """What tells it from devices that take other times for the same."""
+    if device.type == "cuda":
+        facts = torch.cuda.get_device_properties(device)
+        size = f"{facts.multi_processor_count} multiprocessors, {facts.total_memory} bytes"
+        return f"{facts.name}, {size}, CUDA {torch.version.cuda}"
+    return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _cpu_name() -> str:
+    """As Linux has it, else as Python has."""
+    with contextlib.suppress(OSError):
+        for line in CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def set_threads(threads: int, device: torch.device) -> None:

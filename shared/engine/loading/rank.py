@@ -17,10 +17,12 @@ from shared.engine.loading.devices import resolve_device, set_threads
 from shared.engine.loading.memory_use import memory_of_process
 from shared.engine.loading.pool_size import count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
+from shared.engine.loading.step_tuner import step_tuner
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
 from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampler import Sampler
+from shared.engine.tuning.tuner import Tuner
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.model.model_size import ModelSize
@@ -51,16 +53,17 @@ def build_rank(
     share = KVShare(layout, ranks.rank, ranks.size)
     length = max_model_len(checkpoint.config, compute.max_model_len)
     with weights(checkpoint, TORCH_DTYPES[dtype], device, shard) as reader:
+        tuner = step_tuner(engine, layout, length, device)
         if device.type == "cpu":
-            return _build_cpu_rank(kv, length, reader, share, ranks)
+            return _build_cpu_rank(kv, tuner, length, reader, share, ranks)
         # A CPU engine must not pay for triton's import.
         from shared.engine.loading.device_rank import build_device_rank  # noqa: PLC0415
 
-        return build_device_rank(kv, engine, length, reader, share, ranks, pool_kind)
+        return build_device_rank(kv, tuner, length, reader, share, ranks, pool_kind)
 
 
 def _build_cpu_rank(
-    kv: KVSettings, length: int, reader: WeightReader, share: KVShare, ranks: Ranks
+    kv: KVSettings, tuner: Tuner, length: int, reader: WeightReader, share: KVShare, ranks: Ranks
 ) -> RunnerParts:
     """`length`: tokens of the longest sequence."""
     model = load_model(reader.shard.config, reader, length, TorchOperations(), ranks)
@@ -76,6 +79,7 @@ def _build_cpu_rank(
         Sampler(),
         pool,
         longest(length, layout, num_blocks),
+        tuner.find(lambda: (runner, num_blocks)),
         Yardstick(
             ModelSize.of(shard.model, layout.dtype, shard.size),
             measure_ceilings(reader.device, TORCH_DTYPES[layout.dtype], BRIEF),

@@ -17,6 +17,7 @@ from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampled_tokens import TokenSampler
 from shared.kv.layout import KVLayout
 from shared.model.config import ARCHITECTURES, ModelConfig
+from shared.settings.profiles import StepSize
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class RunnerParts:
     pool: KVPool
     max_model_len: int
     """tokens of the longest sequence that the model and the pool allow"""
+    step_size: StepSize
+    """of the largest step"""
     yardstick: Yardstick
     memory: Callable[[], dict[str, int]]
     """bytes of this rank's device by what they are for, as they are now; see
