@@ -22,6 +22,10 @@ class _ToQueue(logging.Handler):
         except Exception:  # noqa: BLE001 -- a line that cannot be formatted stops nothing
             self._lines.num_dropped += 1
 
+    def flush(self) -> None:
+        """For `logging.shutdown` of a process that ends at once."""
+        self._lines.flush()
+
 
 _queues: list[LineQueue] = []
 

@@ -31,6 +31,7 @@ from shared.planted_faults.faulty_engine import FaultyEngine
 from shared.process import freeze_heap
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
+from shared.telemetry.logs import configure_logs
 from shared.worker.channel import (
     Abort,
     Add,
@@ -212,6 +213,7 @@ def run_engine(
     channel = EngineChannel(channel_socket)
     try:
         settings = load_settings()
+        configure_logs(settings.telemetry.log_level)
         data_socket, *others = data_sockets
         engine, vocab_size = _load(settings, role, [sock.detach() for sock in others])
         token_s = engine.try_out()

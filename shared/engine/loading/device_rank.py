@@ -19,11 +19,11 @@ from shared.engine.loading.memory_use import memory_of_gpu
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile, count_blocks
 from shared.engine.loading.room_advice import StepForm, check_weights_fit, ways_to_room
 from shared.engine.loading.runner_parts import RunnerParts, longest
+from shared.engine.loading.tuning.tuner import Tuner
 from shared.engine.loading.warm_up import warm_up
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.device_runner import DeviceRunner
 from shared.engine.running.step_figures import Yardstick
-from shared.engine.tuning.tuner import Tuner
 from shared.kv.share import KVShare
 from shared.model.model_size import ModelSize
 from shared.model.parameters import num_weight_bytes

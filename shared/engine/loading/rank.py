@@ -17,12 +17,12 @@ from shared.engine.loading.devices import resolve_device, set_threads
 from shared.engine.loading.memory_use import memory_of_process
 from shared.engine.loading.pool_size import count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
-from shared.engine.loading.step_tuner import step_tuner
+from shared.engine.loading.tuning.step_tuner import step_tuner
+from shared.engine.loading.tuning.tuner import Tuner
 from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import ModelRunner
 from shared.engine.running.step_figures import Yardstick
 from shared.engine.sampling.sampler import Sampler
-from shared.engine.tuning.tuner import Tuner
 from shared.kv.share import KVShare
 from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolve_dtype
 from shared.model.model_size import ModelSize

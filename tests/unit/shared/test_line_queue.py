@@ -107,3 +107,17 @@ def test_a_line_longer_than_the_file_is_written(tmp_path: Path, size: int) -> No
     log.write("x" * size)
     log.write("end")
     assert (tmp_path / "x.log").read_text().endswith("end\n")
+
+
+def test_the_last_words_of_a_process_that_ends_at_once_are_written() -> None:
+    """As a rank that lost another ends (`shared.engine.rank_processes.followers:end_process`)."""
+    program = (
+        "import logging, os; from shared.telemetry.logs import configure_logs;"
+        "configure_logs('info'); [logging.info('line %d', n) for n in range(500)];"
+        "logging.critical('last words'); logging.shutdown(); os._exit(3)"
+    )
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    assert ended.stderr.rstrip().endswith("last words")

@@ -16,6 +16,7 @@ from shared.engine.layers.kv_cache import pool_shape
 from shared.engine.layers.paged_attention import PagedAttention
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.runner_parts import load_model
+from shared.engine.loading.tuning.loaded_step import decode_step, full_step
 from shared.engine.running.decode_graphs import DecodeGraphs
 from shared.engine.running.device_runner import DeviceRunner
 from shared.engine.running.model_runner import Runner
@@ -97,6 +98,23 @@ def test_prompts_chunks_and_decodes_give_the_cpus_logits(name: str, tmp_path: Pa
     ours.kv_pool[9, 0, 1, 0, 0, 0] += 50
     last = hand_made_batch(steps[-1], BLOCK_SIZE, all_rows=False)
     assert not torch.allclose(ours.run(last), wanted, rtol=0, atol=MAX_ERROR)
+
+
+def test_steps_that_tuning_times_give_the_cpus_logits(tmp_path: Path) -> None:
+    """They read a pool that holds nothing, and leave it so."""
+    checkpoint = write_checkpoint(tmp_path, TINY)
+    ours = interpreted(checkpoint)
+    ours.kv_pool.zero_()
+    plain = TinyRunner(checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
+    plain.pool.zero_()
+    full, num_prompt = full_step(40, 5, 20, 30, NUM_BLOCKS, BLOCK_SIZE)
+    assert full.query_lens.tolist() == [1, 1, 1, 30, 7]
+    assert num_prompt == 37
+    for batch in (decode_step(5, 20, NUM_BLOCKS, BLOCK_SIZE), full):
+        wanted = plain.runner.run(batch)
+        assert wanted.shape[0] == 5
+        torch.testing.assert_close(ours.run(batch), wanted, rtol=0, atol=MAX_ERROR)
+    assert not ours.kv_pool.any()
 
 
 def test_tokens_are_the_cpus_with_the_host_a_step_ahead(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.tuning.step_choice import (
+from shared.engine.loading.tuning.step_choice import (
     NEARLY,
     PATIENCE,
     TimedStep,

@@ -3,7 +3,7 @@
     both are set        nothing is timed
     found before        they are read from a file
     otherwise           decode steps of more and more sequences, then full steps of more and more
-                        tokens; `shared.engine.tuning.step_choice` chooses
+                        tokens; `shared.engine.loading.tuning.step_choice` chooses
 
 It comes before the KV pool of a GPU is made and its graphs are captured, for both depend on the
 sizes. Whatever else the machine does meanwhile is in the times.
@@ -16,10 +16,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from shared.engine.running.model_runner import Runner
-from shared.engine.scheduling.batch import HostBatch
-from shared.engine.tuning.loaded_step import decode_step, full_step
-from shared.engine.tuning.step_choice import (
+from shared.engine.loading.tuning.loaded_step import decode_step, full_step
+from shared.engine.loading.tuning.step_choice import (
     DECODE_SHARE,
     NEARLY,
     TimedStep,
@@ -28,7 +26,9 @@ from shared.engine.tuning.step_choice import (
     seq_sizes,
     token_sizes,
 )
-from shared.engine.tuning.tuned_file import TunedFile
+from shared.engine.loading.tuning.tuned_file import TunedFile
+from shared.engine.running.model_runner import Runner
+from shared.engine.scheduling.batch import HostBatch
 from shared.errors import SettingsError
 from shared.kv.layout import num_blocks_for
 from shared.settings.groups import EngineSettings
@@ -40,6 +40,8 @@ CONTEXT = 512
 """positions that a decoding sequence attends to, or all of the longest sequence"""
 NUM_RUNS = 3
 """of each step; the first may compile or capture, and the shortest counts"""
+MOST_S = 5.0
+"""after so long no further size is timed, whatever the machine does besides"""
 FAR = 2.0
 """times the limit: such a step runs only twice"""
 
@@ -138,7 +140,7 @@ def _chosen(
     if len(sizes) == 1:
         return sizes[0]
     steps: list[TimedStep] = []
-    limit_s = wanted_s
+    limit_s, start_s = wanted_s, time.perf_counter()
     for size in sizes:
         batch, num_useful = step_of(size)
         seconds_s = _seconds_of(runner, batch, limit_s)
@@ -147,7 +149,7 @@ def _chosen(
         if not steps:
             limit_s = reachable(wanted_s, seconds_s)
         steps.append(TimedStep(size, num_useful, seconds_s))
-        if seconds_s > limit_s:
+        if seconds_s > limit_s or time.perf_counter() - start_s > MOST_S:
             break
     if not steps:
         raise SettingsError(

@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 import torch
 
+from shared.engine.loading.tuning.tuned_file import MAX_BYTES, TunedFile, tuning_folder
+from shared.engine.loading.tuning.tuner import Tuner
 from shared.engine.running.model_runner import Runner
-from shared.engine.tuning.tuned_file import MAX_BYTES, TunedFile, tuning_folder
-from shared.engine.tuning.tuner import Tuner
 from shared.errors import SettingsError
 from shared.settings.groups import EngineSettings
 from shared.settings.profiles import PROFILES, StepSize
 
 BLOCK_SIZE, LONGEST = 16, 4096
 KEY = {"device": "D", "profile": "balanced"}
-CLOCK = "shared.engine.tuning.tuner.time"
+CLOCK = "shared.engine.loading.tuning.tuner.time"
 
 
 class Device:
@@ -98,11 +98,18 @@ def test_a_slow_device_gets_more_than_one_sequence(
 
 
 def test_no_step_far_beyond_the_limit_is_timed(make_device: MakeDevice) -> None:
-    """64 tokens take 641 ms, and twice that may be; 256 are the first beyond it, and 128 bring
+    """64 tokens take 321 ms, and twice that may be; 256 are the first beyond it, and 128 bring
     nothing."""
-    device = make_device(1.0, 10.0, 10.0)
-    assert found(device) == (64, 1)
+    device = make_device(1.0, 5.0, 5.0)
+    assert found(device) == (64, 2)
     assert device.largest == 256
+
+
+def test_a_machine_that_stands_still_delays_no_start_for_long(make_device: MakeDevice) -> None:
+    """Two steps of 4 s, then no more of that size or of any larger."""
+    device = make_device(4000.0, 0.0, 0.0)
+    assert found(device) == (64, 1)
+    assert device.now_s == pytest.approx(2 * 2 * 4.0)
 
 
 def test_what_is_set_by_hand_is_neither_changed_nor_timed(make_device: MakeDevice) -> None:
@@ -174,7 +181,7 @@ def test_a_file_that_is_not_ours_is_said_and_timed_again(
     assert f"{file.path} is not believed" in caplog.text
     caplog.clear()
     assert found(again, file) == size
-    assert (again.num_trials, caplog.text) == (1, "")  # it was written anew
+    assert (again.num_trials, caplog.text) == (1, "")  # it was written again
 
 
 def test_a_folder_in_its_place_is_no_crash(
@@ -206,7 +213,7 @@ def test_another_user_s_file_is_not_believed(
     file = TunedFile(tmp_path, KEY)
     found(make_device(5.0, 0.05, 0.02), file)
     owner = file.path.stat().st_uid
-    monkeypatch.setattr("shared.engine.tuning.tuned_file.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("shared.engine.loading.tuning.tuned_file.os.geteuid", lambda: owner + 1)
     again = make_device(5.0, 0.05, 0.02)
     found(again, file)
     assert again.num_trials == 1

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.engine.loading.tuning.loaded_step import decode_step, full_step
 from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
-from shared.engine.tuning.loaded_step import decode_step, full_step
 
 
 def check(batch: HostBatch, num_blocks: int) -> None:

@@ -6,8 +6,8 @@ import os
 import torch
 
 from shared.engine.loading.devices import device_name
-from shared.engine.tuning.tuned_file import Key, TunedFile, tuning_folder
-from shared.engine.tuning.tuner import Tuner
+from shared.engine.loading.tuning.tuned_file import Key, TunedFile, tuning_folder
+from shared.engine.loading.tuning.tuner import Tuner
 from shared.kv.layout import KVLayout
 from shared.release import release
 from shared.settings.groups import EngineSettings
