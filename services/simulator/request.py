@@ -1,6 +1,6 @@
 """One request of a simulated cell, and what became of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.autoscaler.view import Arrival, Promise
 from shared.engine.scheduling.prompt_order import PromptTurn
@@ -15,7 +15,7 @@ class Request:
     """what a worker that does nothing else needs for its prompt"""
     num_left: int
     """tokens of its prompt that are still to be computed"""
-    turn: PromptTurn = PromptTurn()
+    turn: PromptTurn = field(default_factory=PromptTurn)
     """in the order of its worker's prompts"""
     computed_s: float | None = None
     """when its prompt was"""
