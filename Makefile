@@ -26,7 +26,7 @@ CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 PORTABLE := scaled_out or three_rollouts or do_not_start or without_prefill or redis_replaced
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test image-test kind-test audit format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -153,6 +153,11 @@ kube-test: install ## the chart on a real control plane, built once (Debian, roo
 	tests/kube/build_apiserver.sh
 	tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 300 $(TEST_ARGS) \
 		tests/kube/chart_lifecycle.py $(addprefix tests/kube/scenarios/,scaling.py lost_parts.py rollouts.py autoscaling.py)
+
+scale-cycles: install ## the chart's autoscaler takes workers away and orders them again, under load (CYCLES=; as kube-test)
+	tests/kube/build_apiserver.sh
+	KUBE_TEST_CYCLES=$(or $(CYCLES),20) tests/kube/in_namespaces.sh $(BIN)/python -m pytest --timeout 5400 $(TEST_ARGS) \
+		tests/kube/scenarios/autoscaling.py
 
 image-test: install ## both images built by buildah (Debian, root; minutes), and the chart's upgrades under load in podman's containers
 	tests/images/build_stand_ins.sh
