@@ -72,7 +72,7 @@ class Inbox:
             case StepReport():
                 state.alone = event.alone
                 state.note_engine(event.load, event.counters, event.gauges)
-                state.attempts.note_chunks(event.chunks, event.end_ns)
+                state.note_step(event)
                 self._outbox.scored(event.scored)
             case Refused():
                 self._lose(event)

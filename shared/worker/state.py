@@ -6,6 +6,8 @@ from shared.kv.layout import KVLayout, num_blocks_for
 from shared.protocol import Attempt, Incoming, Load, Refusal
 from shared.transfer.traffic import Traffic
 from shared.worker.attempts.table import AttemptTable
+from shared.worker.attempts.usage import note_step
+from shared.worker.channel import StepReport
 
 
 class WorkerState:
@@ -39,6 +41,11 @@ class WorkerState:
         self.counters.update(counters)
         self.gauges = self.gauges if gauges is None else gauges
 
+    def note_step(self, report: StepReport) -> None:
+        """What a step computed, and what its attempts used by that."""
+        note_step(self.attempts, report, self._layout)
+        self.attempts.note_chunks(report.chunks, report.end_ns)
+
     def count(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount
 
@@ -63,6 +70,10 @@ class WorkerState:
     def queues(self) -> bool:
         """There is more work than runs: a sequence may have to wait for others."""
         return self._engine_load.waiting > 0 or self.attempts.num_uncomputed_tokens > 0
+
+    def most_room(self, num_tokens: int) -> int:
+        """What there must be for a prompt of that many, which an idle worker takes always."""
+        return min(num_tokens, self._room_limit_tokens)
 
     def load(self) -> Load:
         """The engine's last numbers, and the queue as this process counts it."""

@@ -6,6 +6,7 @@ from shared.message_parts.span import Span, SpanEvent
 from shared.telemetry import attributes as names
 from shared.transfer.transport import Pulled
 from shared.worker.attempts.table import HeldAttempt
+from shared.worker.attempts.usage import taken, told
 
 
 def queue_span(held: HeldAttempt) -> Span:
@@ -24,6 +25,7 @@ def prefill_span(held: HeldAttempt, end_ns: int) -> Span:
             names.CHUNKS: held.num_chunks,
             names.PREFILLED_TOKENS: held.num_prefilled_tokens,
             names.CACHED_TOKENS: held.num_cached_tokens,
+            **taken(held, end_ns),
         },
         tuple(SpanEvent(names.EVENT_CHUNK, time_ns) for time_ns in held.chunk_ends_ns),
     )
@@ -36,6 +38,7 @@ def held_span(held: HeldAttempt, released_ns: int) -> Span:
         held.sealed_ns,
         released_ns,
         os.getpid(),
+        told(held, released_ns),
         events=(SpanEvent(names.EVENT_RELEASED, released_ns),),
     )
 
@@ -81,7 +84,7 @@ def decode_span(held: HeldAttempt) -> Span:
         held.first_decode_ns,
         held.last_token_ns,
         os.getpid(),
-        {names.DECODED_TOKENS: held.num_decoded_tokens},
+        {names.DECODED_TOKENS: held.num_decoded_tokens, **told(held, held.last_token_ns)},
         _events((names.EVENT_ADOPTED, held.adopted_ns)),
     )
 

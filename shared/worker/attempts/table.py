@@ -14,6 +14,35 @@ Mode = Literal["prefill", "local", "receive"]
 """a prompt to hand over, one to keep, one whose KV another worker computes"""
 
 
+@dataclass(slots=True)
+class Usage:
+    """What an attempt used of this worker (`shared.worker.attempts.usage`). In ns, wall-clock."""
+
+    step_ns: float = 0.0
+    """of steps that computed it"""
+    compute_ns: float = 0.0
+    """its share of them"""
+    crowded_ns: float = 0.0
+    """that other sequences cost it"""
+    stretched_ns: float = 0.0
+    """that chunks of other prompts cost it"""
+    kv_byte_ns: float = 0.0
+    """bytes of its KV blocks times how long it had them"""
+    kv_bytes: int = 0
+    """of those that it has"""
+    kv_since_ns: int = 0
+    """until when they are counted"""
+    num_kv_tokens: int = 0
+    num_kv_positions: int = 0
+    """that those blocks hold"""
+
+    def count_kv(self, now_ns: int) -> None:
+        """Up to this moment."""
+        if self.kv_since_ns:
+            self.kv_byte_ns += self.kv_bytes * max(0, now_ns - self.kv_since_ns)
+            self.kv_since_ns = now_ns
+
+
 @dataclass
 class HeldAttempt:
     """One attempt on this worker. Times are wall-clock ns, 0 until they happen."""
@@ -52,6 +81,9 @@ class HeldAttempt:
     """its KV is nearly here"""
     told_mark: tuple[int, ...] = ()
     """how far it was when its gateway was last told (`shared.worker.attempts.progress`)"""
+    num_work_tokens: int = 0
+    """of its prompt and of its answer by earlier attempts"""
+    usage: Usage = field(default_factory=Usage)
 
     @classmethod
     def of(cls, message: Assign | Receive, peer: Peer, now_ns: int) -> "HeldAttempt":
@@ -60,7 +92,9 @@ class HeldAttempt:
         mode: Mode = message.mode if isinstance(message, Assign) else "receive"
         num_tokens = 0 if mode == "receive" else len(work.token_ids)
         facts = (work.attempt, peer, work.traceparent, num_tokens, now_ns)
-        return cls(*facts, mode=mode, alone=work.alone, early=is_early(work.priority))
+        held = cls(*facts, mode=mode, alone=work.alone, early=is_early(work.priority))
+        held.num_work_tokens = len(work.token_ids)
+        return held
 
     @property
     def num_tokens(self) -> int:
@@ -93,7 +127,7 @@ class AttemptTable:
     """Attempts by id. A higher epoch of a request replaces a lower one."""
 
     def __init__(self) -> None:
-        self._held: dict[Attempt, HeldAttempt] = {}
+        self._held: dict[tuple[str, int], HeldAttempt] = {}
         self._epoch: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -109,7 +143,7 @@ class AttemptTable:
     def __getitem__(self, attempt: Attempt) -> HeldAttempt:
         return self._held[attempt]
 
-    def get(self, attempt: Attempt) -> HeldAttempt | None:
+    def get(self, attempt: tuple[str, int]) -> HeldAttempt | None:
         return self._held.get(attempt)
 
     def is_stale(self, attempt: Attempt) -> bool:

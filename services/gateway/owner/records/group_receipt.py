@@ -38,6 +38,9 @@ def group_body(group: str, members: Sequence[Mapping[str, Any]]) -> dict[str, An
         "transport": next((m["transport"] for m in members if m["transport"]), ""),
         "bytes": sum(member["bytes"] for member in members),
         "blocks": sum(member["blocks"] for member in members),
+        "slow_because": _last(members)["slow_because"],
+        "compute_ms": _sum(members, "compute_ms"),
+        "kv_byte_seconds": _sum(members, "kv_byte_seconds"),
         "choices": [_summary(member) for member in members],
         "critical_path_ms": {} if state == "live" else _critical_path_ms(members),
     }
@@ -58,10 +61,21 @@ def _summary(member: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _last(members: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The choice that ended last."""
+    return max(members, key=lambda member: member["ended_ns"])
+
+
+def _sum(members: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """None: no worker told it."""
+    told = [member[name] for member in members if member[name] is not None]
+    return round(sum(told), 3) if told else None
+
+
 def _critical_path_ms(members: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The path of the choice that ended last. The time it waited for the shared prompt is a stage
     of its own."""
-    last = max(members, key=lambda member: member["ended_ns"])
+    last = _last(members)
     waited_ns = last["accepted_ns"] - min(member["accepted_ns"] for member in members)
     path = dict(last["critical_path_ms"])
     path["other"] -= waited_ns / 1e6

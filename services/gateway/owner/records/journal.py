@@ -89,7 +89,11 @@ class Journal:
 
     def retried(self, live: LiveRequest, cause: str) -> None:
         """The attempt has ended, the request has not."""
-        live.receipt.attempts[-1].finish(cause, self._clock.wall_ns())
+        attempt, now_ns = live.receipt.attempts[-1], self._clock.wall_ns()
+        attempt.finish(cause, now_ns)
+        if live.receipt.first_token_ns:
+            silent_s = self._clock.monotonic_s() - live.timing.last_token_s
+            attempt.last_token_ns = now_ns - int(silent_s * 1e9)
 
     def so_far(self, live: LiveRequest) -> None:
         """Its tokens and gaps, which are not written down one by one."""

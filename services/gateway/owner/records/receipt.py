@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
+from services.gateway.owner.records.slowness import Cause, cause_of, measured, slow_parts
 from shared.message_parts.span import Span
 from shared.protocol import DEFAULT_PRIORITY
 from shared.telemetry import attributes as names
@@ -39,6 +40,8 @@ class AttemptNote:
     assigned_ns: int = 0
     started_ns: int = 0
     first_token_ns: int = 0
+    last_token_ns: int = 0
+    """the request's last one, where another attempt followed; 0: it had none"""
     ended_ns: int = 0
 
     def finish(self, end: str, now_ns: int) -> None:
@@ -178,6 +181,24 @@ class Receipt:
         token_ns = self.attempts[-1].first_token_ns
         return max(0, min(token_ns, transfer.end_ns) - transfer.start_ns) / 1e6
 
+    @property
+    def slow_because(self) -> Cause | None:
+        """What an answer that has ended was slow by; None: by nothing, or it has no token."""
+        path_ms = self.critical_path_ms() if self.first_token_ns else {}
+        if not path_ms:
+            return None
+        last, silent_ms = self.attempts[-1], None
+        since_ns = self.attempts[-2].last_token_ns if len(self.attempts) > 1 else 0
+        if since_ns:
+            silent_ms = max(0, (last.first_token_ns or self.ended_ns) - since_ns) / 1e6
+        spans = [span for epoch, _, span in self.spans if epoch == last.epoch]
+        return cause_of(slow_parts(path_ms, spans, silent_ms), path_ms["total"])
+
+    def used(self, name: str) -> float | None:
+        """Of all attempts, as their workers told; None: none did."""
+        told = [span for _, _, span in self.spans if name in span.attributes]
+        return round(sum(measured(span, name) for span in told), 3) if told else None
+
     def as_dict(self) -> dict[str, Any]:
         """The body of `/v1/baton/requests/{id}`."""
         transfer = self.span(names.SPAN_TRANSFER)
@@ -216,6 +237,9 @@ class Receipt:
                     [*self.own_spans(), *self.spans], key=lambda item: item[2].start_ns
                 )
             ],
+            "slow_because": self.slow_because,
+            "compute_ms": self.used(names.COMPUTE_MS),
+            "kv_byte_seconds": self.used(names.KV_BYTE_SECONDS),
             "critical_path_ms": self.critical_path_ms(),
             "handover_overlapped_ms": self.overlapped_ms(),
         }

@@ -1,0 +1,65 @@
+"""Why an answer was slow, from what its gateway and its workers measured. Pure.
+
+queue           it waited for a worker, or on one for its first step
+retry           earlier attempts that brought no token; else from their last one to the next
+handover        from token 1 until decode went on
+pause           its worker computed other prompts meanwhile, took its KV blocks away, or stood still
+long_neighbour  chunks of other prompts stretched the steps that computed it
+batch           other sequences in these steps did
+
+The largest of these parts is the cause, if it is one at all: a third of the answer's time, but
+never less than SHORT_MS; of those that hold an answer up at one place SLOW_MS are enough. The batch
+slows all of an answer evenly, so that its part is not felt as a wait.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from shared.message_parts.span import Span
+from shared.telemetry import attributes as names
+
+Cause = Literal["queue", "retry", "handover", "pause", "long_neighbour", "batch"]
+
+SHORT_MS = 50.0
+SLOW_MS = 1000.0
+SHARE = 1 / 3
+
+
+def slow_parts(
+    path_ms: Mapping[str, float], spans: Iterable[Span], silent_ms: float | None = None
+) -> dict[Cause, float]:
+    """Milliseconds by cause. `spans`: the workers' of the attempt that ended the request.
+    `silent_ms`: from the last token of earlier attempts to its first, where they brought any; that
+    includes its queue and prefill."""
+    retried = silent_ms is not None
+    parts: dict[Cause, float] = {
+        "queue": 0.0 if retried else path_ms["queue"],
+        "retry": path_ms.get("earlier_attempts", 0.0) if silent_ms is None else silent_ms,
+        "handover": path_ms["handover"],
+    }
+    computed = [span for span in spans if span.name in (names.SPAN_PREFILL, names.SPAN_DECODE)]
+    told = [span for span in computed if names.STEP_MS in span.attributes]
+    parts["pause"] = sum(
+        max(0.0, (span.end_ns - span.start_ns) / 1e6 - measured(span, names.STEP_MS))
+        for span in told
+    )
+    parts["long_neighbour"] = sum(measured(span, names.STRETCHED_MS) for span in told)
+    parts["batch"] = sum(measured(span, names.CROWDED_MS) for span in told)
+    return parts
+
+
+def cause_of(parts_ms: Mapping[Cause, float], total_ms: float) -> Cause | None:
+    """None: nothing was slow. `total_ms`: of the whole answer."""
+
+    def is_slow(cause: Cause) -> bool:
+        enough_ms = max(SHORT_MS, SHARE * total_ms)
+        if cause != "batch":
+            enough_ms = min(SLOW_MS, enough_ms)
+        return parts_ms[cause] >= enough_ms
+
+    return max(filter(is_slow, parts_ms), key=lambda cause: parts_ms[cause], default=None)
+
+
+def measured(span: Span, name: str) -> float:
+    """0 of a worker that does not tell."""
+    return float(span.attributes.get(name, 0.0))
