@@ -3,15 +3,28 @@
 It is used under saturation only; otherwise a request goes straight to a worker. Order is by
 class, then by the tenant's virtual time: start-time fair queuing, P. Goyal, H. Vin, H. Cheng,
 "Start-time Fair Queuing: A Scheduling Algorithm for Integrated Services Packet Switching
-Networks", SIGCOMM 1996, with the request as packet and its prompt tokens as length:
+Networks", SIGCOMM 1996, with the request as packet and, as its length, the tokens it is served:
 
     start(r)  = max(v, finish of the tenant's previous request)
-    finish(r) = start(r) + tokens(r)
+    finish(r) = start(r) + charge(r)
+    charge(r) = (prompt tokens + answer tokens expected) / weight + what the tenant owes, at least 0
     v         = start tag at the head of the queue when a request was last taken
 
-all per class; a tenant of weight w is charged tokens(r) / w. While a class is empty its finish
-tags mean nothing and are forgotten. Equal tags go by arrival. A cancelled request stays charged to
-its tenant until then.
+all per class. What a request is served is known at its end: FINISH, which is written then anyway,
+adds what it was served beyond its charge, or less, to what its tenant owes, and the tenant's next
+request is charged that. What came without waiting was charged nothing, so all of it is owed. While
+nobody of a class waits nobody is served at another's expense: finish tags and debts mean nothing
+then and are forgotten. Equal tags go by arrival.
+
+Workers serve D requests at once, so the bound is that of W. Jin, J. Chase, J. Kaur, "Interposed
+Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004: what two tenants that both
+wait are served, each by its weight, differs by (D + 1) longest requests of each at most, whatever
+the time is. Where an answer is not as long as expected, the difference is added for those requests
+that were charged and have not ended, and for those of a tenant that wait while it is owed.
+
+A request that has as many others of its class and earlier ones before it as may wait finds the
+backlog full. So each tenant has its share of the places, and one that fills them all keeps no other
+out; it may have to be emptied to its share first, and until then more wait.
 
 A worker that pops names the prefixes it holds and gets, among the first WINDOW of the head's
 class, the request of which it holds the longest prefix. The head is passed over at most
@@ -19,7 +32,7 @@ MAX_PASSES times in a row, so nobody starves by that.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -47,23 +60,31 @@ class BacklogEntry:
     """the gateway to ask for it"""
     tenant: str
     num_tokens: int
-    """prompt tokens; what its tenant is charged, by its weight"""
+    """of its prompt"""
     priority: int = DEFAULT_PRIORITY
     """its class; lower goes first, always"""
     heads: tuple[bytes, ...] = ()
     """chain hashes at HEAD_DEPTHS, as far as the prompt reaches"""
-    weight: int = 1
-    """of its tenant; only `put` needs it"""
+    weight: int = field(default=1, compare=False)
+    """of its tenant; only `put` needs it, and what follows"""
+    num_expected_tokens: int = field(default=0, compare=False)
+    """of its answer"""
 
     @property
     def charge(self) -> int:
-        return -(-self.num_tokens // self.weight)
+        """By its tenant's weight, without what that owes."""
+        return by_weight(self.num_tokens + self.num_expected_tokens, self.weight)
 
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise ValueError(f"priority {self.priority} is not in 0..{MAX_PRIORITY}")
         if self.num_tokens < 1 or self.weight < 1 or len(self.heads) > MAX_HEADS:
             raise ValueError("a backlog entry has a token and a weight, and at most four heads")
+
+
+def by_weight(num_tokens: int, weight: int) -> int:
+    """What a tenant of this weight is charged for them."""
+    return -(-num_tokens // weight)
 
 
 def heads_of(block_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -83,7 +104,7 @@ class Placement:
 
     status: PutStatus
     num_ahead: int
-    """requests that go before it; for FULL all of its class and of earlier ones"""
+    """requests that go before it; for FULL those that would"""
     tokens_ahead: int
     """their prompt tokens; divided by the pool's rate this is the wait"""
 
@@ -102,9 +123,9 @@ class Backlog(Protocol):
     StateUnavailableError within a bounded time."""
 
     async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
-        """Queues a request unless the backlog is full of its class and earlier ones, or more than
-        `max_tokens_ahead` prompt tokens would go first: its deadline cannot be met. A full backlog
-        first drops what gateways without a beat left in it.
+        """Queues a request unless as many would go before it as may wait, or more than
+        `max_tokens_ahead` prompt tokens: its deadline cannot be met. A full backlog first drops
+        what gateways without a beat left in it.
 
         Idempotent by rid: a request that waits already keeps its place. The owner repeats it
         now and then for what it thinks is waiting; that covers lost data, and a popper that

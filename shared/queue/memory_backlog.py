@@ -1,6 +1,7 @@
 """The backlog in memory: the twin that tests and one process use."""
 
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from shared.queue.backlog import (
     PutStatus,
     Waiting,
 )
+from shared.queue.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True, order=True)
@@ -32,8 +34,8 @@ class MemoryBacklog:
         self._max_length = max_length
         self._beats = beats
         self._order: list[_Waiting] = []
-        self._virtual_times: dict[int, int] = {}
-        self._finish_tags: dict[tuple[int, str], int] = {}
+        self._times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
+        """by class"""
         self._num_arrivals = 0
         self._num_passes = 0
 
@@ -41,19 +43,17 @@ class MemoryBacklog:
         for at, waiting in enumerate(self._order):
             if waiting.entry.rid == entry.rid:
                 return _placement(PutStatus.QUEUED, self._order[:at])
-        if len(self._not_after(entry)) >= self._max_length:
+        if len(self._ahead_of(entry)) >= self._max_length:
             await self.drop_orphans()
-        if len(before := self._not_after(entry)) >= self._max_length:
-            return _placement(PutStatus.FULL, before)
-        start = self._start_tag(entry)
-        key = (entry.priority, start)
-        ahead = [item for item in self._order if (item.priority, item.start) <= key]
+        ahead = self._ahead_of(entry)
+        if len(ahead) >= self._max_length:
+            return _placement(PutStatus.FULL, ahead)
         placed = _placement(PutStatus.QUEUED, ahead)
         if max_tokens_ahead is not None and placed.tokens_ahead > max_tokens_ahead:
             return _placement(PutStatus.TOO_LATE, ahead)
         self._num_arrivals += 1
-        self._finish_tags[entry.priority, entry.tenant] = start + entry.charge
-        insort(self._order, _Waiting(*key, self._num_arrivals, entry))
+        start = self._add(entry)
+        insort(self._order, _Waiting(entry.priority, start, self._num_arrivals, entry))
         return placed
 
     async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
@@ -66,7 +66,7 @@ class MemoryBacklog:
             best = max(window, key=lambda item: _num_held(item.entry, held))
         self._order.remove(best)
         self._num_passes = 0 if best is head else self._num_passes + 1
-        self._virtual_times[head.priority] = head.start
+        self._times[head.priority].take(head.start)
         return best.entry
 
     async def cancel(self, rid: str) -> bool:
@@ -87,17 +87,24 @@ class MemoryBacklog:
     async def waiting(self) -> Waiting:
         return Waiting(len(self._order), sum(item.entry.num_tokens for item in self._order))
 
-    def _not_after(self, entry: BacklogEntry) -> list[_Waiting]:
-        """Those of its class and of earlier ones."""
-        return [item for item in self._order if item.priority <= entry.priority]
+    def settle(self, priority: int, tenant: str, owed: int) -> None:
+        """FINISH: what a request of it was served beyond its charge, or less."""
+        if self._waits(priority):
+            self._times[priority].settle(tenant, owed)
 
-    def _start_tag(self, entry: BacklogEntry) -> int:
-        priority = entry.priority
-        if not any(item.priority == priority for item in self._order):
-            tags = self._finish_tags.items()
-            self._finish_tags = {flow: tag for flow, tag in tags if flow[0] != priority}
-        finish = self._finish_tags.get((priority, entry.tenant), 0)
-        return max(self._virtual_times.get(priority, 0), finish)
+    def _ahead_of(self, entry: BacklogEntry) -> list[_Waiting]:
+        """Those that would go before it."""
+        time, priority = self._times[entry.priority], entry.priority
+        if not self._waits(priority):
+            time.forget()
+        key = (priority, time.start(entry.tenant))
+        return [item for item in self._order if (item.priority, item.start) <= key]
+
+    def _add(self, entry: BacklogEntry) -> int:
+        return self._times[entry.priority].add(entry.tenant, entry.charge)
+
+    def _waits(self, priority: int) -> bool:
+        return any(item.priority == priority for item in self._order)
 
 
 def _num_held(entry: BacklogEntry, held: Collection[bytes]) -> int:

@@ -23,7 +23,7 @@ own.
 | kv-held:{inc}          | set    | the sum of all those changes           | KV          |
 | backlog-order:{pool}   | zset   | waiting requests by class and tag      | LIVE        |
 | backlog-entries:{pool} | hash   | rid -> entry (msgpack)                 | LIVE        |
-| backlog-clock:{pool}   | hash   | virtual times, arrivals, passes        | LIVE        |
+| backlog-clock:{pool}   | hash   | virtual times, debts, arrivals, passes | LIVE        |
 | backlog-finish:{pool}  | zset   | class:tenant -> finish tag             | LIVE        |
 | receipt-calls:{g_inc}  | list   | receipts that a gateway is asked for   | CALL        |
 | receipt-told:{call}    | string | the receipt, as JSON                   | CALL        |

@@ -1,6 +1,6 @@
 """Request records and gateway beats in memory: the twins that tests and one process use."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -68,6 +68,8 @@ class MemoryRequestRecords:
     """`RequestRecords` in one process."""
 
     def __init__(self, liveness: MemoryGatewayLiveness, clock: Clock) -> None:
+        self.settle: Callable[[int, str, int], None] = lambda priority, tenant, owed: None
+        """what a tenant owes the backlog, if that is in memory too"""
         self._liveness = liveness
         self._clock = clock
         self._stored: dict[str, _Stored] = {}
@@ -125,8 +127,8 @@ class MemoryRequestRecords:
             return Finish(_outcome(record), written=False)
         used, client_key = self._used_key(request), request.client_key
         if used is not None and used.rid != request.rid:
-            attempts = outcome.num_attempts
-            outcome = Outcome(RequestState.CANCELLED, SUPERSEDED, 0, 0, attempts)
+            attempts, owed = outcome.num_attempts, outcome.owed
+            outcome = Outcome(RequestState.CANCELLED, SUPERSEDED, 0, 0, attempts, owed)
         elif client_key is not None and _delivered_nothing(outcome):
             self._client_keys.pop(client_key.name, None)
         elif client_key is not None:
@@ -143,6 +145,7 @@ class MemoryRequestRecords:
             outcome.num_attempts,
         )
         self._end(record)
+        self.settle(request.priority, request.tenant, outcome.owed)
         return Finish(outcome, written=True)
 
     async def reap(self, rid: str, gateway_incarnation: str, beat: int) -> ReapVerdict:

@@ -15,9 +15,11 @@ ABANDONED is provisional: the owner may have been paused, not dead. The other th
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
+
+from shared.protocol import DEFAULT_PRIORITY
 
 POOL_ID_BYTES = 6
 MAX_CONVICTED = 1000
@@ -67,6 +69,9 @@ class AdmittedRequest:
     received_ns: int
     """wall clock of the gateway, for audit only"""
     client_key: ClientKey | None = None
+    backlog: str = field(default="", compare=False)
+    """where it would have to wait: the pool's whole name; it is not recorded, nor is its class"""
+    priority: int = field(default=DEFAULT_PRIORITY, compare=False)
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,9 @@ class Outcome:
     """that the first choice of each prompt found in a cache"""
     num_attempts: int = 1
     """of the choice that took most"""
+    owed: int = field(default=0, compare=False)
+    """what it was served beyond its charge in the pool's backlog, or less, in tokens by weight; it
+    is not recorded"""
 
 
 class Admission(StrEnum):
@@ -163,7 +171,8 @@ class RequestRecords(Protocol):
         """
 
     async def finish(self, request: AdmittedRequest, outcome: Outcome) -> Finish:
-        """Writes outcome and usage in one step, at most once, only by the owner.
+        """Writes outcome and usage in one step, at most once, only by the owner, and has its tenant
+        owe the rest of its charge to those who wait (`shared.queue.backlog`).
 
         A missing record (Redis lost it, or ADMIT has not arrived yet) is written whole. One whose
         client key another request got meanwhile is billed nothing: CANCELLED, `superseded`. One

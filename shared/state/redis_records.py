@@ -69,16 +69,17 @@ class RedisRequestRecords:
         arguments: list[Argument] = [
             *(request.rid, request.gateway_incarnation, ENDED_TTL_S),
             *(encode_ended(request, outcome, time.time_ns()), MAX_LENGTH, TRAFFIC_TTL_S),
-            CLIENT_KEY_TTL_S,
+            *(CLIENT_KEY_TTL_S, request.priority, request.tenant, outcome.owed),
             *_fields(request),
             *("state", outcome.state, "code", outcome.code),
             *("num_output_tokens", outcome.num_output_tokens),
             *("num_cached_tokens", outcome.num_cached_tokens),
             *("num_attempts", outcome.num_attempts),
         ]
+        order, _, clock, _ = self._keys.backlog(request.backlog)
         keys = [
             *self._keys_of(request),
-            self._keys.ended(request.pool),
+            *(self._keys.ended(request.pool), order, clock),
             *self._client_keys_of(request),
         ]
         answer = as_list(await self._client.run(FINISH, keys, arguments))

@@ -78,7 +78,7 @@ class Door:
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
         route = self._requests.route(live)
-        num_ahead = self._requests.num_in_line(request.priority) + num_kept
+        num_ahead = self._requests.num_ahead(request) + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
         if route is None and not (is_full or returned):
             wait_s = self._requests.wait_s(num_ahead)

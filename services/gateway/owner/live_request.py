@@ -62,6 +62,7 @@ class LiveRequest:
         """output tokens taken before this epoch"""
         self.num_cached_tokens = 0
         """of this epoch's sequence, as the computing worker said at START"""
+        self.line_charge = self.backlog_charge = 0  # of its tenant's, where it waited
         self._block_size = block_size
         self._admitted = False
         self._placed = False

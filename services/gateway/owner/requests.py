@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from services.gateway.owner.generation import Delta
+from services.gateway.owner.generation import Delta, GenerateRequest
 from services.gateway.owner.isolation import Isolation
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
@@ -128,9 +128,9 @@ class Requests:
 
     # The line
 
-    def num_in_line(self, priority: int) -> int:
-        """Requests that wait for a worker, may be placed, and go before a new one of `priority`."""
-        return self._line.num_before(priority)
+    def num_ahead(self, request: GenerateRequest) -> int:
+        """Requests that wait for a worker, may be placed, and go before this one if it waits."""
+        return self._line.num_ahead(request)
 
     def wait_s(self, num_ahead: int) -> float:
         """For a request with that number of others before it in the line."""
@@ -139,7 +139,7 @@ class Requests:
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client
         reads."""
-        if self.num_in_line(live.request.priority) and not live.machine.epoch:
+        if self._line.num_before(live.request.priority) and not live.machine.epoch:
             return None
         return self._placer.route(live)
 
@@ -240,8 +240,7 @@ class Requests:
         return []
 
     def _send_cancel(self, live: LiveRequest, effect: SendCancel) -> None:
-        worker = self._links.get(effect.incarnation)
-        if worker is not None:
+        if (worker := self._links.get(effect.incarnation)) is not None:
             worker.send(Cancel(Attempt(live.rid, effect.epoch), effect.reason))
 
     def _requeue(self, live: LiveRequest, effect: Requeue) -> None:
@@ -276,6 +275,7 @@ class Requests:
             num_output_tokens=effect.num_tokens,
             num_cached_tokens=live.receipt.cached_tokens,
             num_attempts=max(len(live.receipt.attempts), 1),
+            owed=self._line.settle(live, effect.num_tokens),
         )
         is_last = self._records.leave(live.request, outcome, partial(self._finished, live.rid))
         return [] if is_last else live.machine.finish_answered()

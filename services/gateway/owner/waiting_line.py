@@ -7,15 +7,18 @@ here, and the owner places it itself.
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from services.gateway.owner.counters import DispatchCounters
+from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.live_request import LiveRequest
+from services.gateway.owner.placement.answer_lengths import AnswerLengths
 from services.gateway.owner.placement.throughput import Throughput
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
-from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, heads_of
+from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, by_weight, heads_of
+from shared.queue.virtual_time import VirtualTime
 from shared.tasks import Tasks
 
 REPEAT_PUT_S = 5.0
@@ -30,10 +33,15 @@ joined after it: of those that a fault sends back together the shortest go on fi
 class _Place:
     """One waiting request."""
 
-    def __init__(self, live: LiveRequest, since_s: float, due: int) -> None:
-        """`due`: see PATIENCE; in tokens that have joined the line."""
+    def __init__(self, live: LiveRequest, entry: BacklogEntry, since_s: float, due: int) -> None:
+        """`entry`: as the backlog has it. `due`: see PATIENCE; in tokens that have joined the
+        line."""
         self.live = live
+        self.entry = entry
         self.due = due
+        self.start = 0
+        """its start tag, as `shared.queue.backlog` has it, among those of this line; of those that
+        were on a worker before, before all others"""
         self.since_s = since_s
         self.put_s: float | None = None
         self.popped = live.machine.epoch > 0
@@ -48,7 +56,8 @@ class _Place:
 
 
 class WaitingLine:
-    """Waiting requests by priority, then in order of arrival."""
+    """Waiting requests by priority, then as the backlog orders them: a gateway that cannot ask it
+    serves tenants by the same rule."""
 
     def __init__(
         self,
@@ -79,6 +88,9 @@ class WaitingLine:
         """rids of those that may not be placed yet"""
         self._num_free = Counter[int]()
         """of the others, by priority"""
+        self._times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
+        """by priority"""
+        self._lengths = AnswerLengths()
         self._tasks = Tasks()
 
     def __len__(self) -> int:
@@ -88,6 +100,14 @@ class WaitingLine:
     def num_before(self, priority: int) -> int:
         """Those of them that go before a new one of `priority`."""
         return sum(number for each, number in self._num_free.items() if each <= priority)
+
+    def num_ahead(self, request: GenerateRequest) -> int:
+        """Those of them that go before this one, of its tenant and of others, if it joins now."""
+        if not self.num_before(request.priority):
+            return 0
+        turn = request.priority, self._times[request.priority].start(request.tenant)
+        free = (place for rid, place in self._places.items() if rid not in self._held)
+        return sum((place.entry.priority, place.start) <= turn for place in free)
 
     @property
     def num_backlogged(self) -> int:
@@ -124,8 +144,8 @@ class WaitingLine:
 
     def popped(self) -> list[LiveRequest]:
         """Those whose turn has come: first those whose clients read already, then those that have
-        not begun; both by priority, of equal ones the former by PATIENCE and the latter first come,
-        first placed."""
+        not begun; both by priority, of equal ones the former by PATIENCE and the latter in the
+        order of the line."""
         popped = (place for place in self._places.values() if place.popped)
         waiting = [place for place in popped if self._may_be_placed(place.live)]
         return [place.live for place in sorted(waiting, key=_turn)]
@@ -136,18 +156,32 @@ class WaitingLine:
         self._held.discard(rid)
         if place is None:
             return None
+        priority = _priority(place)
+        starts = (each.start for each in self._of_class(priority))
+        self._times[priority].take(min(starts, default=place.start))
         if not was_held:
-            self._num_free[_priority(place)] -= 1
+            self._num_free[priority] -= 1
             self._pace.note_end(self._clock.monotonic_s(), idle=len(self) == 0)
         if place.queued:
             self._cancel(rid)
         return place.live
 
+    def settle(self, live: LiveRequest, num_tokens: int) -> int:
+        """At a request's end, with the tokens of its answer: what its tenant owes to those that
+        wait in the backlog; here it is noted."""
+        request, num_served = live.request, num_tokens
+        if live.receipt.first_token_ns:
+            num_served += len(request.prompt_ids) - live.receipt.cached_tokens
+            self._lengths.note(request.tenant, num_tokens)
+        served = by_weight(num_served, request.weight)
+        if any(self._of_class(request.priority)):
+            self._times[request.priority].settle(request.tenant, served - live.line_charge)
+        return served - live.backlog_charge
+
     def waiting(self, min_age_s: float = 0.0) -> Iterator[LiveRequest]:
-        """Those that have waited at least so long and may be placed, by priority, then the longest
-        first."""
+        """Those that have waited at least so long and may be placed, in order."""
         until_s = self._clock.monotonic_s() - min_age_s
-        places = sorted(self._places.values(), key=_priority)
+        places = sorted(self._places.values(), key=lambda each: (_priority(each), each.start))
         return (p.live for p in places if p.since_s <= until_s and self._may_be_placed(p.live))
 
     def repeat_puts(self) -> None:
@@ -167,9 +201,38 @@ class WaitingLine:
             num_tokens = len(live.work.token_ids)
             due = self._num_joined_tokens + PATIENCE * num_tokens
             self._num_joined_tokens += num_tokens
-            place = self._places[live.rid] = _Place(live, self._clock.monotonic_s(), due)
+            place = _Place(live, self._entry(live), self._clock.monotonic_s(), due)
+            self._charge(place)
+            self._places[live.rid] = place
             self._num_free[_priority(place)] += 1
         return place
+
+    def _entry(self, live: LiveRequest) -> BacklogEntry:
+        request = live.request
+        return BacklogEntry(
+            live.rid,
+            self._gateway_incarnation,
+            request.tenant,
+            len(live.work.token_ids),
+            request.priority,
+            heads_of(live.block_hashes),
+            request.weight,
+            self._lengths.expected(request.tenant, request.sampling.max_tokens),
+        )
+
+    def _charge(self, place: _Place) -> None:
+        """Its tenant pays for it once, whatever becomes of its attempts."""
+        time, entry = self._times[_priority(place)], place.entry
+        if not any(self._of_class(entry.priority)):
+            time.forget()
+        if place.popped:
+            place.start = -1
+            return
+        place.live.line_charge = entry.charge
+        place.start = time.add(entry.tenant, entry.charge)
+
+    def _of_class(self, priority: int) -> Iterator[_Place]:
+        return (place for place in self._places.values() if _priority(place) == priority)
 
     def _may_be_placed(self, live: LiveRequest) -> bool:
         return live.machine.waits and live.rid not in self._held
@@ -180,17 +243,8 @@ class WaitingLine:
 
     async def _put_now(self, place: _Place) -> None:
         live = place.live
-        entry = BacklogEntry(
-            live.rid,
-            self._gateway_incarnation,
-            live.request.tenant,
-            len(live.work.token_ids),
-            live.request.priority,
-            heads_of(live.block_hashes),
-            live.request.weight,
-        )
         try:
-            placement = await self._backlog.put(entry)
+            placement = await self._backlog.put(place.entry)
         except StateUnavailableError:
             return
         self._counters.backlog_puts += 1
@@ -198,6 +252,7 @@ class WaitingLine:
             self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:
             place.queued = place.accepted = True
+            live.backlog_charge = place.entry.charge
             live.note_placed()
             self._grew()
         else:
@@ -233,11 +288,11 @@ class WaitingLine:
 
 
 def _priority(place: _Place) -> int:
-    return place.live.request.priority
+    return place.entry.priority
 
 
-def _turn(place: _Place) -> tuple[bool, int, int]:
-    live = place.live
-    if live.machine.token_ids:
-        return False, _priority(place), place.due
-    return True, _priority(place), live.receipt.accepted_ns
+def _turn(place: _Place) -> tuple[bool, int, int, int]:
+    accepted_ns = place.live.receipt.accepted_ns
+    if place.live.machine.token_ids:
+        return False, _priority(place), place.due, accepted_ns
+    return True, _priority(place), place.start, accepted_ns

@@ -1,14 +1,14 @@
 -- PUT: queue one request of a pool, or say why not.
 -- KEYS  backlog-order:{pool} (zset: "arrival:tokens:rid" -> class * SPAN + start tag)
 --       backlog-entries:{pool} (hash: rid -> {member, g_inc, tenant, class, tokens, heads})
---       backlog-clock:{pool} (hash: v<class>, arrivals, passes)
+--       backlog-clock:{pool} (hash: v<class>, arrivals, passes, owed:<class>:<tenant>)
 --       backlog-finish:{pool} (zset: "class:tenant" -> class * SPAN + finish tag)
 --       beats (hash: g_inc -> beats; of gateways only)
 -- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)
---       ttl_s  tokens that its tenant is charged
--- Returns {queued | full | too_late, requests ahead, tokens ahead}. It is full for a class
--- when those of that class and of earlier ones are as many; it then first loses the requests of
--- gateways that do not beat: nobody would come for them.
+--       ttl_s  what its tenant is charged, without what it owes
+-- Returns {queued | full | too_late, requests ahead, tokens ahead}. It is full for a request
+-- when as many would go before it; it then first loses the requests of gateways that do not beat:
+-- nobody would come for them.
 -- Start-time fair queuing; shared/queue/backlog.py has the formula and its source.
 local SPAN = 2 ^ 50
 local order, entries, clock, finish, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -33,11 +33,27 @@ if known then
 end
 local base = class * SPAN
 local below_next = '(' .. exact(base + SPAN)
-local function is_full()
-  return redis.call('ZCOUNT', order, '-inf', below_next) >= tonumber(ARGV[7])
+local flow = class .. ':' .. ARGV[3]
+
+local function start_tag()
+  if redis.call('ZCOUNT', order, exact(base), below_next) == 0 then
+    redis.call('ZREMRANGEBYSCORE', finish, exact(base), below_next)
+    for _, name in ipairs(redis.call('HKEYS', clock)) do
+      if string.match(name, '^owed:' .. class .. ':') then
+        redis.call('HDEL', clock, name)
+      end
+    end
+  end
+  local v = tonumber(redis.call('HGET', clock, 'v' .. class) or 0)
+  return math.max(v, tonumber(redis.call('ZSCORE', finish, flow) or base) - base)
 end
 
-if is_full() then
+local function is_full(start)
+  return redis.call('ZCOUNT', order, '-inf', exact(base + start)) >= tonumber(ARGV[7])
+end
+
+local start = start_tag()
+if is_full(start) then
   local packed = redis.call('HGETALL', entries)
   for at = 1, #packed, 2 do
     local entry = cmsgpack.unpack(packed[at + 1])
@@ -46,20 +62,13 @@ if is_full() then
       redis.call('HDEL', entries, packed[at])
     end
   end
+  start = start_tag()
 end
-if is_full() then
-  return answer('full', redis.call('ZRANGEBYSCORE', order, '-inf', below_next))
-end
-
-if redis.call('ZCOUNT', order, exact(base), below_next) == 0 then
-  redis.call('ZREMRANGEBYSCORE', finish, exact(base), below_next)
-end
-local flow = class .. ':' .. ARGV[3]
-local v = tonumber(redis.call('HGET', clock, 'v' .. class) or 0)
-local last_finish = tonumber(redis.call('ZSCORE', finish, flow) or base) - base
-local start = math.max(v, last_finish)
-
 local placed = answer('queued', redis.call('ZRANGEBYSCORE', order, '-inf', exact(base + start)))
+if is_full(start) then
+  placed[1] = 'full'
+  return placed
+end
 local limit = tonumber(ARGV[8])
 if limit >= 0 and placed[3] > limit then
   placed[1] = 'too_late'
@@ -68,7 +77,14 @@ end
 local arrival = redis.call('HINCRBY', clock, 'arrivals', 1)
 local member = string.format('%015d:%d:%s', arrival, tokens, rid)
 redis.call('ZADD', order, exact(base + start), member)
-redis.call('ZADD', finish, exact(base + start + tonumber(ARGV[10])), flow)
+local owed = 'owed:' .. flow
+local due = tonumber(ARGV[10]) + tonumber(redis.call('HGET', clock, owed) or 0)
+if due < 0 then
+  redis.call('HSET', clock, owed, exact(due))
+else
+  redis.call('HDEL', clock, owed)
+end
+redis.call('ZADD', finish, exact(base + start + math.max(0, due)), flow)
 redis.call('HSET', entries, rid,
   cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6] }))
 for at = 1, 4 do

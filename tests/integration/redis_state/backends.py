@@ -23,7 +23,7 @@ from shared.state.registry import WorkerRegistry
 from shared.state.traffic import Traffic
 from tests.support.fakes.memory_kv_events import MemoryKVEvents
 
-MAX_LENGTH = 12
+MAX_LENGTH = 6
 """of a backlog, when the test does not care"""
 
 
@@ -33,9 +33,12 @@ class MemoryBackend:
     def __init__(self) -> None:
         liveness = MemoryGatewayLiveness()
         self.liveness: GatewayLiveness = liveness
-        self.records: RequestRecords = MemoryRequestRecords(liveness, SystemClock())
+        records = MemoryRequestRecords(liveness, SystemClock())
+        self.records: RequestRecords = records
         self._beats = liveness.beats
-        self.queue: Backlog = self.backlog()
+        queue = MemoryBacklog(MAX_LENGTH, self._beats)
+        records.settle = queue.settle
+        self.queue: Backlog = queue
 
     def registry(self, ttl_s: float = 60) -> WorkerRegistry:
         return MemoryWorkerRegistry(SystemClock(), ttl_s)

@@ -108,6 +108,28 @@ ENTRIES = st.builds(
     st.integers(1, 50),
     st.sampled_from([0, 0, 0, 1, 7]),
     st.lists(st.sampled_from(HEADS), max_size=3).map(tuple),
+    st.sampled_from([1, 1, 3]),
+    st.integers(0, 60),
+)
+ENDS = st.builds(
+    AdmittedRequest,
+    st.uuids().map(str),
+    st.just("g.1"),
+    st.sampled_from(["a", "b", "c"]),
+    st.just("pool"),
+    st.just(9),
+    st.just(1),
+    backlog=st.just("pool"),
+    priority=st.sampled_from([0, 0, 0, 1, 7]),
+)
+"""of requests that were served, by tenant"""
+OWED = st.builds(
+    Outcome,
+    st.just(RequestState.DONE),
+    st.just("stop"),
+    st.just(9),
+    st.just(0),
+    owed=st.integers(-80, 80),
 )
 
 
@@ -134,6 +156,7 @@ BACKLOG_CALLS = st.lists(
         st.builds(pop, st.just([])),
         st.builds(pop, st.lists(st.sampled_from(HEADS), max_size=3, unique=True)),
         st.builds(cancel, st.sampled_from([f"r{n}" for n in range(30)])),
+        st.builds(finish, ENDS, OWED),
         st.builds(length),
     ),
     min_size=30,
@@ -180,14 +203,23 @@ MUTANTS = [
     ("FINISH", "or state == 'abandoned'", ""),
     ("FINISH", "redis.call('SREM', KEYS[2], rid)", ""),
     ("FINISH", "redis.call('SREM', KEYS[3], rid)", ""),
+    ("FINISH", "ARGV[10] ~= '0' and", "false and"),
+    ("FINISH", "'owed:' .. ARGV[8]", "'owed:0'"),
     ("REAP", "~= beat", "== 'never'"),
     ("REAP", "if stored[2] == 'live'", "if stored[2]"),
     ("REAP", "redis.call('SREM', ARGV[5] .. stored[3], rid)", ""),
-    ("PUT", "math.max(v, last_finish)", "v"),
-    ("PUT", "math.max(v, last_finish)", "last_finish"),
-    ("PUT", "start + tonumber(ARGV[10])", "start + 1"),
+    ("PUT", "math.max(v, tonumber", "math.max(0, tonumber"),
+    ("PUT", "return math.max(v, tonumber(", "return math.min(v, tonumber("),
+    ("PUT", "start + math.max(0, due)", "start + 1"),
+    ("PUT", "start + math.max(0, due)", "start + due"),
+    ("PUT", "tonumber(ARGV[10]) + ", "tonumber(ARGV[10]) - "),
+    ("PUT", "redis.call('HSET', clock, owed, exact(due))", "redis.call('HDEL', clock, owed)"),
+    ("PUT", "else\n  redis.call('HDEL', clock, owed)\n", ""),
+    ("PUT", "redis.call('HDEL', clock, name)", "redis.call('HGET', clock, name)"),
+    ("PUT", "'^owed:' .. class .. ':'", "'^owed:'"),
+    ("PUT", "exact(base + start)) >= tonumber(ARGV[7])", "'+inf') >= tonumber(ARGV[7])"),
     ("PUT", "if known then", "if false then"),
-    ("PUT", "== 0 then\n  redis.call('ZREMRANGE", "== -1 then\n  redis.call('ZREMRANGE"),
+    ("PUT", "== 0 then\n    redis.call('ZREMRANGE", "== -1 then\n    redis.call('ZREMRANGE"),
     ("POP", "count > best_count", "count >= best_count"),
     ("POP", "if tonumber(first[i + 1]) < (class + 1) * SPAN", "if true"),
     ("POP", "'v' .. class, string", "'v', string"),
@@ -207,7 +239,8 @@ def test_a_changed_script_is_caught(
 ) -> None:
     module = redis_backlog if name in ("PUT", "POP", "CANCEL") else redis_records
     monkeypatch.setattr(module, name, planted(module, name, old, new))
-    calls = BACKLOG_CALLS if module is redis_backlog else RECORD_CALLS
+    owes = module is redis_backlog or "owed" in old or "ARGV[10]" in old
+    calls = BACKLOG_CALLS if owes else RECORD_CALLS
 
     @given(calls=calls)
     @settings(MANY, max_examples=MOST_EXAMPLES, phases=[Phase.generate], database=None)

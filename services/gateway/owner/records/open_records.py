@@ -77,7 +77,7 @@ class OpenRecord:
 
     def outcome(self) -> Outcome:
         """The worst end, with its code; output tokens of all choices; cached tokens of the first
-        choice of each prompt; attempts of the choice that took most."""
+        choice of each prompt; attempts of the choice that took most; what all of them owe."""
         ends = [*self._ends.values(), *[_NEVER_SUBMITTED] * self._cut_short]
         firsts = {place[0]: end for place, end in sorted(self._ends.items(), reverse=True)}
         worst = min(ends, key=lambda end: _WORST_FIRST.index(end.state))
@@ -87,6 +87,7 @@ class OpenRecord:
             num_output_tokens=self.num_ended_tokens,
             num_cached_tokens=sum(end.num_cached_tokens for end in firsts.values()),
             num_attempts=max(end.num_attempts for end in ends),
+            owed=sum(end.owed for end in ends),
         )
 
 
@@ -173,6 +174,8 @@ class OpenRecords:
             num_prompt_tokens=group.num_prompt_tokens if group else len(request.prompt_ids),
             received_ns=request.received_ns,
             client_key=request.client_key,
+            backlog=self._identity.pool,
+            priority=request.priority,
         )
         record = OpenRecord(admitted, group.num_choices if group else 1)
         self._open[admitted.rid] = record

@@ -217,6 +217,7 @@ class Bench:
         self.beats = {G_INC}
         """gateways that live"""
         self.backlog = FlakyBacklog(max_backlog, self.beats)
+        self.records.settle = self.backlog.settle
         self.index = PrefixIndex()
         self.spans = SpanList()
         cost = PrefillCost()

@@ -72,7 +72,14 @@ class _Line:
     def join(self, rid: str, num_tokens: int, *, has_spoken: bool = True) -> None:
         live = SimpleNamespace(
             rid=rid,
-            request=SimpleNamespace(follows=False, priority=3),
+            request=SimpleNamespace(
+                follows=False,
+                priority=3,
+                tenant="t",
+                weight=1,
+                sampling=SimpleNamespace(max_tokens=9),
+            ),
+            block_hashes=(),
             returned=False,
             machine=SimpleNamespace(epoch=1, waits=True, token_ids=[7] * has_spoken),
             work=SimpleNamespace(token_ids=range(num_tokens)),
