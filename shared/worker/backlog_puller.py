@@ -33,6 +33,8 @@ class BacklogPuller:
         self._cache = cache
         self._peers = peers
         self._waiting: dict[str, int] = {}
+        self._needed_tokens = 1
+        """room without which nothing is popped: the last one does not fit before there is that"""
         self._wake = asyncio.Event()
 
     def note(self, peer: Peer, num_backlogged: int) -> None:
@@ -52,15 +54,21 @@ class BacklogPuller:
         idle = self._state.draining or self._state.stalled
         if idle or not any(self._waiting.values()):
             self._wake.clear()
-        elif self._state.load().room_tokens > 0 and not await self._pop():
+            return
+        room_tokens = self._state.load().room_tokens
+        if room_tokens >= self._needed_tokens and not await self._pop(room_tokens):
             self._waiting.clear()
 
-    async def _pop(self) -> bool:
-        """False when nothing waits, as far as Redis knows."""
+    async def _pop(self, room_tokens: int) -> bool:
+        """False when nothing waits, as far as Redis knows. What is popped and finds no room has
+        lost its place in the order of all gateways, so it is one request at most."""
         self._state.count("backlog_pops")
         entry = await self._backlog.pop(self._cache.held)
+        self._needed_tokens = 1
         if entry is None:
             return False
+        if entry.num_tokens > room_tokens:
+            self._needed_tokens = self._state.most_room(entry.num_tokens)
         for peer in self._peers():
             if peer.incarnation == entry.gateway_incarnation:
                 peer.send(Pull(entry.rid, self._state.incarnation))

@@ -10,7 +10,7 @@ import pytest
 
 from shared.kv.layout import KVLayout
 from shared.loops import Loops
-from shared.protocol import Message, Pull
+from shared.protocol import Attempt, Message, Pull
 from shared.queue.backlog import BacklogEntry
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
@@ -20,6 +20,7 @@ from shared.state.redis_client import RedisClient
 from shared.state.redis_kv_events import RedisKVEvents
 from shared.state.redis_registry import RedisWorkerRegistry
 from shared.state.registry import REFRESH_INTERVAL_S, WorkerEntry
+from shared.worker.attempts.table import HeldAttempt
 from shared.worker.backlog_puller import BacklogPuller
 from shared.worker.registration import Registration
 from shared.worker.state import WorkerState
@@ -219,6 +220,21 @@ async def test_a_full_or_draining_worker_pulls_nothing(
         monkeypatch.undo()
         pulling.puller.note(pulling.peer, 1)
         await becomes(lambda: pulling.has_pulled("a"), 1.0)
+
+
+async def test_little_room_takes_one_request_out_of_the_order_of_all(client: RedisClient) -> None:
+    """Which finds no room here; the others keep their turns until there is some."""
+    async with Pulling(client) as pulling:
+        attempts, waits = pulling.state.attempts, Attempt("waits", 0)
+        attempts.hold(HeldAttempt(waits, pulling.peer, "", 61, accepted_ns=1))
+        for rid in ("a", "b", "c"):
+            await pulling.wait_for(rid)
+        pulling.puller.note(pulling.peer, 3)
+        await becomes(lambda: pulling.has_pulled("a"), 1.0)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 1
+        attempts.drop(waits)
+        await becomes(lambda: pulling.has_pulled("a", "b", "c"), 1.0)
 
 
 async def test_a_puller_outlives_redis(own_redis: EmbeddedRedis, client: RedisClient) -> None:
