@@ -100,9 +100,12 @@ class Asked:
 class Load:
     """Sends requests and keeps what became of them."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, headers: str = "", admin_url: str = "") -> None:
+        """`headers`: more lines of each request's head, each with its line end. `admin_url`: where
+        receipts are shown, if it is not there."""
         self._url = url
-        self._gateway = GatewayClient(url)
+        self._headers = RECEIPT + headers
+        self._gateway = GatewayClient(admin_url or url)
         self._model = model
         self.asked: list[Asked] = []
 
@@ -111,7 +114,7 @@ class Load:
         asked = Asked(ask)
         self.asked.append(asked)
         for _ in range(1 + retries):
-            asked.streams.append(await _stream(self._url, ask.body(self._model)))
+            asked.streams.append(await _stream(self._url, ask.body(self._model), self._headers))
             if asked.last.status not in (429, 503):
                 break
             await asyncio.sleep(asked.last.retry_after_s)
@@ -145,11 +148,11 @@ class Load:
         await keep_open(self.send, asks, num_streams, going)
 
 
-async def _stream(url: str, body: bytes) -> LoadedStream:
+async def _stream(url: str, body: bytes, headers: str) -> LoadedStream:
     """A connection that breaks is an answer that is not complete."""
     begin_s = time.monotonic()
     try:
-        return await stream_completion(url, body, WHOLE_BYTES, RECEIPT)
+        return await stream_completion(url, body, WHOLE_BYTES, headers)
     except (OSError, EOFError) as error:
         return LoadedStream(begin_s, tail=repr(error).encode())
 
