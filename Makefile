@@ -26,7 +26,7 @@ CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 PORTABLE := scaled_out or three_rollouts or do_not_start or without_prefill or redis_replaced
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares kv-pressure failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,7 +124,7 @@ overload: install ## three times what the cell can answer, for three minutes: wh
 	$(BIN)/python -m tests.campaigns.overload $(if $(SECONDS),--seconds $(SECONDS))
 
 fair-shares: install ## two tenants, one of which sends ten times as much: what both are served (SECONDS= CASES=1,2)
-	$(BIN)/python -m tests.campaigns.fair_shares $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASES),--cases $(CASES))
+	$(BIN)/python -m tests.campaigns.full_cells.fair_shares $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASES),--cases $(CASES))
 
 failpoints: install ## a process dies right before and right after each step of a request, two times each (TURNS= SEED=)
 	$(BIN)/python -m tests.campaigns.failpoints $(if $(TURNS),--turns $(TURNS)) $(if $(SEED),--seed $(SEED))
@@ -135,6 +135,9 @@ poison: install ## six requests that kill engines among 200 others, which are al
 
 compile-kernels: install ## each kernel for each type, head size and GPU generation, no GPU needed; make test has a third
 	COMPILE_EVERY=1 $(BIN)/python -m pytest --timeout 900 $(TEST_ARGS) tests/unit/kernels/test_compile.py
+
+kv-pressure: install ## the same load over the three policies of --on-kv-pressure, with few KV blocks (ASKS= SEED=)
+	$(BIN)/python -m tests.campaigns.full_cells.kv_pressure $(if $(ASKS),--asks $(ASKS)) $(if $(SEED),--seed $(SEED))
 
 slow-link: install ## hand-overs at a tenth of the rate they need, tcp and mapped, 1P1D and 2P2D (SECONDS= SEED=)
 	$(BIN)/python -m tests.campaigns.slow_link $(CAMPAIGN)

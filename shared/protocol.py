@@ -106,6 +106,8 @@ class Work:
     priority: int = DEFAULT_PRIORITY
     prompt_logprobs: int = -1
     """as `Sampling.logprobs`, of the client's prompt: SCORED says them"""
+    accepted: bool = False
+    """a worker has taken the request before: it waits for KV blocks and is not refused"""
 
 
 class TokenLogprobs(NamedTuple):
@@ -278,7 +280,8 @@ class Refuse:
     incarnation: str
     reason: Refusal
     text: str = ""
-    """of `invalid`: what the worker does not take; of `grammar`: why nothing can match it"""
+    """of `invalid`: what the worker does not take; of `grammar`: why nothing can match it; of
+    `no_room`: that KV blocks lack, and it takes nobody who would wait for them"""
 
 
 class TokenRun(NamedTuple):

@@ -31,7 +31,7 @@ from shared.model.checkpoint import Checkpoint
 from shared.process import new_incarnation
 from shared.queue.redis_backlog import RedisBacklog
 from shared.release import release
-from shared.settings.groups import Settings, Topology
+from shared.settings.groups import KVPressure, Settings, Topology
 from shared.state.keys import Keys
 from shared.state.kv_feed import PrefixFeed
 from shared.state.notes.receipt_calls import ReceiptCalls
@@ -159,6 +159,7 @@ def gateway_identity(
         max_model_len=model.max_model_len,
         hashing=hashing,
         topology=cast(Topology, settings.cell.topology),
+        on_kv_pressure=cast(KVPressure, settings.kv.on_pressure),
         vocab_size=model.vocab_size,
     )
 

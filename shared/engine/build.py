@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from shared.engine.engine import Engine
 from shared.engine.layers.weights import WeightReader
@@ -18,7 +18,7 @@ from shared.grammar.matcher import GrammarVocabulary, grammars_available
 from shared.kv.block_hash import STRIDE
 from shared.model.checkpoint import Checkpoint
 from shared.model.files import TOKENIZER
-from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+from shared.settings.groups import ComputeSettings, EngineSettings, KVPressure, KVSettings
 from shared.settings.profiles import PROFILES
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ def build_engine(
         max_num_batched_tokens=parts.step_size.num_tokens,
         max_num_seqs=parts.step_size.num_seqs,
         max_model_len=parts.max_model_len,
+        on_kv_pressure=cast(KVPressure, kv.on_pressure),
     )
     logger.info(
         "profile %s: steps of at most %d tokens and %d sequences; %s",

@@ -33,7 +33,7 @@ from shared.engine.running.pipeline import StartedStep, StepPipeline
 from shared.engine.running.step_clock import StepClock
 from shared.engine.running.trial import try_steps
 from shared.engine.sampling.sampled_tokens import SampledToken, TokenSampler
-from shared.engine.scheduling.admission import check_fits
+from shared.engine.scheduling.admission import check_fits, check_room
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.grammars import Grammars
@@ -44,6 +44,7 @@ from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
 from shared.errors import GrammarError, OffGrammarError, RequestError
+from shared.kv.layout import num_blocks_for
 from shared.kv.memory import KVMemory
 from shared.protocol import Attempt, TokenRun
 from shared.settings.profiles import StepSize
@@ -87,7 +88,8 @@ class Engine:
     def add(self, spec: SequenceSpec) -> bool:
         """Queue a prompt to compute here; False if the attempt is known already.
 
-        RequestError if it can never fit.
+        RequestError if it can never fit, OutOfBlocksError if it would have to wait for blocks and
+        --on-kv-pressure is reject.
         """
         assert spec.mode != "decode", "a decode sequence is reserved, not added"
         if self.role == "decode" and spec.mode == "full" and not spec.reason:
@@ -232,6 +234,7 @@ class Engine:
             return False
         check_fits(spec, self._pool, self._scheduler.max_model_len)
         sequence = Sequence(spec, self._num_arrived)
+        check_room(sequence, self.sequences.values(), self._scheduler)
         self._num_arrived += 1
         self.sequences[spec.work.attempt] = sequence
         if spec.work.sampling.grammar:
@@ -293,8 +296,9 @@ class Engine:
             output.started.append((sequence.attempt, sequence.num_cached_tokens))
         for sequence in scheduled.reserved:
             self.kv_pool.marks.reserve(sequence.attempt)
-            num_present = sequence.num_cached_tokens // self._pool.block_size
-            output.reserved.append((sequence.attempt, tuple(sequence.block_table), num_present))
+            num_present = sequence.num_cached_tokens // (size := self._pool.block_size)
+            blocks = tuple(sequence.block_table[: num_blocks_for(len(sequence.token_ids), size)])
+            output.reserved.append((sequence.attempt, blocks, num_present))
         for sequence in scheduled.handed_back:
             del self.sequences[sequence.attempt]
             output.handed_back.append(sequence.attempt)

@@ -13,6 +13,7 @@ from shared.settings.setting import Group, setting
 
 LOOPBACK = "127.0.0.1"
 Topology = Literal["auto", "pd", "agg"]
+KVPressure = Literal["preempt", "queue", "reject"]
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _HTTP_URL = re.compile(r"https?://[^/]")
 
@@ -93,6 +94,14 @@ class KVSettings(Group, heading="KV cache"):
     )
     memory_mib: int = setting(
         256, "KV pool on a CPU when kv_blocks is 0, MiB", name="kv_memory_mib", low=1, common=True
+    )
+    on_pressure: str = setting(
+        "preempt",
+        "where KV blocks run short: preempt = a sequence gives way and is computed again; queue = "
+        "each starts with all blocks it can ever need, or waits; reject = the same, and 429 "
+        "instead of waiting",
+        name="on_kv_pressure",
+        choices=get_args(KVPressure),
     )
     secret: str = setting(
         "",

@@ -98,9 +98,9 @@ class Refused:
 
     attempt: Attempt
     message: str
-    reason: Literal["", "too_long", "grammar"] = ""
+    reason: Literal["", "too_long", "grammar", "no_room"] = ""
     """why no other attempt would do better: the sequence can never fit, nothing can match its
-    grammar"""
+    grammar; or that it would have to wait for KV blocks here"""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.pool_access import PoolAccess, descriptors_of, start_mover
 from shared.engine.rank_processes.followers import RankLostError, end_process
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.errors import BatonError, ProtocolError, RequestError
+from shared.errors import BatonError, OutOfBlocksError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
 from shared.mover.first_tokens import FirstTokens
 from shared.planted_faults.faulty_engine import FaultyEngine
@@ -156,6 +156,8 @@ class EngineLoop:
             too_long = error.code == "context_length_exceeded"
             attempt = spec.work.attempt
             self._channel.send(Refused(attempt, error.message, "too_long" if too_long else ""))
+        except OutOfBlocksError as error:
+            self._channel.send(Refused(spec.work.attempt, str(error), "no_room"))
 
     def _adopt(self, command: Adopt) -> None:
         """A token 1 that does not continue the sequence is its source's fault: it costs the

@@ -1,5 +1,5 @@
-"""Short forms of `make kill-campaign`, `make stopped-worker`, `make slow-link`, `make redis-ways`
-and `make cancels`: none of them rots, and a gross fault is seen early."""
+"""Short forms of `make kill-campaign`, `make stopped-worker`, `make slow-link`, `make redis-ways`,
+`make cancels` and `make kv-pressure`: none of them rots, and a gross fault is seen early."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import pytest
 from tests.campaigns import cancels, kill_campaign, redis_ways, stopped_worker
 from tests.campaigns.faults import Size
 from tests.campaigns.figures import Figure
+from tests.campaigns.full_cells import kv_pressure
 from tests.campaigns.slow_cell import Transport
 from tests.campaigns.slow_link import Phases, Shape, run_slow_link
 from tests.support.measured import Measured
@@ -66,3 +67,10 @@ def test_redis_answers_oddly_fails_over_and_is_gone(tmp_path: Path, measured: Me
 def test_clients_hang_up_one_by_one_and_together(tmp_path: Path, measured: Measured) -> None:
     size = cancels.Size(num_single=12, num_storms=1, num_at_once=60)
     judge(asyncio.run(cancels.run(tmp_path, size)), measured)
+
+
+def test_one_load_over_the_three_policies_of_kv_pressure(
+    tmp_path: Path, measured: Measured
+) -> None:
+    size = kv_pressure.Size(num_asks=16, num_streams=16, shapes=("agg",))
+    judge(asyncio.run(kv_pressure.run(tmp_path, size, seed=1)), measured)

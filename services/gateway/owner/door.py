@@ -14,7 +14,7 @@ from services.gateway.owner.placement.missing_workers import missing_workers
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
-from services.gateway.owner.requests import LINE_FULL, Requests
+from services.gateway.owner.requests import LINE_FULL, NO_BLOCKS, Requests
 from services.gateway.owner.view.live_view import LiveView
 from shared.clock import Clock
 from shared.errors import OverloadedError
@@ -77,6 +77,8 @@ class Door:
         self._requests.convicts.check(request)
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
+        if self._requests.lack_blocks(live):
+            raise self._overloaded(request, NO_BLOCKS)
         route = self._requests.route(live)
         num_ahead = self._requests.num_ahead(request) + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
@@ -207,7 +209,7 @@ class Door:
         hashes = request.block_hashes
         if hashes is None or block_size != hashing.block_size:
             hashes = tuple(chain_hashes(root, request.prompt_ids, block_size))
-        return LiveRequest(
+        live = LiveRequest(
             request=request,
             machine=RequestMachine(request.sampling, self._limits.max_attempts),
             generation=Generation(request.rid, self),
@@ -216,6 +218,9 @@ class Door:
             block_size=block_size,
             returned=returned,
         )
+        if self._identity.on_kv_pressure == "reject" and not request.follows:
+            live.let_refuse()
+        return live
 
     @property
     def _has_work(self) -> bool:

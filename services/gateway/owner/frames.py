@@ -177,7 +177,10 @@ class Frames:
     def _refuse(self, worker: WorkerLink, message: Refuse) -> None:
         worker.settle(message.attempt.rid)
         live = self._requests.get(message.attempt.rid)
-        if message.reason == "no_room":
+        if message.reason == "no_room" and message.text:  # it takes one that needs fewer KV blocks
+            if live is not None:
+                live.assignment.full |= {worker.incarnation}
+        elif message.reason == "no_room":
             worker.note_full(early=live is None or live.is_early)
         elif message.reason == "draining":
             worker.note_draining()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from services.gateway.owner.links.served_pool import ServedPool
 from shared.kv.block_hash import BlockHashing
-from shared.settings.groups import Topology
+from shared.settings.groups import KVPressure, Topology
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class GatewayIdentity:
     registry has listed so far"""
     admin_url: str = ""
     """of the listener that only probes, scrapers and operators use"""
+    on_kv_pressure: KVPressure = "preempt"
+    """reject: a request that would wait for KV blocks is refused"""
     vocab_size: int = 2**31
     """a worker's token ids are below this"""
 

@@ -11,6 +11,7 @@ from services.gateway.owner.prompt_scores import PromptScores
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.timing import Timing
 from shared.kv.block_hash import block_hash
+from shared.kv.layout import num_blocks_for
 from shared.protocol import Attempt, Work
 from shared.queue.backlog import is_early
 
@@ -49,6 +50,7 @@ class LiveRequest:
             traceparent=request.traceparent or "",
             priority=request.priority,
             prompt_logprobs=request.prompt_logprobs,
+            accepted=True,
         )
         """of this epoch"""
         self.scores: PromptScores | None = None
@@ -63,9 +65,8 @@ class LiveRequest:
         self.num_cached_tokens = 0
         """of this epoch's sequence, as the computing worker said at START"""
         self.line_charge = self.backlog_charge = 0  # of its tenant's, where it waited
-        self._block_size = block_size
-        self._admitted = False
-        self._placed = False
+        self.block_size = block_size
+        self._admitted = self._placed = False
         self.receipt = Receipt(
             request.rid,
             request.endpoint,
@@ -96,11 +97,19 @@ class LiveRequest:
     @property
     def num_blocks(self) -> int:
         """That those fill, and the next tokens."""
-        return self.num_tokens // self._block_size + 2
+        return self.num_tokens // self.block_size + 2
+
+    @property
+    def max_blocks(self) -> int:
+        """That it can ever need where it is decoded. The last token is never fed back."""
+        num_tokens = self.work.num_prompt_tokens + self.work.sampling.max_tokens - 1
+        return num_blocks_for(num_tokens, self.block_size)
 
     def begin_epoch(self, cause: str, prefer_incarnation: str | None) -> None:
         """The next attempt continues after the tokens taken so far."""
         self.assignment.renew(cause, prefer_incarnation)
+        if not cause.startswith("refused_"):
+            self._note_taken()
         attempt = Attempt(self.rid, self.machine.epoch)
         token_ids = self.request.prompt_ids + tuple(self.machine.token_ids)
         self.work = replace(self.work, attempt=attempt, token_ids=token_ids)
@@ -109,7 +118,7 @@ class LiveRequest:
             self.work = replace(self.work, prompt_logprobs=self.scores.wanted)
         self.note_suspicion()
         self.num_earlier_tokens = len(self.machine.token_ids)
-        hashes, size = list(self.block_hashes), self._block_size
+        hashes, size = list(self.block_hashes), self.block_size
         parent = hashes[-1] if hashes else self.work.hash_root
         for end in range((len(hashes) + 1) * size, len(token_ids) + 1, size):
             parent = block_hash(parent, token_ids[end - size : end])
@@ -125,6 +134,7 @@ class LiveRequest:
         """The first chunk of this epoch is scheduled."""
         self.timing.note_start(now_s)
         self.num_cached_tokens = num_cached_tokens
+        self._note_taken()
 
     def note_admitted(self) -> None:
         """Redis has recorded it."""
@@ -132,8 +142,18 @@ class LiveRequest:
         if self._placed:
             self.generation.accept()
 
+    def let_refuse(self) -> None:
+        """Lack of KV blocks may refuse it, until a worker has taken it."""
+        self.work = replace(self.work, accepted=False)
+
     def note_placed(self) -> None:
-        """It is on a worker or in the backlog: lack of room refuses it no more."""
-        self._placed = True
-        if self._admitted:
+        """It is on a worker or in the backlog: lack of room refuses it no more, unless that of KV
+        blocks may."""
+        self._placed = self.work.accepted
+        if self._placed and self._admitted:
             self.generation.accept()
+
+    def _note_taken(self) -> None:
+        if not self.work.accepted:
+            self.work = replace(self.work, accepted=True)
+            self.note_placed()

@@ -44,6 +44,7 @@ from shared.state.records import Admission, FinalState, KeyTaken, Outcome, Reque
 logger = logging.getLogger(__name__)
 
 LINE_FULL = "no worker has room, and too many wait for it"
+NO_BLOCKS = "no worker has KV blocks left for prompt and max_tokens, and none is waited for"
 _STATES: Mapping[str, FinalState] = {
     "done": RequestState.DONE,
     "failed": RequestState.FAILED,
@@ -136,6 +137,10 @@ class Requests:
         """For a request with that number of others before it in the line."""
         return num_ahead * self._line.per_place_s
 
+    def lack_blocks(self, live: LiveRequest) -> bool:
+        """It would have to wait for KV blocks, and is to be refused instead."""
+        return not (live.work.accepted or self._placer.has_kv_room(live, self._live.values()))
+
     def route(self, live: LiveRequest) -> Route | None:
         """A worker with room. Waiting requests go first; a retry need not wait: its client
         reads."""
@@ -156,7 +161,9 @@ class Requests:
         """To a worker, or into the line."""
         with self.isolated(live):
             route = self.route(live)
-            if route is None and live.machine.strikes.crashes.any:
+            if route is None and live.assignment.full and not live.work.accepted:
+                self._refuse(live, NO_BLOCKS)
+            elif route is None and live.machine.strikes.crashes.any:
                 self._retries.wait_for_room(live)  # not in the line: it holds nobody up
             else:
                 self.execute(live, self._place(live, route))
@@ -214,10 +221,10 @@ class Requests:
         self._line.join(live, no_room=no_room)
         return no_room
 
-    def _refuse(self, live: LiveRequest) -> None:
-        """Other gateways have filled the backlog."""
+    def _refuse(self, live: LiveRequest, text: str = LINE_FULL) -> None:
+        """Other gateways have filled the backlog, or no worker has the KV blocks."""
         self._journal.refused(429)
-        failure = Failure("overloaded", LINE_FULL, 429, self._returns.promise(live.request))
+        failure = Failure("overloaded", text, 429, self._returns.promise(live.request))
         self.execute(live, live.machine.abandon(failure))
 
     # Effects

@@ -15,6 +15,7 @@ from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
 from shared.kv.layout import num_blocks_for
 from shared.protocol import Attempt, Sampling, StepCosts, Work
+from shared.settings.groups import KVPressure
 
 BLOCK_SIZE = 16
 TOKEN = 0
@@ -85,10 +86,15 @@ class ContinuousBatching:
 
 
 def scheduler_of(
-    num_slots: int, step_tokens: int, longest: int, num_blocks: int | None = None
+    num_slots: int,
+    step_tokens: int,
+    longest: int,
+    num_blocks: int | None = None,
+    on_kv_pressure: KVPressure = "preempt",
 ) -> Scheduler:
     """The engine's, without a prefix cache. `num_blocks`: of its KV pool; default: as many as
-    sequences of `longest` tokens in all places need, so that none is preempted."""
+    sequences of `longest` tokens in all places need, so that none is short of blocks, whatever
+    `on_kv_pressure`. Nobody refuses here: `reject` is `queue`."""
     num_blocks = num_blocks or num_slots * num_blocks_for(longest, BLOCK_SIZE)
     pool = BlockPool(num_blocks, BLOCK_SIZE, [0] * num_blocks, prefix_cache=False)
     return Scheduler(
@@ -96,6 +102,7 @@ def scheduler_of(
         max_num_batched_tokens=step_tokens,
         max_num_seqs=num_slots,
         max_model_len=longest + 1,
+        on_kv_pressure=on_kv_pressure,
     )
 
 

@@ -20,9 +20,10 @@ class LightSteps:
         self._may_leave_out, self._left_out = not self._left_out, False
         self._ended.clear()
 
-    def end(self, sequence: Sequence) -> None:
-        """Its prompt ends in this step."""
-        self._ended.append(sequence)
+    def note(self, sequence: Sequence, *, ends: bool) -> None:
+        """Its chunk is in this step. `ends`: its prompt ends with it."""
+        if ends:
+            self._ended.append(sequence)
 
     def leave_out(self, sequence: Sequence) -> bool:
         """Whether its chunk is to wait for the next step."""

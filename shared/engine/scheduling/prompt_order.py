@@ -6,7 +6,10 @@ had PATIENCE times the whole steps of a prompt after it, it is overdue and count
 a step. So short prompts do not wait for a long one's end, and no prompt waits forever.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # a sequence has a turn
+    from shared.engine.scheduling.sequence import Sequence
 
 PATIENCE = 4
 """short prompts that are up to 4/5 of all tokens never wait for a long one's end"""
@@ -39,7 +42,11 @@ class PromptOrder:
             self._num_lower_tokens[longer] += num_tokens
         return turn
 
+    def place(self, sequence: "Sequence") -> tuple[int, int, int]:
+        """The prompt with the lowest is computed first."""
+        return sequence.work.priority, self.bucket_of(sequence.turn), sequence.arrival
+
     def bucket_of(self, turn: PromptTurn) -> int:
-        """The lowest goes first, of one bucket the prompt that arrived first."""
+        """As it counts now."""
         overdue = turn.bucket > 0 and self._num_lower_tokens[turn.bucket] >= turn.due
         return 0 if overdue else turn.bucket

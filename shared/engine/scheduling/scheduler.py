@@ -1,19 +1,19 @@
 """Which tokens the next step computes. Pure decisions: no tensor, no clock, no I/O.
 
 Decoding sequences go first, one token each; what is left of the token budget goes to prompts, in
-chunks that end on block boundaries except the last (R15), in the order of `prompt_order`: short
-prompts do not wait for a long one's end, and no prompt waits forever.
+chunks that end on block boundaries except the last (R15), in the order of prompt_order.py.
 
 One queue, by rank (priority, then arrival), feeds both kinds of admission (a prompt to compute
 here, a reservation for KV that arrives): its head gets all blocks of its known tokens at once or
 everybody waits (R17), so no two sequences wait for each other's half. A prompt is admitted when a
 step reaches it, or one behind it: such as begin alike and arrive together find each other's blocks.
 
-A decoding sequence that finds no block takes one from that of the last rank: mode full goes back
-to the queue and is computed again, mode decode is handed back. So does the head of the queue that
-finds no block or place, from sequences of a later priority. A sequence that was preempted
-MAX_PREEMPTIONS times is next admitted only with every block it can ever need, and then keeps them;
-so preemptions are bounded and each admitted sequence ends. Mode prefill is never preempted.
+Where blocks run short, kv_pressure.py says what is done. A decoding sequence that finds no block
+takes one from another (giving_way.py): mode full goes back to the queue and is computed again, mode
+decode is handed back. So does the head of the queue that finds no block or place, from sequences of
+a later priority. A sequence that was preempted MAX_PREEMPTIONS times is next admitted only with
+every block it can ever need, and then keeps them; so preemptions are bounded and each admitted
+sequence ends. Mode prefill is never preempted.
 
 A step computes a sequence that is to be computed alone, or all others, in turn (turns.py). Then no
 step may be decided while another runs.
@@ -26,6 +26,7 @@ it `must_preempt`, the step in flight must be booked first: nobody is preempted 
 from bisect import insort
 
 from shared.engine.scheduling.batch import ScheduledSequence
+from shared.engine.scheduling.block_growth import is_full, num_spare_blocks, num_wanted_blocks
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import (
     cached_blocks,
@@ -33,16 +34,15 @@ from shared.engine.scheduling.block_table import (
     num_missing,
     take_blocks,
 )
-from shared.engine.scheduling.giving_way import enough_of, givers
+from shared.engine.scheduling.giving_way import enough_of, givers, victim_of
+from shared.engine.scheduling.kv_pressure import num_blocks_to_admit, takes_whole
 from shared.engine.scheduling.light_steps import LightSteps
 from shared.engine.scheduling.prompt_order import PromptOrder
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
-from shared.engine.scheduling.sequence import Sequence, SequenceState, max_blocks, rank_of
+from shared.engine.scheduling.sequence import Sequence, SequenceState, rank_of
 from shared.engine.scheduling.turns import Turns
 from shared.errors import SettingsError
-from shared.kv.layout import num_blocks_for
-
-MAX_PREEMPTIONS = 3
+from shared.settings.groups import KVPressure
 
 
 class Scheduler:
@@ -55,6 +55,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
+        on_kv_pressure: KVPressure = "preempt",
     ) -> None:
         least = max_num_seqs - 1 + pool.block_size
         if max_num_batched_tokens < least:
@@ -66,6 +67,7 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
+        self.on_kv_pressure = on_kv_pressure
         self.waiting: list[Sequence] = []
         """by rank"""
         self.running: list[Sequence] = []
@@ -116,14 +118,7 @@ class Scheduler:
     def _lacks_blocks(self) -> bool:
         if self.pool.num_available >= len(self.running):
             return False  # a sequence wants one block at most
-        decoding = (SequenceState.DECODE, SequenceState.VERIFIED)
-        wanted = sum(
-            sequence.state in decoding
-            and not sequence.unverified
-            and not sequence.ends_in_flight(self.max_model_len)
-            and self._is_full(sequence)
-            for sequence in self.running
-        )
+        wanted = num_wanted_blocks(self.running, self.max_model_len, self.pool.block_size)
         return wanted > self.pool.num_available
 
     def schedule(self) -> ScheduledBatch:
@@ -163,37 +158,24 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
         """Make room for the next token; False if the sequence itself had to give way."""
-        if not self._is_full(sequence):
+        if not is_full(sequence, self.pool.block_size):
             return True
         while not self.pool.num_available:
-            victim = self._last_preemptible()
+            victim = victim_of(sequence, self.running, self.pool)
             self._preempt(victim, batch)
             if victim is sequence:
                 return False
         sequence.block_table.extend(self.pool.allocate(1))
         return True
 
-    def _is_full(self, sequence: Sequence) -> bool:
-        """Its next token needs a block more."""
-        return sequence.num_scheduled_tokens // self.pool.block_size >= len(sequence.block_table)
-
-    def _last_preemptible(self) -> Sequence:
-        """Never one already scheduled in this step: those are before whoever asks. Nor one that is
-        unverified: somebody may still fill its blocks."""
-        return next(
-            sequence
-            for sequence in reversed(self.running)
-            if not (sequence.pinned or sequence.unverified) and sequence.spec.mode != "prefill"
-        )
-
     def _in_the_way(self) -> list[Sequence]:
         """Those without which the head of the queue could be admitted, if it cannot be now."""
         if not self.waiting or not (found := givers(self.waiting[0], self.running)):
             return []
-        head, num_spare = self.waiting[0], self._num_spare_blocks()
+        head, num_spare = self.waiting[0], num_spare_blocks(self.running, self.reserved)
         num_places = self.max_num_seqs - len(self.running) - len(self.reserved)
         num_lacking = num_missing(self.pool, head, self._num_blocks(head), num_spare)
-        return enough_of(found, num_places, num_lacking)
+        return enough_of(found, self.pool, num_places, num_lacking)
 
     def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         if sequence.spec.mode == "decode":
@@ -211,7 +193,7 @@ class Scheduler:
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
         parts = self.turns.parts(self.running, batch.alone)
         self._light_steps.begin()
-        for sequence in sorted(filter(_is_writing, parts), key=self._place):
+        for sequence in sorted(filter(_is_writing, parts), key=self._prompt_order.place):
             if not self._light_steps.leave_out(sequence):
                 self._schedule_chunk(sequence, batch)
 
@@ -225,8 +207,7 @@ class Scheduler:
             batch.items.append(ScheduledSequence(sequence, start, num_tokens, samples, True))
             batch.scores |= sequence.scores_prompt
             batch.budget -= num_tokens
-        if samples:
-            self._light_steps.end(sequence)
+        self._light_steps.note(sequence, ends=samples)
 
     def _admit(self, batch: ScheduledBatch) -> None:
         """Admit from the head of the queue while blocks and places last, prompts as long as this
@@ -254,25 +235,20 @@ class Scheduler:
 
     def _reaches_queue(self, batch: ScheduledBatch) -> bool:
         """What is left by prompts that go before those in the queue is a block at least."""
-        place = min(map(self._place, self._waiting_prompts))
+        place = min(map(self._prompt_order.place, self._waiting_prompts))
         before = sum(
             len(sequence.token_ids) - sequence.num_scheduled_tokens
             for sequence in filter(_is_writing, self.running)
-            if self._place(sequence) < place
+            if self._prompt_order.place(sequence) < place
         )
         return batch.budget - before >= self.pool.block_size
 
-    def _place(self, sequence: Sequence) -> tuple[int, int, int]:
-        """In the order in which prompts are computed."""
-        bucket = self._prompt_order.bucket_of(sequence.turn)
-        return sequence.work.priority, bucket, sequence.arrival
-
     def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
-        num_blocks, num_spare = self._num_blocks(sequence), self._num_spare_blocks()
-        taken = take_blocks(self.pool, sequence, num_blocks, num_spare)
+        num_spare = num_spare_blocks(self.running, self.reserved)
+        taken = take_blocks(self.pool, sequence, self._num_blocks(sequence), num_spare)
         if taken is None:
             return False
-        sequence.pinned = sequence.num_preemptions >= MAX_PREEMPTIONS
+        sequence.whole = takes_whole(self.on_kv_pressure, sequence)
         sequence.num_cached_tokens = taken.num_cached_blocks * self.pool.block_size
         if sequence.spec.mode == "decode":
             return True
@@ -285,18 +261,9 @@ class Scheduler:
         return True
 
     def _num_blocks(self, sequence: Sequence) -> int:
-        """To admit it: of its known tokens, or all that it can ever need."""
-        if sequence.num_preemptions >= MAX_PREEMPTIONS:
-            return max_blocks(sequence.spec, self.max_model_len, self.pool.block_size)
-        return num_blocks_for(len(sequence.token_ids), self.pool.block_size)
-
-    def _num_spare_blocks(self) -> int:
-        """One block of growth for each sequence that will want one, so that admitting a
-        sequence does not preempt another at once."""
-        growing = sum(
-            not sequence.pinned and sequence.spec.mode != "prefill" for sequence in self.running
-        )
-        return growing + len(self.reserved)
+        """To admit it."""
+        policy, block_size = self.on_kv_pressure, self.pool.block_size
+        return num_blocks_to_admit(policy, sequence, self.max_model_len, block_size)
 
 
 def _is_writing(sequence: Sequence) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # io processes know sequences and do without torch
     from shared.engine.sampling.sampled_tokens import SampledToken
 
 Mode = Literal["full", "prefill", "decode"]
+MAX_PREEMPTIONS = 3
+"""of one sequence"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,6 @@ class Sequence:
         "num_preemptions",
         "num_published_blocks",
         "num_scored_tokens",
-        "pinned",
         "repeat",
         "spec",
         "state",
@@ -94,6 +95,7 @@ class Sequence:
         "twin_blocks",
         "unbooked",
         "unverified",
+        "whole",
         "work",
     )
 
@@ -101,7 +103,7 @@ class Sequence:
         self.spec = spec
         self.work = work = spec.work
         self.arrival = arrival
-        """order of arrival in this engine; of one priority the youngest gives way first"""
+        """order of arrival in this engine; the head of the queue has the earliest"""
         self.turn = PromptTurn()
         """in the order in which prompts of one priority are computed"""
         self.state = SequenceState.WAITING
@@ -132,8 +134,8 @@ class Sequence:
         """leading tokens of the prompt whose log-probabilities were told, where they are wanted;
         nothing is before the first one, so it has none. A preemption leaves them told"""
         self.num_preemptions = 0
-        self.pinned = False
-        """holds every block it can ever need and is not preempted any more"""
+        self.whole = False
+        """holds every block it can ever need, and does not grow"""
         self.unverified = False
         """decode: goes on from token 1 ahead of the verdict on its KV, by one step at most"""
         self.unbooked: SampledToken | None = None
@@ -187,6 +189,11 @@ class Sequence:
         """Log-probabilities of its prompt are wanted from here, and not all of them are told."""
         wanted = self.work.prompt_logprobs >= 0 and self.spec.mode != "decode"
         return wanted and self.num_scored_tokens < self.work.num_prompt_tokens
+
+    @property
+    def pinned(self) -> bool:
+        """It is not preempted any more: it was often enough, and has or gets all its blocks."""
+        return self.num_preemptions >= MAX_PREEMPTIONS
 
     @property
     def num_uncomputed_tokens(self) -> int:

@@ -136,6 +136,8 @@ def _check_queues(scheduler: Scheduler, sequences: list[EngineSequence]) -> None
         gives_way = sequence.spec.mode == "full" and not sequence.pinned
         if head is None or not gives_way or sequence.work.priority < head.work.priority:
             continue
+        if head.num_preemptions and sequence.work.priority == head.work.priority:
+            continue  # it was cheaper to restore
         if sequence.arrival > head.arrival:
             _fail("a younger sequence overtook the head of the queue", sequence.attempt)
 

@@ -26,11 +26,12 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 from shared.engine.handover.output import StepOutput
-from shared.engine.scheduling import scheduler
+from shared.engine.scheduling import sequence as sequences
 from shared.engine.scheduling.sequence import Mode, SequenceSpec, SequenceState
-from shared.errors import RequestError
+from shared.errors import OutOfBlocksError, RequestError
 from shared.kv.memory import Piece
 from shared.protocol import Attempt, Sampling, TokenRun
+from shared.settings.groups import KVPressure
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     BLOCK_SIZE,
@@ -80,7 +81,8 @@ samplings = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.5]),
     logit_bias=st.sampled_from([(), ((2, 3.0), (9, -100.0))]),
 )
-priorities = st.sampled_from([3, 3, 6, 0])
+FIRST_CLASS = 0
+priorities = st.sampled_from([3, 3, 6, FIRST_CLASS])
 
 
 class EngineLives(RuleBasedStateMachine):
@@ -92,8 +94,10 @@ class EngineLives(RuleBasedStateMachine):
         num_blocks=st.integers(6, 24),
         budget=st.integers(7, 24),
         prefix_cache=st.sampled_from([True, True, True, False]),
+        policy=st.sampled_from(["preempt", "preempt", "queue", "reject"]),
     )
-    def start(self, num_blocks: int, budget: int, prefix_cache: bool) -> None:
+    def start(self, num_blocks: int, budget: int, prefix_cache: bool, policy: KVPressure) -> None:
+        self.policy = policy
         self.engine, self.runner = fake_engine(
             num_blocks,
             role="prefill",
@@ -103,6 +107,7 @@ class EngineLives(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
             runs_ahead=self.runs_ahead,
         )
+        self.engine._scheduler.on_kv_pressure = policy
         self.specs: dict[Attempt, SequenceSpec] = {}
         self.tokens: dict[Attempt, dict[int, int]] = {}
         self.live: set[Attempt] = set()
@@ -173,7 +178,10 @@ class EngineLives(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             check_engine(self.engine)
             for sequence in self.engine.sequences.values():
-                assert sequence.num_preemptions <= scheduler.MAX_PREEMPTIONS
+                assert sequence.num_preemptions <= sequences.MAX_PREEMPTIONS
+                assert sequence.whole or self.policy == "preempt" or not sequence.block_table
+                if self.policy != "preempt" and sequence.work.priority == FIRST_CLASS:
+                    assert not sequence.num_preemptions, "an equal made it give way"
 
     def teardown(self) -> None:
         """Left to itself and answered, the engine ends every sequence."""
@@ -204,6 +212,9 @@ class EngineLives(RuleBasedStateMachine):
             assert self.engine.reserve(spec) if mode == "decode" else self.engine.add(spec)
         except RequestError:
             return
+        except OutOfBlocksError:
+            assert self.policy == "reject" and mode != "decode"
+            return
         self.specs[spec.work.attempt] = spec
         self.tokens[spec.work.attempt] = {}
         self.live.add(spec.work.attempt)
@@ -223,6 +234,7 @@ class EngineLives(RuleBasedStateMachine):
             self.pieces.setdefault(attempt, []).append(piece)
             self._check_piece(attempt, piece)
         self.sealed.update(attempt for attempt, _ in output.sealed)
+        assert self.policy == "preempt" or not output.handed_back
         for attempt in [*output.finished, *output.ended, *output.handed_back]:
             self.live.discard(attempt)
             self.pieces.pop(attempt, None)

@@ -10,7 +10,7 @@ from shared.engine.engine import Engine
 from shared.engine.handover import adoptions
 from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
-from shared.engine.scheduling.scheduler import MAX_PREEMPTIONS
+from shared.engine.scheduling.sequence import MAX_PREEMPTIONS
 from shared.errors import RequestError
 from shared.protocol import NO_COSTS, Attempt, Sampling, TokenRun
 from tests.support.oracles.engine_integrity import check_engine

@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from shared.engine import engine
 from shared.engine.handover import hand_overs
 from shared.engine.handover.adoptions import Adoptions
-from shared.engine.scheduling import block_table, scheduler
+from shared.engine.scheduling import block_table, scheduler, sequence
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence
@@ -22,7 +22,7 @@ TestEngineLivesAhead = EngineLivesAhead.TestCase
 
 
 def test_sequences_that_keep_their_blocks_early_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "MAX_PREEMPTIONS", 1)
+    monkeypatch.setattr(sequence, "MAX_PREEMPTIONS", 1)
     run_state_machine_as_test(EngineLives, settings=settings(SETTINGS, max_examples=60))
 
 
@@ -54,8 +54,8 @@ def _by_arrival(sequence: Sequence) -> tuple[int, int]:
     return 0, sequence.arrival
 
 
-def _spare_all(self: Scheduler) -> int:
-    return self.pool.num_blocks
+def _spare_all(running: object, reserved: object) -> int:
+    return 1000
 
 
 def _keep_source(self: Scheduler, batch: object) -> None:
@@ -105,7 +105,7 @@ def _no_event(self: BlockPool, name: bytes, depth: int) -> None:
         (Adoptions, "begin", _verified_by_begin),
         (Adoptions, "hold_back", _count_twice),
         (Scheduler, "_grow", _always_grow),
-        (Scheduler, "_num_spare_blocks", _spare_all),
+        (scheduler, "num_spare_blocks", _spare_all),
         (scheduler, "rank_of", _by_arrival),
         (Scheduler, "release_sources", _keep_source),
         (BlockPool, "_note_removed", _no_event),

@@ -70,7 +70,7 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     table.hold(waiting)
     table.hold(running)
     assert (table.num_unstarted_tokens(9), table.num_uncomputed_tokens) == (7, 16)
-    assert table.num_unstarted_tokens(5) == 5, "of each so many at most"
+    assert table.num_unstarted_tokens(5) == 5, "five of each at most"
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:

@@ -20,26 +20,22 @@ first two tokens; half a second keeps a link busy between two arrivals"""
 def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -> list[WorkerView]:
     """The prefill workers whose links take one more prompt. A rate never measured is no limit."""
     unreserved_tokens: dict[str, int] = {}
+    pulled_tokens: dict[str, int] = {}
+    tokens_s: dict[str, float] = {}
     for worker in decode:
         for p_inc, num_tokens in worker.unreserved_tokens.items():
             unreserved_tokens[p_inc] = unreserved_tokens.get(p_inc, 0) + num_tokens
-    left_tokens = {
-        worker.incarnation: max(
-            0, worker.unpulled_tokens - unreserved_tokens.get(worker.incarnation, 0)
-        )
-        for worker in prefill
-    }
-    tokens_s = dict.fromkeys(left_tokens, 0.0)
-    for worker in decode:
         for p_inc, incoming in worker.incoming.items():
-            if p_inc in left_tokens:
-                left_tokens[p_inc] += incoming.num_tokens
-                tokens_s[p_inc] += incoming.tokens_s
+            pulled_tokens[p_inc] = pulled_tokens.get(p_inc, 0) + incoming.num_tokens
+            tokens_s[p_inc] = tokens_s.get(p_inc, 0.0) + incoming.tokens_s
 
     def is_open(worker: WorkerView) -> bool:
-        rate = tokens_s[worker.incarnation]
+        p_inc = worker.incarnation
+        if not (rate := tokens_s.get(p_inc, 0.0)):
+            return True
+        unpulled_tokens = max(0, worker.unpulled_tokens - unreserved_tokens.get(p_inc, 0))
         limit_s = HAND_OVER_LIMIT_S + worker.queued_tokens * worker.token_s
-        return not rate or left_tokens[worker.incarnation] <= limit_s * rate
+        return unpulled_tokens + pulled_tokens[p_inc] <= limit_s * rate
 
     return [worker for worker in prefill if is_open(worker)]
 

@@ -22,6 +22,8 @@ class Assignment:
         self.failed: frozenset[Key] = frozenset()
         """workers and pairs of workers that failed the request"""
         self.failed_again: frozenset[Key] = frozenset()
+        self.full: frozenset[str] = frozenset()
+        """workers that have refused the request for lack of KV blocks"""
 
     @property
     def estimate_s(self) -> float:

@@ -5,6 +5,7 @@ prefixes these have cached, and what has failed lately; and what was chosen is c
 """
 
 import random
+from collections.abc import Iterable
 
 from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.identity import GatewayIdentity
@@ -14,6 +15,7 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Effect
 from services.gateway.owner.placement.avoidance import Avoidance, Key
 from services.gateway.owner.placement.failures import Failures
+from services.gateway.owner.placement.kv_room import has_kv_room, with_blocks
 from services.gateway.owner.placement.router import (
     Placement,
     Prompt,
@@ -86,7 +88,11 @@ class Placer:
         placement = reachable(placement, self._links.views, prompt.avoidance)
         if not self._lane.spares_a_worker(live.machine.strikes.crashes, placement):
             return None
-        return choose_worker(placement, prompt, self._rng)
+        return choose_worker(with_blocks(placement, live), prompt, self._rng)
+
+    def has_kv_room(self, live: LiveRequest, others: Iterable[LiveRequest]) -> bool:
+        """Whether decode workers have blocks for it besides those `others` of this gateway."""
+        return has_kv_room(live, others, self._links.views, self._index.holders(live.block_hashes))
 
     def assign(self, live: LiveRequest, route: Route) -> list[Effect]:
         """The waiting epoch goes there."""

@@ -6,6 +6,7 @@ import pytest
 
 from shared.engine.engine import Engine
 from shared.engine.handover.output import StepOutput
+from shared.engine.scheduling.block_growth import is_full
 from shared.errors import ProtocolError
 from shared.kv.memory import first_token_word
 from shared.protocol import Attempt, Sampling, TokenRun
@@ -194,7 +195,7 @@ def test_one_that_waits_for_its_verdict_gives_no_blocks_away() -> None:
     engine.step()
     engine.adopt(old, TokenRun(*old, 0, (1,)))
     engine.reserve(make_spec("b", make_prompt(11, 1), sampling, "decode"))
-    while not engine._scheduler._is_full(engine.sequences[old]) or engine.load().free:
+    while not is_full(engine.sequences[old], BLOCK_SIZE) or engine.load().free:
         engine.step()
     assert engine.begin(young, 1)
     assert engine.step().handed_back == [old]

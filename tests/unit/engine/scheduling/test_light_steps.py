@@ -32,8 +32,9 @@ def a_sequence(bucket: int, priority: int = INTERACTIVE) -> Sequence:
 def test_what_can_wait(ended: tuple[int, int], later: tuple[int, int], waits: bool) -> None:
     steps = LightSteps()
     steps.begin()
+    steps.note(a_sequence(*ended), ends=False)
     assert not steps.leave_out(a_sequence(*later)), "nothing ends yet"
-    steps.end(a_sequence(*ended))
+    steps.note(a_sequence(*ended), ends=True)
     assert steps.leave_out(a_sequence(*later)) is waits
 
 
@@ -42,7 +43,7 @@ def test_never_two_steps_in_a_row() -> None:
     left_out = []
     for _ in range(4):
         steps.begin()
-        steps.end(short)
+        steps.note(short, ends=True)
         left_out.append([steps.leave_out(long), steps.leave_out(long)])
     assert left_out == [[True] * 2, [False] * 2] * 2
 
@@ -50,7 +51,7 @@ def test_never_two_steps_in_a_row() -> None:
 def test_a_step_is_only_light_if_something_was_left_out() -> None:
     steps = LightSteps()
     steps.begin()
-    steps.end(a_sequence(SHORT))
+    steps.note(a_sequence(SHORT), ends=True)
     steps.begin()
-    steps.end(a_sequence(SHORT))
+    steps.note(a_sequence(SHORT), ends=True)
     assert steps.leave_out(a_sequence(LONG))

@@ -11,7 +11,7 @@ from shared.engine.scheduling.block_table import commit_blocks
 from shared.engine.scheduling.prompt_order import PATIENCE
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState
+from shared.engine.scheduling.sequence import MAX_PREEMPTIONS, Mode, Sequence, SequenceState
 from shared.errors import SettingsError
 from shared.protocol import DEFAULT_PRIORITY, Sampling
 from tests.unit.engine.fake_runner import BLOCK_SIZE, make_spec
@@ -298,7 +298,7 @@ def test_who_finds_no_place_or_no_blocks_gets_those_of_a_later_priority(
 def test_nobody_gives_way(why: str) -> None:
     scheduler = _filled_with_bulk(11, 3)
     for sequence in scheduler.running:
-        sequence.pinned = why == "keeps its blocks"
+        sequence.num_preemptions = MAX_PREEMPTIONS * (why == "keeps its blocks")
         if why == "from elsewhere":
             sequence.spec = replace(sequence.spec, mode="decode")
     length, priority = (60 if why == "not enough" else 8), (BULK if why == "same priority" else 3)

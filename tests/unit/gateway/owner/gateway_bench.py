@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.generation import GenerateRequest
@@ -29,7 +29,7 @@ from shared.protocol import (
     Tokens,
 )
 from shared.queue.memory_backlog import MemoryBacklog
-from shared.settings.groups import Topology
+from shared.settings.groups import KVPressure, Topology
 from shared.state.memory_records import MemoryGatewayLiveness, MemoryRequestRecords
 from shared.state.memory_registry import MemoryWorkerRegistry
 from shared.state.prefix_index import PrefixIndex
@@ -225,7 +225,9 @@ class Bench:
         self.links = WorkerLinks(self.registry, served, G_INC, self.clock, cost, self._dial)
         hashing = self.settings.kv.hashing(self.settings.network.cell_secret)
         identity = GatewayIdentity(
-            G_INC, served, "1", "http://x", "demo", 2048, hashing, topology, vocab_size=VOCAB_SIZE
+            *(G_INC, served, "1", "http://x", "demo", 2048, hashing, topology),
+            on_kv_pressure=cast(KVPressure, self.settings.kv.on_pressure),
+            vocab_size=VOCAB_SIZE,
         )
         stores = GatewayStores(self.records, self.backlog, self.index)
         observation = MetricsObserver(GatewayMetrics(self.links.samples), self.spans, "demo")

@@ -28,6 +28,7 @@ from services.simulator.batching.step_cost import H200_8B, step_s
 from services.simulator.timeline import Timeline
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.protocol import StepCosts
+from shared.settings.groups import KVPressure
 
 MIXED = Load(num_requests=160, rate=60.0, prompt=(32, 512), output=(8, 512), seed=3)
 DEVICE = Device(H200_8B, num_slots=16, step_tokens=512, longest=MIXED.longest, wait_s=0.02)
@@ -125,12 +126,16 @@ def test_each_request_is_served_once_in_a_place_of_its_own(
 
 
 @settings(max_examples=60, deadline=None)
-@given(drawn=SOME_REQUESTS, num_blocks=st.integers(9, 20))
+@given(
+    drawn=SOME_REQUESTS,
+    num_blocks=st.integers(9, 20),
+    on_kv_pressure=st.sampled_from(["preempt", "queue", "reject"]),
+)
 def test_each_is_served_once_also_where_blocks_are_few_and_some_are_preempted(
-    drawn: list[tuple[float, int, int]], num_blocks: int
+    drawn: list[tuple[float, int, int]], num_blocks: int, on_kv_pressure: KVPressure
 ) -> None:
     requests = arriving(drawn)
-    scheduler = scheduler_of(4, 40, 130, num_blocks)
+    scheduler = scheduler_of(4, 40, 130, num_blocks, on_kv_pressure)
 
     def make(device: Device, timeline: Timeline) -> ContinuousBatching:
         return ContinuousBatching(scheduler, device.costs, timeline)
@@ -138,6 +143,8 @@ def test_each_is_served_once_also_where_blocks_are_few_and_some_are_preempted(
     batching = serve(make, DEVICE, requests)
     assert violations(requests, batching) == []
     assert scheduler.pool.num_free == num_blocks
+    if on_kv_pressure != "preempt":
+        assert batching.num_rows == sum(one.num_rows for one in requests)
 
 
 class TwiceAnswered(GroupBatching):
