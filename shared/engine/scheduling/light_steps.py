@@ -15,10 +15,12 @@ class LightSteps:
         self._may_leave_out = self._left_out = False
         self._ended: list[Sequence] = []
 
-    def begin(self) -> None:
-        """A step is put together."""
-        self._may_leave_out, self._left_out = not self._left_out, False
+    def begin(self, *, alone: bool = False) -> None:
+        """A step is put together. `alone`: of one sequence that is computed alone; for all others
+        it is none, so those that were left out go on in the next of theirs."""
         self._ended.clear()
+        if not alone:
+            self._may_leave_out, self._left_out = not self._left_out, False
 
     def note(self, sequence: Sequence, *, ends: bool) -> None:
         """Its chunk is in this step. `ends`: its prompt ends with it."""

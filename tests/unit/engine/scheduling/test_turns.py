@@ -161,3 +161,23 @@ def test_one_that_is_dropped_has_no_turn() -> None:
     engine.add(spec_of("b", 5, alone=False))
     assert not engine._scheduler.turns.any
     assert len(run_to_end(engine)["b"]) == GREEDY.max_tokens
+
+
+def test_a_later_class_gets_on_though_prompts_end_in_all_steps_of_the_others() -> None:
+    """What a light step left out is not left out again after a step that was another's alone."""
+    engine, _ = fake_engine(num_blocks=64)
+    steps = watched(engine)
+    for name, length, alone, priority in (("alone", 5, True, 3), ("bulk", 48, False, 5)):
+        spec = spec_of(name, length, alone=alone)
+        sampling = replace(GREEDY, max_tokens=16)
+        engine.add(replace(spec, work=replace(spec.work, sampling=sampling, priority=priority)))
+    for number in range(5):
+        short = spec_of(f"short {number}", 4, alone=False, salt=1 + number)
+        one_token = replace(GREEDY, max_tokens=1)
+        engine.add(replace(short, work=replace(short.work, sampling=one_token)))
+        engine.step()
+        engine.step()
+    names = [[item.sequence.attempt.rid for item in step.items] for step in steps]
+    assert names[1::2] == [["alone"]] * 5
+    assert ["short 1", "bulk"] in names
+    assert ["short 3", "bulk"] in names
