@@ -2,6 +2,8 @@
 
 A hint from what they said last, so that a request is refused before anything is computed for it. A
 worker that computes its prompt has the last word; what one has taken waits for blocks to decode in.
+Where decode workers compute prompts too they need no hint: they also know what later classes would
+give.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +20,11 @@ def has_kv_room(
     workers: Sequence[WorkerView],
     holders: Mapping[str, int],
 ) -> bool:
-    """True too where nobody decodes: then it waits for a worker, not for blocks. `others`: of this
-    gateway. `holders`: blocks of its prefix that workers have, by incarnation."""
+    """True too where nobody decodes: then it waits for a worker, not for blocks; and where nobody
+    hands over. `others`: of this gateway. `holders`: blocks of its prefix that workers have, by
+    incarnation."""
+    if not any(worker.ready and worker.role == "prefill" for worker in workers):
+        return True
     decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
     spare = [max(0, worker.spare_blocks - _num_owed(worker, live.block_size)) for worker in decode]
     needed = live.max_blocks - max(holders.values(), default=0)

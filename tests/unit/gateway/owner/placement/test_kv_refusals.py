@@ -137,3 +137,14 @@ async def test_a_refusal_for_lack_of_blocks_leaves_the_worker_its_room() -> None
         refuses(a, "large", 0)
         bench.door.submit(bench.request("small", num_prompt=8))
         assert a.last(Assign).work.attempt.rid == "small"
+
+
+async def test_a_worker_that_computes_prompts_and_decodes_says_itself_what_it_has() -> None:
+    """It has no block left, and would take those of later priorities."""
+    async with started(agg()) as bench:
+        (a, _) = two()
+        await bench.add(a)
+        has_blocks(a, 0)
+        bench.door.submit(bench.request("r1", priority=0))
+        await settle()
+        assert a.last(Assign).work.attempt.rid == "r1"
