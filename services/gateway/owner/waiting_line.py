@@ -248,11 +248,12 @@ class WaitingLine:
         except StateUnavailableError:
             return
         self._counters.backlog_puts += 1
+        if placement.status is PutStatus.QUEUED:
+            live.backlog_charge = place.entry.charge
         if self._places.get(live.rid) is not place:
             self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:
             place.queued = place.accepted = True
-            live.backlog_charge = place.entry.charge
             live.note_placed()
             self._grew()
         else:

@@ -159,6 +159,24 @@ async def test_a_request_that_workers_refuse_is_charged_once() -> None:
         assert owed == [43]
 
 
+async def test_a_request_that_is_placed_before_the_backlog_has_answered_is_charged_once() -> None:
+    """Its entry is cancelled then, and its tenant stays charged for it."""
+    p, d = workers()
+    async with started(Bench(max_backlog=100)) as bench:
+        await bench.add(p, d)
+        owed = ends_of(bench)
+        submit(bench, "t.0")
+        p.load = IDLE
+        p.say(Pong(1, IDLE))
+        bench.core.requests.place_waiting()
+        assert assigned(p) == ["t.0"]
+        await settle()
+        assert not await bench.backlog.length()
+        answer(bench, p, d)
+        await settle()
+        assert owed == [3], "without the 40 that the backlog charged"
+
+
 def test_debts_are_not_part_of_an_outcome_that_redis_repeats() -> None:
     """FINISH answers with what is recorded, and a debt is not."""
     assert Outcome("done", "stop", 3, 0, owed=9) == Outcome("done", "stop", 3, 0)  # type: ignore[arg-type]
