@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from services.cli.byte_size import MIB
 from services.cli.capacity.devices import Device
-from shared.engine.layers.row_sizes import scored_at_once
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile
 from shared.engine.loading.room_advice import RANKS_BYTES
@@ -22,6 +21,7 @@ from shared.model.checkpoint import Checkpoint, kv_layout, max_model_len, resolv
 from shared.model.config import ModelConfig
 from shared.model.parameters import num_weight_bytes
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
+from shared.settings.profiles import LARGEST
 from shared.telemetry.cost import usd_per_million
 
 WORKSPACE_BYTES = 128 * MIB
@@ -144,6 +144,8 @@ HELD = {"cuda": Held(hidden=3, heads=3, mlp=4), "cpu": Held(hidden=6, heads=4, m
 def estimate(question: Question) -> Capacity:
     """ModelError for a model that cannot be split over --tp GPUs, SettingsError for a context
     that it does not have."""
+    if question.engine.tune:  # it finds no size above those of this profile
+        question = replace(question, engine=replace(question.engine, profile=LARGEST))
     config, compute = question.checkpoint.config, question.compute
     shard = Shard(config, 0, compute.tp)
     length = max_model_len(config, compute.max_model_len)
@@ -215,8 +217,7 @@ def step_bytes(question: Question, part: ModelConfig, length: int, max_num_seqs:
     held = HELD[kind]
     width = held.hidden * part.hidden_size + held.mlp * part.intermediate_size
     width += held.heads * (part.num_heads + part.num_kv_heads) * part.head_dim
-    num_scored = max(max_num_seqs, scored_at_once(max_num_seqs))
-    logits = num_scored * part.vocab_size * (2 * item + 2 * DTYPE_BYTES["float32"])
+    logits = max_num_seqs * part.vocab_size * (2 * item + 2 * DTYPE_BYTES["float32"])
     at_once = max(num_rows * width * item, num_rows * part.hidden_size * item + logits)
     sampler = max_num_seqs * part.vocab_size * SAMPLING_BYTES
     angles = length * part.head_dim * DTYPE_BYTES["float32"]

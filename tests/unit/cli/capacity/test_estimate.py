@@ -39,6 +39,16 @@ def test_the_pool_of_a_gpu_is_what_a_worker_would_count(tp: int) -> None:
     assert capacity.fits
 
 
+@pytest.mark.parametrize("given", [{}, {"max_num_seqs": 32}])
+def test_with_tune_a_worker_may_find_the_largest_steps(given: dict[str, int]) -> None:
+    asked = question(SHAPES["llama-3.1-8b"], named_gpu("H100"), dtype="auto")
+    engine = replace(asked.engine, **given)  # type: ignore[arg-type]
+    tuned = estimate(replace(asked, engine=replace(engine, tune=True)))
+    largest = estimate(replace(asked, engine=replace(engine, profile="high_throughput")))
+    assert tuned == largest
+    assert tuned.num_blocks < estimate(replace(asked, engine=engine)).num_blocks
+
+
 def test_hand_overs_take_what_was_measured() -> None:
     """And shared/transfer/README.md says the same."""
     text = (ROOT / "shared/transfer/README.md").read_text(encoding="utf-8")
