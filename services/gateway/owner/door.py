@@ -218,8 +218,7 @@ class Door:
             block_size=block_size,
             returned=returned,
         )
-        if self._identity.on_kv_pressure == "reject" and not request.follows:
-            live.let_refuse()
+        live.meet_pressure(self._identity.on_kv_pressure)
         return live
 
     @property

@@ -14,6 +14,7 @@ from shared.kv.block_hash import block_hash
 from shared.kv.layout import num_blocks_for
 from shared.protocol import Attempt, Work
 from shared.queue.backlog import is_early
+from shared.settings.groups import KVPressure
 
 
 class LiveRequest:
@@ -66,7 +67,7 @@ class LiveRequest:
         """of this epoch's sequence, as the computing worker said at START"""
         self.line_charge = self.backlog_charge = 0  # of its tenant's, where it waited
         self.block_size = block_size
-        self._admitted = self._placed = False
+        self._admitted = self._placed = self._waits_for_all = False
         self.receipt = Receipt(
             request.rid,
             request.endpoint,
@@ -96,14 +97,24 @@ class LiveRequest:
 
     @property
     def num_blocks(self) -> int:
-        """That those fill, and the next tokens."""
-        return self.num_tokens // self.block_size + 2
+        """That those fill, and the next tokens; or all that it waits for where it goes on."""
+        return self.max_blocks if self._waits_for_all else self.num_tokens // self.block_size + 2
+
+    @property
+    def num_decode_tokens(self) -> int:
+        """A decode worker has blocks for them before it goes on with this epoch."""
+        return self._max_tokens if self._waits_for_all else len(self.work.token_ids)
 
     @property
     def max_blocks(self) -> int:
-        """That it can ever need where it is decoded. The last token is never fed back."""
-        num_tokens = self.work.num_prompt_tokens + self.work.sampling.max_tokens - 1
-        return num_blocks_for(num_tokens, self.block_size)
+        """That it can ever need where it is decoded."""
+        return num_blocks_for(self._max_tokens, self.block_size)
+
+    @property
+    def _max_tokens(self) -> int:
+        """The last one is never fed back."""
+        most = self.work.num_prompt_tokens + self.work.sampling.max_tokens - 1
+        return max(most, len(self.work.token_ids))
 
     def begin_epoch(self, cause: str, prefer_incarnation: str | None) -> None:
         """The next attempt continues after the tokens taken so far."""
@@ -142,9 +153,12 @@ class LiveRequest:
         if self._placed:
             self.generation.accept()
 
-    def let_refuse(self) -> None:
-        """Lack of KV blocks may refuse it, until a worker has taken it."""
-        self.work = replace(self.work, accepted=False)
+    def meet_pressure(self, policy: KVPressure) -> None:
+        """What lack of KV blocks does to it: it waits for all that it can ever need, or is refused
+        until a worker has taken it, or it follows a choice that was taken."""
+        self._waits_for_all = policy != "preempt"
+        if policy == "reject" and not self.request.follows:
+            self.work = replace(self.work, accepted=False)
 
     def note_placed(self) -> None:
         """It is on a worker or in the backlog: lack of room refuses it no more, unless that of KV

@@ -6,6 +6,7 @@ prefixes these have cached, and what has failed lately; and what was chosen is c
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.identity import GatewayIdentity
@@ -113,7 +114,8 @@ class Placer:
 
     def reader(self, live: LiveRequest, source: str) -> WorkerLink | None:
         """The best decode worker to pull it from there; None if none is ready."""
-        return self._links.get(choose_decode(self._links.views, self._prompt(live), source))
+        prompt = replace(self._prompt(live), num_tokens=live.num_decode_tokens)
+        return self._links.get(choose_decode(self._links.views, prompt, source))
 
     def may_move(self, live: LiveRequest, source: str, num_blocks: int) -> bool:
         """Whether another decode worker can go on with it at once, and has that many blocks."""

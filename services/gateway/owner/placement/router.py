@@ -147,19 +147,17 @@ def choose_decode(workers: Sequence[WorkerView], prompt: Prompt, source: str = "
     others = [w for w in workers if w.ready and w.role == "decode" and w.incarnation != source]
     if not others:
         return None
-    avoidance = prompt.avoidance
-    best = avoidance.unsuspected(avoidance.open(others, source))
+    best = prompt.avoidance.unsuspected(prompt.avoidance.open(others, source))
     if prompt.alone:
         best = _lane(best)
     needed = -(-prompt.num_tokens // prompt.block_size)
-    holders = prompt.holders
     return min(
         best,
         key=lambda w: (
             w.spare_blocks < needed,
             is_behind(w),
             w.num_sequences,
-            -holders.get(w.incarnation, 0),
+            -prompt.holders.get(w.incarnation, 0),
             -w.spare_blocks,
             w.incarnation,
         ),

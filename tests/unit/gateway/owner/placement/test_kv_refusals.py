@@ -148,3 +148,20 @@ async def test_a_worker_that_computes_prompts_and_decodes_says_itself_what_it_ha
         bench.door.submit(bench.request("r1", priority=0))
         await settle()
         assert a.last(Assign).work.attempt.rid == "r1"
+
+
+@pytest.mark.parametrize(("policy", "chosen"), [("preempt", 0), ("queue", 1), ("reject", 1)])
+async def test_decode_is_where_all_blocks_are_that_are_waited_for(
+    policy: KVPressure, chosen: int
+) -> None:
+    """The first decode worker has the fewest sequences, and blocks for the prompt alone."""
+    async with started(Bench(on_kv_pressure=policy)) as bench:
+        p = FakeWorker("prefill", "p0")
+        decode = FakeWorker("decode", "d0"), FakeWorker("decode", "d1")
+        await bench.add(p, *decode)
+        has_blocks(decode[0], 4)
+        has_blocks(decode[1], 50, running=5)
+        bench.door.submit(bench.request("r1", max_tokens=60))
+        await settle()
+        p.start()
+        assert [len(worker.all(Receive)) for worker in decode] == [1 - chosen, chosen]

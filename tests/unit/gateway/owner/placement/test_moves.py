@@ -12,6 +12,7 @@ from services.gateway.owner.links.worker_link import SPARE_BLOCKS
 from services.gateway.owner.moves import LOOK_S, MAX_MOVES, NEAR_END
 from shared.message_parts.span import Span
 from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Pong, Receive, Refuse, Spans
+from shared.settings.groups import KVPressure
 from shared.telemetry import attributes as names
 from shared.transfer_address import TransferAddress
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
@@ -277,3 +278,15 @@ async def test_what_has_not_moved_by_the_drain_limit_is_handed_back() -> None:
         again = one.e.last(Assign)
         assert (again.mode, again.work.attempt) == ("local", Attempt("r0", 2))
         assert [cancel.attempt for cancel in one.e.all(Cancel)] == [Attempt("r0", 1)]
+
+
+@pytest.mark.parametrize("policy", ["preempt", "queue", "reject"])
+async def test_one_moves_only_to_the_blocks_that_it_would_wait_for_there(
+    policy: KVPressure,
+) -> None:
+    """42 tokens by now, 138 at most."""
+    async with started(Bench("agg", on_kv_pressure=policy)) as bench:
+        one = Cell(bench, decode_worker("d0"), decode_worker("d1", replace(IDLE, free=6, held=94)))
+        await one.decoding()
+        one.drain()
+        assert bool(one.assigned()) is (policy == "preempt")
