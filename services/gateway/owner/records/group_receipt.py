@@ -38,7 +38,7 @@ def group_body(group: str, members: Sequence[Mapping[str, Any]]) -> dict[str, An
         "transport": next((m["transport"] for m in members if m["transport"]), ""),
         "bytes": sum(member["bytes"] for member in members),
         "blocks": sum(member["blocks"] for member in members),
-        "slow_because": _last(members)["slow_because"],
+        "slow_because": None if state == "live" else _last(members)["slow_because"],
         "compute_ms": _sum(members, "compute_ms"),
         "kv_byte_seconds": _sum(members, "kv_byte_seconds"),
         "choices": [_summary(member) for member in members],

@@ -46,7 +46,7 @@ class Story:
         receipt.attempts.append(note)
         receipt.first_token_ns = receipt.first_token_ns or note.first_token_ns
         receipt.ended_ns = note.ended_ns
-        receipt.completion_tokens = 9
+        receipt.completion_tokens, receipt.outcome = 9, "done"
         begin = BEGIN_MS + (first if decodes is None else decodes)
         prefilled = span(
             names.SPAN_PREFILL, BEGIN_MS + started, BEGIN_MS + first, **(prefill or {})
@@ -157,3 +157,11 @@ def test_a_group_has_the_sums_of_its_choices_and_the_cause_of_the_last() -> None
     for _, _, each in (*quick.spans, *slow.spans):
         each.attributes.clear()
     assert group_body("g", [slow.as_dict(), quick.as_dict()])["compute_ms"] is None
+
+
+def test_a_group_is_not_slow_yet_while_one_of_its_choices_lives() -> None:
+    slow = Story().attempt(0, 5, 40, 900, decode={"crowded_ms": 700.0}).receipt
+    living = Receipt("r2", "chat", 40, 1, 1)
+    assert slow.slow_because == "batch"
+    body = group_body("g", [slow.as_dict(), living.as_dict()])
+    assert (body["state"], body["slow_because"]) == ("live", None)
