@@ -27,7 +27,8 @@ def has_kv_room(
         return True
     decode = [worker for worker in workers if worker.ready and worker.role == "decode"]
     spare = [max(0, worker.spare_blocks - _num_owed(worker, live.block_size)) for worker in decode]
-    needed = live.max_blocks - max(holders.values(), default=0)
+    held = max((holders.get(worker.incarnation, 0) for worker in decode), default=0)
+    needed = live.max_blocks - held
     coming = sum(other.max_blocks for other in others if _comes(other))
     return not spare or (max(spare) >= needed and sum(spare) >= needed + coming)
 

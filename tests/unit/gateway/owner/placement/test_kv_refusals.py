@@ -8,6 +8,7 @@ from services.gateway.owner.requests import NO_BLOCKS
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Fail, Pong, Receive, Refuse, Start, TokenRun, Tokens
 from shared.settings.groups import KVPressure
+from shared.state.kv_events import KVSnapshot
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,24 @@ async def test_what_is_too_much_for_each_decode_worker_is_refused_at_the_door() 
         bench.door.submit(bench.request("r1", max_tokens=9))
         await settle()
         assert p.last(Assign).work.attempt.rid == "r1"
+
+
+async def test_only_what_decode_workers_hold_of_a_prefix_needs_no_blocks_there() -> None:
+    """256 tokens and 9 more: 17 blocks, of which a prefix is 16."""
+    async with started(Bench(on_kv_pressure="reject")) as bench:
+        p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+        await bench.add(p, d)
+        bench.door.submit(bench.request("r0", num_prompt=256, max_tokens=9))
+        prefix = frozenset(bench.live("r0").block_hashes)
+        bench.door.cancel("r0", 0)
+        has_blocks(d, 5)
+        for worker, fits in ((p, False), (d, True)):
+            bench.index.load(KVSnapshot(worker.incarnation, 1, prefix))
+            if fits:
+                bench.door.submit(bench.request("r1", num_prompt=256, max_tokens=9))
+                continue
+            with pytest.raises(OverloadedError, match=NO_BLOCKS):
+                bench.door.submit(bench.request("r1", num_prompt=256, max_tokens=9))
 
 
 async def test_what_prefill_workers_compute_has_its_blocks_at_decode() -> None:
