@@ -78,7 +78,7 @@ class Door:
         self._check_capacity(request, returned=returned)
         live = self._open(request, returned=returned)
         if self._requests.lack_blocks(live):
-            raise self._overloaded(request, NO_BLOCKS)
+            raise OverloadedError(NO_BLOCKS, retry_after_s=self._returns.hint())
         route = self._requests.route(live)
         num_ahead = self._requests.num_ahead(request) + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)

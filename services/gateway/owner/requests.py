@@ -224,7 +224,8 @@ class Requests:
     def _refuse(self, live: LiveRequest, text: str = LINE_FULL) -> None:
         """Other gateways have filled the backlog, or no worker has the KV blocks."""
         self._journal.refused(429)
-        failure = Failure("overloaded", text, 429, self._returns.promise(live.request))
+        after_s = self._returns.hint() if text == NO_BLOCKS else self._returns.promise(live.request)
+        failure = Failure("overloaded", text, 429, after_s)
         self.execute(live, live.machine.abandon(failure))
 
     # Effects

@@ -59,6 +59,12 @@ class Promises:
             self._last_s = due_s
         return due_s - now_s
 
+    def spread(self, now_s: float, per_end_s: float) -> float:
+        """As `make`, for a client that no place is kept for: what it lacks is something else."""
+        due_s = min(max(self._last_s, now_s) + per_end_s, now_s + HORIZON_S)
+        self._last_s = max(self._last_s, due_s)
+        return due_s - now_s
+
     def start_over(self) -> None:
         """There is room for whoever comes: nobody need wait for those who were told a time."""
         self._last_s = -math.inf

@@ -19,6 +19,11 @@ class ReturnTimes:
         now_s = self._clock.monotonic_s()
         return self._promises.make(_key(request), now_s, self.per_end_s())
 
+    def hint(self) -> float:
+        """Seconds until a client had better come back that was refused for lack of something else
+        than a place: none is kept for it."""
+        return self._promises.spread(self._clock.monotonic_s(), self.per_end_s())
+
     def claim(self, request: GenerateRequest) -> bool:
         """Whether this client was refused before and told to come now."""
         known = len(self._promises) > 0

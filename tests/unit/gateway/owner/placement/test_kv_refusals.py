@@ -9,7 +9,7 @@ from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Fail, Pong, Receive, Refuse, Start, TokenRun, Tokens
 from shared.settings.groups import KVPressure
 from shared.state.kv_events import KVSnapshot
-from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, settle, started
+from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
 
@@ -184,3 +184,22 @@ async def test_decode_is_where_all_blocks_are_that_are_waited_for(
         await settle()
         p.start()
         assert [len(worker.all(Receive)) for worker in decode] == [1 - chosen, chosen]
+
+
+async def test_clients_refused_for_lack_of_blocks_are_spread_and_keep_no_places() -> None:
+    async with started(Bench(max_backlog=4, on_kv_pressure="reject")) as bench:
+        p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+        p.load = FULL
+        await bench.add(p, d)
+        has_blocks(d, 0)
+        after_s = []
+        for number in range(3):
+            with pytest.raises(OverloadedError, match=NO_BLOCKS) as error:
+                bench.door.submit(bench.request(f"r{number}"))
+            after_s.append(error.value.retry_after_s)
+        assert 0 < after_s[0] < after_s[1] < after_s[2]
+        bench.clock.advance(after_s[2])
+        has_blocks(d, 100)
+        for number in range(3, 7):
+            bench.door.submit(bench.request(f"r{number}", num_prompt=41))
+        assert len(bench.requests) == 4
