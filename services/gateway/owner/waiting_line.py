@@ -169,10 +169,12 @@ class WaitingLine:
     def settle(self, live: LiveRequest, num_tokens: int) -> int:
         """At a request's end, with the tokens of its answer: what its tenant owes to those that
         wait in the backlog; here it is noted."""
-        request, num_served = live.request, num_tokens
-        if live.receipt.first_token_ns:
-            num_served += len(request.prompt_ids) - live.receipt.cached_tokens
+        request, receipt, num_served = live.request, live.receipt, num_tokens
+        if receipt.first_token_ns:
+            num_served += len(request.prompt_ids) - receipt.cached_tokens
             self._lengths.note(request.tenant, num_tokens)
+        elif receipt.started_ns:  # whoever leaves just before its first token was served as well
+            num_served += max(0, len(request.prompt_ids) - live.num_cached_tokens)
         served = by_weight(num_served, request.weight)
         if any(self._of_class(request.priority)):
             self._times[request.priority].settle(request.tenant, served - live.line_charge)

@@ -142,6 +142,19 @@ async def test_a_client_that_leaves_the_line_is_charged_nothing() -> None:
         assert owed == [-40]
 
 
+async def test_a_client_that_leaves_before_its_first_token_is_charged_its_prompt() -> None:
+    """Else a tenant that always does is served for nothing."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    async with started(Bench(max_backlog=100)) as bench:
+        await bench.add(p, d)
+        owed = ends_of(bench)
+        submit(bench, "t.0")
+        p.start(16)
+        bench.door.cancel("t.0", 0)
+        await settle()
+        assert owed == [40 - 16]
+
+
 async def test_a_request_that_workers_refuse_is_charged_once() -> None:
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
     async with started(Bench(max_backlog=100)) as bench:
