@@ -157,8 +157,8 @@ class WaitingLine:
         if place is None:
             return None
         priority = _priority(place)
-        starts = (each.start for each in self._of_class(priority))
-        self._times[priority].take(min(starts, default=place.start))
+        starts = (each.start for each in (place, *self._of_class(priority)))
+        self._times[priority].take(min(starts))
         if not was_held:
             self._num_free[priority] -= 1
             self._pace.note_end(self._clock.monotonic_s(), idle=len(self) == 0)

@@ -80,6 +80,32 @@ async def test_a_gateway_that_places_by_itself_keeps_the_shares() -> None:
         assert assigned(p) == ["many.0", "few.0", "many.1", "few.1", "many.2", "many.3"]
 
 
+async def test_who_comes_after_a_placement_is_ordered_as_in_the_backlog() -> None:
+    orders = []
+    for by_worker in (False, True):
+        p, d = workers()
+        async with started(Bench(max_backlog=100)) as bench:
+            await bench.add(p, d)
+            submit(bench, *(f"many.{n}" for n in range(3)))
+            await settle()
+            if by_worker:
+                has_room(p, 900)
+                orders.append([await pop(bench, p)])
+                submit(bench, "few.0")
+                await settle()
+                orders[-1] += [await pop(bench, p) for _ in range(3)]
+                continue
+            p.load = replace(FULL, room_tokens=40)
+            p.say(Pong(1, p.load))
+            bench.core.requests.place_waiting()
+            submit(bench, "few.0")
+            p.load = IDLE
+            p.say(Pong(2, IDLE))
+            bench.core.requests.place_waiting()
+            orders.append(assigned(p))
+    assert orders == [["many.0", "few.0", "many.1", "many.2"]] * 2
+
+
 async def test_a_heavier_tenant_is_placed_more_often() -> None:
     p, d = workers()
     async with started(Bench(max_backlog=100)) as bench:
