@@ -4,7 +4,7 @@
     reserved        pull: published pieces are read while prefill still computes
     verified        token 1 is repeated to the gateway, the engine decodes on from it
     every step      one frame per gateway with all its tokens
-    pressure        the youngest sequence is handed back; the gateway retries it elsewhere
+    pressure        what is cheapest to restore is handed back; the gateway retries it elsewhere
     CANCEL          a pull ends its piece in flight first; then the engine forgets the attempt
 
 ASSIGN with mode local (aggregated, no prefill worker, slow link) computes the prompt here instead.
