@@ -106,8 +106,9 @@ class Work:
     priority: int = DEFAULT_PRIORITY
     prompt_logprobs: int = -1
     """as `Sampling.logprobs`, of the client's prompt: SCORED says them"""
-    accepted: bool = False
-    """a worker has taken the request before: it waits for KV blocks and is not refused"""
+    accepted: bool = True
+    """it waits for KV blocks and is not refused: a worker has taken the request before, or its
+    gateway never has it refused"""
 
 
 class TokenLogprobs(NamedTuple):

@@ -68,7 +68,6 @@ class StepLoop:
             hash_root=self._hash_root,
             sampling=live.sampling,
             prompt_logprobs=live.prompt.prompt_logprobs if live.index == 0 else -1,
-            accepted=True,  # nobody else could take it
         )
         spec = SequenceSpec.of(work, self._block_size, "full", "agg")
         with self._turn() as engine:

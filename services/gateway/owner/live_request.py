@@ -51,7 +51,6 @@ class LiveRequest:
             traceparent=request.traceparent or "",
             priority=request.priority,
             prompt_logprobs=request.prompt_logprobs,
-            accepted=True,
         )
         """of this epoch"""
         self.scores: PromptScores | None = None

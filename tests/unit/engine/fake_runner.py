@@ -177,10 +177,11 @@ def make_spec(
     epoch: int = 0,
     priority: int = DEFAULT_PRIORITY,
 ) -> SequenceSpec:
-    """A spec with the hashes a gateway would send."""
+    """A spec with the hashes a gateway would send, of a request that a worker may refuse."""
     num_prompt = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
     attempt = Attempt(name, epoch)
-    work = Work(attempt, token_ids, num_prompt, ROOT, sampling, priority=priority)
+    facts = (attempt, token_ids, num_prompt, ROOT, sampling)
+    work = Work(*facts, priority=priority, accepted=False)
     return SequenceSpec.of(work, BLOCK_SIZE, mode, "agg" if mode == "full" else "")
 
 

@@ -10,7 +10,7 @@ from shared.worker.channel import CHANNEL_CODEC, Add, Reserve
 
 ROOT, PROMPT = bytes(range(32)), tuple(range(40))
 SAMPLING = Sampling(8, temperature=0.5, stop_token_ids=(3,), logit_bias=((1, 0.5),), grammar="{}")
-WORK = Work(Attempt("r", 2), PROMPT, 38, ROOT, SAMPLING, "trace", True, 5, 2, True)
+WORK = Work(Attempt("r", 2), PROMPT, 38, ROOT, SAMPLING, "trace", True, 5, 2, False)
 SOURCE = TransferAddress("host:1", "/kv.sock")
 MESSAGES = (Assign(WORK, "p.1", "prefill"), Receive(WORK, "d.1", "p.1", SOURCE, "ticket"))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -16,7 +16,7 @@ from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState, max_blocks
 from shared.errors import OutOfBlocksError
-from shared.protocol import DEFAULT_PRIORITY, Sampling
+from shared.protocol import DEFAULT_PRIORITY, Sampling, Work
 from shared.settings.groups import KVPressure
 from tests.unit.engine.fake_runner import BLOCK_SIZE, fake_engine, make_prompt, make_spec
 
@@ -141,6 +141,14 @@ def test_what_was_taken_once_is_not_refused(why: str) -> None:
     spec = make_spec("c", make_prompt(8, 1), sampling, mode, num_prompt_tokens=num_prompt)
     spec = replace(spec, work=replace(spec.work, accepted=why == "accepted"))
     assert engine.reserve(spec) if mode == "decode" else engine.add(spec)
+
+
+def test_what_a_gateway_of_an_earlier_release_sends_is_not_refused() -> None:
+    """It would send it again and again, until it gives up."""
+    spec = make_spec("a", make_prompt(8), Sampling(max_tokens=5))
+    work = Work(*(getattr(spec.work, field.name) for field in fields(Work)[:5]))
+    assert kv_pressure.may_be_refused("reject", Sequence(spec, 0))
+    assert not kv_pressure.may_be_refused("reject", Sequence(replace(spec, work=work), 0))
 
 
 @pytest.mark.parametrize("policy", ["queue", "reject"])
