@@ -54,6 +54,8 @@ from shared.worker.identity import WorkerRole
 
 LOOK_EVERY_S = 2e-5
 """for a first token that is about to be shown"""
+LOOK_AGAIN_S = 0.002
+"""whether the step in flight has ended sooner than was predicted"""
 GAUGED_EVERY_NS = 1_000_000_000
 
 
@@ -88,7 +90,7 @@ class EngineLoop:
         else:
             self._wait()
         while due_s := self._engine.next_launch.due_s():
-            self._receive(due_s)
+            self._receive(min(due_s, LOOK_AGAIN_S))
         self._step()
 
     def _wait(self) -> None:
