@@ -13,7 +13,7 @@ from shared.protocol import SPOKEN
 from tests.support.pairs.worker_process import ROOT
 
 NEXT = Versions(SPOKEN.newest, SPOKEN.newest + 1)
-LAST_OF_WORK = "    prompt_logprobs: int = -1\n"
+LAST_OF_WORK = "    accepted: bool = True\n"
 """where a new member goes: each has its place"""
 
 _CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
