@@ -14,6 +14,7 @@ from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
 from shared.engine.scheduling.prompt_order import PromptOrder
+from shared.queue.backlog import taken_room
 
 ROOM_STEPS = 2
 """of prompts that have not begun, which a worker takes (`shared.worker.node`); the rest waits
@@ -115,5 +116,4 @@ class PrefillWorker:
         return self._order.bucket_of(request.turn)
 
     def _taken_room(self, request: Request) -> int:
-        """Of a prompt that has not begun; half of the room at most, as in `shared.worker.state`."""
-        return min(request.num_tokens, self._room_limit // 2)
+        return taken_room(request.num_tokens, self._room_limit)

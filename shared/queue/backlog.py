@@ -51,6 +51,12 @@ def is_early(priority: int) -> bool:
     return priority <= DEFAULT_PRIORITY
 
 
+def taken_room(num_tokens: int, room_tokens: int) -> int:
+    """Of a worker's whole room, by a prompt there that has not begun. A long one takes half of it
+    at most: shorter ones go ahead of it."""
+    return min(num_tokens, room_tokens // 2)
+
+
 @dataclass(frozen=True)
 class BacklogEntry:
     """One waiting request: its owner, what it costs, what it starts with."""

@@ -127,5 +127,4 @@ class WorkerState:
         return None
 
     def _num_unstarted_tokens(self, *, early: bool = False) -> int:
-        """That take room. A long prompt takes half of it at most: shorter ones go ahead of it."""
-        return self.attempts.num_unstarted_tokens(self._room_limit_tokens // 2, early=early)
+        return self.attempts.num_unstarted_tokens(self._room_limit_tokens, early=early)

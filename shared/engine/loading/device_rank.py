@@ -63,7 +63,8 @@ def build_device_rank(
     eager = tuner.engine.eager
     step_size = tuner.find(lambda: _trial(form, model, tuner.num_blocks, device, eager=eager))
     form = replace(form, max_tokens=step_size.num_tokens, max_seqs=step_size.num_seqs)
-    model.resize(form)
+    if tuner.engine.tune:
+        model.resize(form)
 
     def profile() -> MemoryProfile:
         return _measure_largest_step(form, model, device, kv.gpu_memory_utilization)

@@ -80,8 +80,7 @@ class StepPipeline:
     @property
     def computes_prompts(self) -> bool:
         """The step in flight does."""
-        step = self._in_flight
-        return step is not None and step.batch.shape.num_tokens > step.batch.shape.num_sequences
+        return self._in_flight is not None and self._in_flight.batch.shape.has_chunks
 
     def near(self) -> None:
         """Something to start arrives soon."""

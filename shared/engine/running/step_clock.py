@@ -96,7 +96,7 @@ class StepClock:
             self._on_decode_step(seconds_s / predicted_s)
 
     def _is_timed(self, batch: HostBatch) -> bool:
-        if batch.shape.num_tokens > batch.shape.num_sequences:
+        if batch.shape.has_chunks:
             return True
         self._num_decode_steps += 1
         return self._num_decode_steps % DECODE_STRIDE == 0

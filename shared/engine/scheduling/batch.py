@@ -51,6 +51,11 @@ class BatchShape(NamedTuple):
     table_width: int
     """blocks of the longest sequence"""
 
+    @property
+    def has_chunks(self) -> bool:
+        """Of prompts; others have one token each."""
+        return self.num_tokens > self.num_sequences
+
 
 class Section(IntEnum):
     """What HostBatch.packed consists of, in this order; HostBatch's properties say what each is."""

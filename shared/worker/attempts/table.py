@@ -7,7 +7,7 @@ from typing import Literal
 
 from shared.link.server import Peer
 from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
-from shared.queue.backlog import is_early
+from shared.queue.backlog import is_early, taken_room
 from shared.worker.channel import Scheduled
 
 Mode = Literal["prefill", "local", "receive"]
@@ -210,11 +210,11 @@ class AttemptTable:
         """Attempts held, by stage; stages without any are left out."""
         return dict(Counter(held.stage for held in self._held.values()))
 
-    def num_unstarted_tokens(self, most: int, *, early: bool = False) -> int:
-        """Prompt tokens of attempts whose first chunk is not scheduled yet, of each `most` at
-        most. `early`: of the early ones."""
+    def num_unstarted_tokens(self, room_tokens: int, *, early: bool = False) -> int:
+        """Prompt tokens of attempts whose first chunk is not scheduled yet, as far as they take
+        room. `room_tokens`: all that there is. `early`: of the early ones."""
         return sum(
-            min(held.num_uncomputed_tokens, most)
+            taken_room(held.num_uncomputed_tokens, room_tokens)
             for held in self._held.values()
             if not held.started_ns and (held.early or not early)
         )

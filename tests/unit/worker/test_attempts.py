@@ -69,8 +69,8 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     running.started_ns = 1
     table.hold(waiting)
     table.hold(running)
-    assert (table.num_unstarted_tokens(9), table.num_uncomputed_tokens) == (7, 16)
-    assert table.num_unstarted_tokens(5) == 5, "five of each at most"
+    assert (table.num_unstarted_tokens(18), table.num_uncomputed_tokens) == (7, 16)
+    assert table.num_unstarted_tokens(10) == 5, "five of each at most"
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:

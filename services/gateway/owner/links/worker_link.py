@@ -8,6 +8,7 @@ from services.gateway.owner.links.worker_view import Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
 from shared.protocol import Hello, Load, Message
+from shared.queue.backlog import taken_room
 
 _ON_THE_WAY_S = 0.01
 """an assignment older than this is part of the load that a frame reports"""
@@ -163,9 +164,9 @@ class WorkerLink:
         load, view = self.load, self.view
         charges = self._charges.values()
         on_the_way = sum(charge.num_tokens for charge in charges)
-        most = (self._room_limit or 2 * on_the_way) // 2  # as in shared.worker.state
-        taken = sum(min(charge.num_tokens, most) for charge in charges)
-        early = sum(min(charge.num_tokens, most) for charge in charges if charge.early)
+        limit = self._room_limit or 2 * on_the_way
+        taken = sum(taken_room(charge.num_tokens, limit) for charge in charges)
+        early = sum(taken_room(charge.num_tokens, limit) for charge in charges if charge.early)
         view.ready = load.state == "ready" and not (self._leaves or load.stalled)
         view.stalled = load.stalled
         view.room_tokens = load.room_tokens - taken

@@ -12,6 +12,7 @@ from dataclasses import replace
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.placement.router import Placement
+from shared.kv.layout import num_blocks_for
 
 
 def has_kv_room(
@@ -44,7 +45,7 @@ def with_blocks(placement: Placement, live: LiveRequest) -> Placement:
 
 def _num_owed(worker: WorkerView, block_size: int) -> int:
     """Blocks that are wanted there already."""
-    return -(-sum(worker.unreserved_tokens.values()) // block_size)
+    return num_blocks_for(sum(worker.unreserved_tokens.values()), block_size)
 
 
 def _comes(live: LiveRequest) -> bool:

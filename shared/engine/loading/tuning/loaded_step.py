@@ -3,13 +3,14 @@ store nothing, and read blocks all over the pool."""
 
 import numpy as np
 
-from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch, Section
+from shared.engine.running.empty_steps import empty_step
+from shared.engine.scheduling.batch import HostBatch
 from shared.kv.layout import num_blocks_for
 
 
 def decode_step(num_seqs: int, context: int, num_blocks: int, block_size: int) -> HostBatch:
     """A token for each of the sequences, which attend to `context` positions."""
-    return _step([1] * num_seqs, [context] * num_seqs, num_seqs, num_blocks, block_size)
+    return _step([1] * num_seqs, [context] * num_seqs, num_blocks, block_size)
 
 
 def full_step(
@@ -24,31 +25,11 @@ def full_step(
     prompts = [longest] * whole + [rest] * bool(rest)
     lengths = [1] * num_decoding + prompts
     contexts = [context] * num_decoding + prompts
-    step = _step(lengths, contexts, num_decoding, num_blocks, block_size)
-    return step, sum(prompts)
+    return _step(lengths, contexts, num_blocks, block_size), sum(prompts)
 
 
-def _step(
-    lengths: list[int], contexts: list[int], num_decoding: int, num_blocks: int, block_size: int
-) -> HostBatch:
-    """The last `lengths` tokens of sequences that are as long as `contexts`. Logits: of those that
-    decode, which come first, and of the last token of each prompt."""
-    num_tokens, num_seqs = sum(lengths), len(lengths)
-    ends = np.cumsum(lengths)
-    width = num_blocks_for(max(contexts), block_size)
-    positions = [
-        np.arange(context - length, context)
-        for length, context in zip(lengths, contexts, strict=True)
-    ]
-    return HostBatch.of(
-        {
-            Section.INPUT_IDS: np.zeros(num_tokens),
-            Section.POSITIONS: np.concatenate(positions),
-            Section.SLOT_MAPPING: np.full(num_tokens, SKIP_SLOT),
-            Section.CONTEXT_LENS: contexts,
-            Section.QUERY_LENS: lengths,
-            Section.LOGITS_ROWS: ends - 1,
-            Section.COPIES: (),
-            Section.BLOCK_TABLES: (np.arange(num_seqs * width) % num_blocks).reshape(-1, width),
-        }
-    )
+def _step(lengths: list[int], contexts: list[int], num_blocks: int, block_size: int) -> HostBatch:
+    """Logits: of the last token of each."""
+    num_seqs, width = len(lengths), num_blocks_for(max(contexts), block_size)
+    tables = (np.arange(num_seqs * width) % num_blocks).reshape(-1, width)
+    return empty_step(lengths, contexts, np.cumsum(lengths) - 1, tables)
