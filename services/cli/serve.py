@@ -1,10 +1,9 @@
 """`baton serve gateway|prefill|decode`: one process, as `baton up` and a pod run it."""
 
 import argparse
-import importlib
 
 from services.cli.flags import add_settings, given_settings, refuse_settings
-from shared.process import die_with_parent
+from shared.process import die_with_parent, import_whole
 from shared.settings.load import load_settings
 
 SERVICES = {
@@ -26,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parent_pid is not None:
         die_with_parent(arguments.parent_pid)
     settings = load_settings(given_settings(arguments))
-    code: int = importlib.import_module(SERVICES[arguments.role]).run(settings)
+    code: int = import_whole(SERVICES[arguments.role]).run(settings)
     return code

@@ -11,19 +11,17 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from shared.kv.share import MAX_RANKS
-from shared.process import die_with_parent, freeze_heap
-from shared.worker.engine_process import run_engine
+from shared.process import die_with_parent, freeze_heap, import_whole
 from shared.worker.fork_client import ANSWER
 from shared.worker.identity import WorkerRole
 
 logger = logging.getLogger(__name__)
+
+RunEngine = Callable[[WorkerRole, socket.socket, Sequence[socket.socket]], int]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     role: WorkerRole = "prefill" if name == "prefill" else "decode"
     asked = socket.socket(fileno=int(asked_fd))
     die_with_parent(int(parent_pid))
+    run_engine: RunEngine = import_whole("shared.worker.engine_process").run_engine
     freeze_heap()  # so that collections of an engine copy none of these pages
     server_pid = os.getpid()
     while True:
@@ -59,6 +58,9 @@ def fork() -> int:
     num_threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if num_threads > 1:
         logger.warning("%d threads run where an engine is forked: it may hang", num_threads)
+    import numpy as np  # noqa: PLC0415  (these two are there: the engine's imports come first)
+    import torch  # noqa: PLC0415
+
     pid = os.fork()
     if not pid:  # Python's own generator sees to itself
         torch.seed()

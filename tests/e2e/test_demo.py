@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.support.path_without_redis import path_without_redis
 pytestmark = [pytest.mark.alone, pytest.mark.clock]
 
 FIRST_TOKEN_LIMIT_S = 6.0
+FIRST_TOKEN_IMPORTS = 2.5
+"""on a slower machine: times what two processes take there that only import torch, at once"""
 EXIT_LIMIT_S = 15.0
 MIN_WORDS = 40
 
@@ -45,6 +48,16 @@ def run_demo(tmp_path: Path, path: str) -> tuple[str, float, float]:
     left = [process.pid for process in psutil.process_iter() if belongs(process, str(runtime))]
     assert left == []
     return result.stdout, took_s, share.left()
+
+
+def first_token_limit_s() -> float:
+    """On this machine as it is now."""
+    begin_s = time.monotonic()
+    command = [sys.executable, "-c", "import torch"]
+    engines = [subprocess.Popen(command) for _ in range(2)]  # noqa: S603
+    for engine in engines:
+        assert engine.wait() == 0
+    return max(FIRST_TOKEN_LIMIT_S, FIRST_TOKEN_IMPORTS * (time.monotonic() - begin_s))
 
 
 def belongs(process: psutil.Process, runtime: str) -> bool:
@@ -75,15 +88,18 @@ def test_demo_answers_in_time_and_shows_where_it_went(
         assert found, output
         first_s = float(found[1])
         overlapped = "░" in output  # of the hand-over, with prefill
+        limit_s = first_token_limit_s()
         measured.note(
-            f"first token after {first_s:.2f} s, at most {FIRST_TOKEN_LIMIT_S:g}, exit after "
+            f"first token after {first_s:.2f} s, at most {limit_s:.2f}, exit after "
             f"{took_s:.2f} s, at most {EXIT_LIMIT_S:g}, both times the share {share:.2f} of the CPU"
         )
-        in_time = first_s * share <= FIRST_TOKEN_LIMIT_S and took_s * share <= EXIT_LIMIT_S
+        in_time = first_s * share <= limit_s and took_s * share <= EXIT_LIMIT_S
         if in_time and overlapped:
             return
-        runs.append((first_s, took_s, share, overlapped))
-    raise AssertionError(f"seconds to the first token, to the exit, CPU share, overlapped: {runs}")
+        runs.append((first_s, limit_s, took_s, share, overlapped))
+    raise AssertionError(
+        f"seconds to the first token, its limit, to the exit, CPU share, overlapped: {runs}"
+    )
 
 
 def check_output(output: str) -> None:
