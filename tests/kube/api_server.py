@@ -75,21 +75,21 @@ class Cluster:
     """What the tests ask the API server. httpx.HTTPStatusError on any refusal."""
 
     def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+        self.client = client
 
     def get(self, path: str) -> dict[str, Any]:
-        return self._answer(self._client.get(path))
+        return self._answer(self.client.get(path))
 
     def text(self, path: str) -> str:
         """Empty where there is none, such as the log of a container that has not started."""
-        response = self._client.get(path)
+        response = self.client.get(path)
         return response.text if response.is_success else ""
 
     def create(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
-        return self._answer(self._client.post(path, json=item))
+        return self._answer(self.client.post(path, json=item))
 
     def delete(self, path: str) -> None:
-        self._answer(self._client.delete(path))
+        self._answer(self.client.delete(path))
 
     def token(self, namespace: str, account: str) -> str:
         """A ServiceAccount's, as a kubelet asks for it."""
@@ -99,7 +99,7 @@ class Cluster:
 
     def patch(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         headers = {"content-type": "application/merge-patch+json"}
-        return self._answer(self._client.patch(path, json=patch, headers=headers))
+        return self._answer(self.client.patch(path, json=patch, headers=headers))
 
     def write_status(self, path: str, patch: dict[str, Any]) -> None:
         self.patch(f"{path}/status", patch)
