@@ -13,10 +13,9 @@ from typing import Literal
 from shared.protocol import NO_COSTS, StepCosts
 from shared.queue.backlog import Waiting
 
-LOOK_S = 210.0
-"""of arrivals that are judged: as long as most workers start and a burst lasts. Of more, the way up
-is milder than what comes, and the way down ends late"""
-KNOWN_S = 900.0
+LOOK_S = 900.0
+"""of arrivals that are judged: less is chance, and would bring workers back that just went"""
+KNOWN_S = 1000.0
 """of arrivals that are known: answers that began before what is judged run into it"""
 
 Role = Literal["prefill", "decode"]
@@ -132,7 +131,11 @@ class View:
     @cached_property
     def judged(self) -> tuple[Arrival, ...]:
         """The arrivals that are."""
-        first = bisect_left(self.arrivals, self.now_s - self.look_s, key=moment)
+        return self.latest(self.look_s)
+
+    def latest(self, last_s: float) -> tuple[Arrival, ...]:
+        """Those of the last seconds."""
+        first = bisect_left(self.arrivals, self.now_s - last_s, key=moment)
         return self.arrivals[first:]
 
 
@@ -161,10 +164,8 @@ class Decision:
 class RoleMemory:
     """What the policy remembers of one role from one decision to the next."""
 
-    idle_since_s: float | None = None
-    """since when fewer workers would do"""
-    idle_peak: int = 0
-    """the most that were needed since then"""
+    grew_s: float | None = None
+    """when more workers were needed than there were; None: a new process begins to count"""
     victim: str = ""
     """the incarnation that drains, so that its pod can go"""
     is_going: bool = False

@@ -45,6 +45,8 @@ class DecodeReplay:
     promise: Promise
     since_s: float = -inf
     """answers whose prompts were computed before it run along, and are not judged"""
+    growth: float = 1.0
+    """times as much comes now: so much smaller is the part of a worker"""
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class DecodeReplay:
         worker: TypicalWorker,
         promise: Promise,
         since_s: float = -inf,
+        growth: float = 1.0,
     ) -> "DecodeReplay":
         """`takes_s`: the computing of each arrival's prompt. An answer that no worker has blocks
         for is left out, and so is one that is over before `since_s`."""
@@ -65,12 +68,13 @@ class DecodeReplay:
             if needed <= num_blocks:
                 sequences.append((arrival.at_s + prompt_s, num_prompt, num_output, needed))
         sequences.sort()
-        everything = cls(sequences, worker.costs, num_blocks, promise)
+        everything = cls(sequences, worker.costs, num_blocks, promise, growth=growth)
         return everything._since(since_s)
 
     def latest(self, num_requests: int) -> "DecodeReplay":
         judged = self.sequences[-num_requests:]
-        return self._since(max(self.since_s, judged[0][0])) if judged else self
+        latest = self._since(max(self.since_s, judged[0][0])) if judged else self
+        return replace(latest, growth=1.0)
 
     def _since(self, since_s: float) -> "DecodeReplay":
         """With those that run then, as slow as is promised, or begin later."""
@@ -85,7 +89,7 @@ class DecodeReplay:
         An answer that could not be in time alone on a worker is not judged: no number of workers
         helps it.
         """
-        worker = _Worker(self, num_workers, strictness)
+        worker = _Worker(self, num_workers / self.growth, strictness)
         first = bisect_left(self.sequences, self.since_s, key=itemgetter(0))
         num_judged = len(self.sequences) - first
         most_late = (1 - at_least) * num_judged
@@ -123,7 +127,7 @@ class _Worker:
         "num_late",
     )
 
-    def __init__(self, replay: DecodeReplay, num_workers: int, strictness: float) -> None:
+    def __init__(self, replay: DecodeReplay, num_workers: float, strictness: float) -> None:
         self.num_late = 0
         self.num_hopeless = 0
         costs = replay.costs

@@ -20,8 +20,14 @@ from services.autoscaler.planning.line import (
 from services.autoscaler.planning.need import Replay, sentence, smallest_need
 from services.autoscaler.planning.pool import Pool
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
+from services.autoscaler.planning.trend import growth
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Role, View
+
+LAST_S = 60.0
+LAST_TARGET = 0.9
+"""of the last minute, or the promise where that is less: what came since the window's mean, however
+short, is not to be served badly for as long as a window remembers"""
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,14 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     computes = prefill or decode
     takes_s = computing_s(view.arrivals, computes) if computes else []
     num_before = len(view.arrivals) - len(view.judged)
+    grows = _growth(view)
     if prefill:
-        prompts = PrefillReplay.of(view.judged, takes_s[num_before:], view.promise.wait_s)
+        prompts = PrefillReplay.of(view.judged, takes_s[num_before:], view.promise.wait_s, grows)
         line = prefill_line(view, prompts, prefill)
         found["prefill"] = _demand(view, pools["prefill"], prompts, line)
     if decode and decode.num_blocks > 0:
         answers = DecodeReplay.of(
-            view.arrivals, takes_s, decode, view.promise, view.now_s - view.look_s
+            view.arrivals, takes_s, decode, view.promise, view.now_s - view.look_s, grows
         )
         found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
     return found
@@ -76,7 +83,15 @@ def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, 
     if view.judged:
         target, guess = view.promise.target, pool.memory.need or pool.replicas
         need = smallest_need(replay, target, max(1, least), pool.cap, guess)
-        return need.num_workers, sentence(need, pool.role, target, _promise(view, pool))
+        last = replay.latest(len(view.latest(LAST_S)))
+        target_last = min(LAST_TARGET, target)
+        if last.share(need.num_workers, target_last) < target_last:
+            more = smallest_need(last, target_last, need.num_workers, pool.cap, guess)
+            return more.num_workers, sentence(
+                more, pool.role, target_last, _promise_last(view, pool)
+            )
+        promise = _promise(view, pool, replay.growth)
+        return need.num_workers, sentence(need, pool.role, target, promise)
     if _is_busy(view, pool):
         return max(least, pool.replicas), "nobody is known to have come, yet somebody is served"
     return least, f"nobody came in the last {_minutes(view)}"
@@ -115,9 +130,25 @@ def _minutes(view: View) -> str:
     return f"{view.look_s / 60:g} minutes"
 
 
-def _promise(view: View, pool: Pool) -> str:
+def _growth(view: View) -> float:
+    """How many times as much comes now as in what is judged."""
+    if not view.judged:
+        return 1.0
+    since_s = max(view.arrivals[0].at_s, view.now_s - view.look_s)
+    return growth([item.at_s for item in view.judged], since_s, view.now_s)
+
+
+def _promise(view: View, pool: Pool, grows: float) -> str:
     """What a request in time was given."""
-    past = f"of the last {_minutes(view)}' {len(view.judged)}"
+    rate = "" if 0.95 < grows < 1.05 else f", {grows:.1f} x as many,"
+    return _given(f"of the last {_minutes(view)}' {len(view.judged)}", rate, view, pool)
+
+
+def _promise_last(view: View, pool: Pool) -> str:
+    return _given(f"of the last {LAST_S:g} s' {len(view.latest(LAST_S))}", "", view, pool)
+
+
+def _given(past: str, rate: str, view: View, pool: Pool) -> str:
     if pool.role == "prefill":
-        return f"{past} prompts would have waited at most {view.promise.wait_s:g} s"
-    return f"{past} answers would have taken at most {1000 * view.promise.gap_s:g} ms a token"
+        return f"{past} prompts{rate} would have waited at most {view.promise.wait_s:g} s"
+    return f"{past} answers{rate} would have taken at most {1000 * view.promise.gap_s:g} ms a token"

@@ -12,11 +12,10 @@ fast, whatever the role.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import KNOWN_S, Arrival, RoleView, View, WorkerView
+from services.autoscaler.view import LOOK_S, Arrival, RoleView, View, WorkerView
 
 FULL_OF_SEALED = 0.5
 """of a pool: sealed KV that takes more of it than anything else can, and leaves no place for one
@@ -55,7 +54,7 @@ class Patience:
         workers for minutes, as none goes sooner, that are of use for a second."""
         promise = view.promise
         limit_s = max(LEAST_LIMIT_S, promise.wait_s)
-        return cls(view.start_s, limit_s, max(limit_s, (1 - promise.target) * KNOWN_S))
+        return cls(view.start_s, limit_s, max(limit_s, (1 - promise.target) * LOOK_S))
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,8 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
     else:
         num_tokens = max(1, worker.step_tokens)
         token_s = computing_s([Arrival(0.0, num_tokens)], worker)[0] / num_tokens
-    recent_s = sum(
-        takes_s for _, takes_s in replay.prompts[len(replay.prompts) - _num_recent(view) :]
-    )
+    num_recent = len(view.latest(RECENT_S))
+    recent_s = sum(takes_s for _, takes_s in replay.prompts[len(replay.prompts) - num_recent :])
     return Line(WaitingTokens.of(view).prefill * token_s, recent_s / RECENT_S)
 
 
@@ -113,7 +111,7 @@ def decode_line(view: View, worker: TypicalWorker) -> Line:
     step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)
     answer_s = num_output * step_s / num_rows
     waiting = WaitingTokens.of(view).decode / num_prompt
-    return Line(waiting * answer_s, _num_recent(view) * answer_s / RECENT_S)
+    return Line(waiting * answer_s, len(view.latest(RECENT_S)) * answer_s / RECENT_S)
 
 
 def workers_to_clear(
@@ -132,12 +130,6 @@ def workers_to_clear(
     if left_s <= limit_s * (num_ready + len(coming_s)):
         return 0
     return left_s / patience.clear_s + line.comes
-
-
-def _num_recent(view: View) -> int:
-    """Of the arrivals, which are in order."""
-    since_s = view.now_s - RECENT_S
-    return sum(1 for _ in takewhile(lambda item: item.at_s > since_s, reversed(view.arrivals)))
 
 
 def _serving(role: RoleView | None) -> list[WorkerView]:

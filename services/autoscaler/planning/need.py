@@ -14,13 +14,17 @@ from services.autoscaler.view import Role
 LOOK_BELOW = 0.05
 """A replay goes on until its share is this far below the target: near it a person wants to read how
 near, and far below it the number is worth no time"""
-SAFETY = 0.8
+SAFETY = 0.87
 """of what is promised: one worker fewer has to keep it with this much in hand. Else load that ends
 a little above the edge would bring the worker back"""
 
 
 class Replay(Protocol):
     """The past, served again by another number of workers."""
+
+    @property
+    def growth(self) -> float:
+        """Times as much comes now."""
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Requests that were in time, 0 to 1. Fewer than `at_least`: some number below it.

@@ -2,7 +2,7 @@
 
     trouble ------------------------> nothing is touched, and whoever drains serves again
     need > have --------------------> a drain ends; only then a worker is ordered, at once
-    need < have, for HOLD_S --------> one worker of one role drains, if one fewer is safe
+    need < have, HOLD_S after that -> one worker of one role drains, if one fewer is safe
     it is empty, its pod not ready -> one fewer is ordered: the cluster takes that pod first
     load comes back meanwhile ------> the drain ends, and a warm worker serves again
 
@@ -25,9 +25,9 @@ from services.autoscaler.view import (
     View,
 )
 
-HOLD_S = 750.0
-"""that fewer have to do before one goes: a worker that has to come back costs its start, minutes of
-a GPU, and users wait meanwhile. Load that swings within 20 minutes keeps its workers"""
+HOLD_S = 1150.0
+"""after more were needed, in which none goes: a worker that has to come back costs its start,
+minutes of a GPU, and users wait meanwhile. Load that swings within 20 minutes keeps most of them"""
 NOTHING_REMEMBERED = RoleMemory()
 
 
@@ -81,7 +81,8 @@ def _hold(view: View, memory: Memory) -> tuple[Decision, Memory]:
 
 
 def _step(view: View, pool: Pool, demand: Demand, spare_gpus: int, may_drain: bool) -> _Step:
-    remembered = replace(pool.memory, need=demand.replayed)
+    grew_s = view.now_s if pool.memory.grew_s is None else pool.memory.grew_s
+    remembered = replace(pool.memory, need=demand.replayed, grew_s=grew_s)
     if not pool.victim:
         remembered = replace(remembered, victim="", is_going=False)
     if pool.num_lost:
@@ -99,7 +100,9 @@ def _step(view: View, pool: Pool, demand: Demand, spare_gpus: int, may_drain: bo
 def _grow(pool: Pool, demand: Demand, remembered: RoleMemory, spare_gpus: int) -> _Step:
     """As many as are needed, or as many as there are GPUs for. A drain ends, unless the order is
     smaller already: then that pod goes, whatever it does."""
-    remembered = replace(remembered, idle_since_s=None, idle_peak=0)
+    calls_back = remembered.victim and not remembered.is_going
+    if calls_back or demand.num_workers > pool.replicas:
+        remembered = replace(remembered, grew_s=pool.now_s)
     drain: tuple[str, ...] = ()
     if remembered.is_going:
         drain = (remembered.victim,)
@@ -123,7 +126,6 @@ def _shrink(
     view: View, pool: Pool, demand: Demand, remembered: RoleMemory, may_drain: bool
 ) -> _Step:
     """One worker goes: first it drains, then one fewer is ordered, then its pod is gone."""
-    remembered = _idle(view, pool, demand, remembered)
     if victim := pool.victim:
         is_empty = pool.is_empty(victim) and not remembered.is_going
         replicas = pool.replicas - is_empty
@@ -142,24 +144,14 @@ def _shrink(
     return _Step(decision, replace(remembered, victim=victim.incarnation))
 
 
-def _idle(view: View, pool: Pool, demand: Demand, remembered: RoleMemory) -> RoleMemory:
-    """Since when fewer than are ordered would do. After a worker has gone that has to hold for one
-    fewer still, so the peak of the need counts, not its last value."""
-    peak = max(demand.num_workers, remembered.idle_peak)
-    if remembered.idle_since_s is None or peak >= pool.replicas:
-        return replace(remembered, idle_since_s=view.now_s, idle_peak=demand.num_workers)
-    return replace(remembered, idle_peak=peak)
-
-
 def _why_not(
     view: View, pool: Pool, demand: Demand, remembered: RoleMemory, may_drain: bool
 ) -> str:
     """Why no worker drains although fewer would do; empty: one may. What is over a limit goes
     without being asked whether that is safe."""
-    since_s = remembered.idle_since_s
-    idle_s = 0.0 if since_s is None else view.now_s - since_s
-    if idle_s < HOLD_S:
-        return f"fewer would do since {idle_s:.0f} s, and have to for {HOLD_S:.0f}"
+    left_s = (remembered.grew_s or 0.0) + HOLD_S - view.now_s
+    if left_s > 0:
+        return f"fewer would do, and one may go in {left_s:.0f} s"
     if not may_drain:
         return "another worker drains"
     if view.judged and demand.replay and pool.replicas <= demand.cap:

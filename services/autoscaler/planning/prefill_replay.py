@@ -44,28 +44,35 @@ class PrefillReplay:
     """(second of arrival, seconds of computing), oldest first"""
     wait_s: float
     """that is still in time"""
+    growth: float = 1.0
+    """times as much comes now"""
 
     @classmethod
     def of(
-        cls, arrivals: Iterable[Arrival], takes_s: Iterable[float], wait_s: float
+        cls,
+        arrivals: Iterable[Arrival],
+        takes_s: Iterable[float],
+        wait_s: float,
+        growth: float = 1.0,
     ) -> "PrefillReplay":
         """`takes_s`: the computing of each arrival's prompt."""
         at_s = [arrival.at_s for arrival in arrivals]
-        return cls(list(zip(at_s, takes_s, strict=True)), wait_s)
+        return cls(list(zip(at_s, takes_s, strict=True)), wait_s, growth)
 
     def latest(self, num_requests: int) -> "PrefillReplay":
-        return replace(self, prompts=self.prompts[-num_requests:])
+        return replace(self, prompts=self.prompts[-num_requests:], growth=1.0)
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Prompts that waited at most `strictness` x `wait_s`. Fewer than `at_least`: some number
         below it. No prompts: 1.
 
-        Strictness below 1 also slows the workers down to it: waits explode at the edge of what they
-        can do, so a shorter wait alone is no distance from the edge.
+        Where more comes now, each prompt takes as much longer. Strictness below 1 slows workers
+        down too: waits explode at the edge of what they can do, so a shorter wait alone is no
+        distance from the edge.
         """
         if not self.prompts:
             return 1.0
-        wait_s, slowness = strictness * self.wait_s, 1 / strictness
+        wait_s, slowness = strictness * self.wait_s, self.growth / strictness
         most_late = (1 - at_least) * len(self.prompts)
         num_late = 0
         free_s = [-inf] * num_workers

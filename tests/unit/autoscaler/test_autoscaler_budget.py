@@ -56,7 +56,7 @@ def test_no_order_goes_beyond_the_budget_while_the_other_role_has_too_many() -> 
     decision, memory = decide(_crowded(9, 3, max_gpus=12), Memory())
     assert [item.replicas for item in decision.roles.values()] == [9, 3]
     assert "are not free yet" in decision.holds
-    waited = replace(memory.roles["prefill"], idle_since_s=NOW_S - HOLD_S - 1)
+    waited = replace(memory.roles["prefill"], grew_s=NOW_S - HOLD_S - 1)
     decision, _ = decide(_crowded(9, 3, max_gpus=12), Memory({"prefill": waited}))
     assert len(decision.roles["prefill"].drain) == 1
 
@@ -70,5 +70,5 @@ def test_a_worker_of_many_gpus_counts_as_many() -> None:
 
 def test_a_budget_that_does_not_hold_the_least_orders_nothing() -> None:
     view = _crowded(1, 1, max_gpus=1)
-    decision, _ = decide(view, Memory({"prefill": RoleMemory(0.0, 1)}))
+    decision, _ = decide(view, Memory({"prefill": RoleMemory(0.0)}))
     assert [item.replicas for item in decision.roles.values()] == [1, 1]

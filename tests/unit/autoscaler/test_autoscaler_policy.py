@@ -29,8 +29,8 @@ from tests.support.cell_views import COSTS, NOW_S, cell, pods, poisson, pool, wo
 
 CALM = poisson(0.5)
 """a tenth of a prefill worker"""
-IDLE = Memory({"prefill": RoleMemory(NOW_S - HOLD_S - 1, 1, need=1)})
-"""fewer prefill workers would have done for long enough"""
+IDLE = Memory({"prefill": RoleMemory(NOW_S - HOLD_S - 1, need=1)})
+"""it is long enough ago that more prefill workers were needed"""
 
 
 def prefill_of(view: View, memory: Memory = Memory()) -> RoleDecision:  # noqa: B008
@@ -46,7 +46,7 @@ def test_load_that_ended_before_the_window_is_not_what_is_needed_now() -> None:
     burst = poisson(12.0, 300.0, until_s=NOW_S - LOOK_S - 1)
     after = prefill_of(cell(pool(workers("p", 3)), arrivals=[*burst, *poisson(0.5, LOOK_S)]))
     assert "with 1 prefill worker" in after.reason
-    assert "fewer would do since 0 s" in after.reason
+    assert "fewer would do, and one may go in 1150 s" in after.reason
     assert prefill_of(cell(arrivals=poisson(12.0, LOOK_S))).replicas > 1
 
 
@@ -171,7 +171,7 @@ def test_a_cold_workers_costs_order_nothing() -> None:
 
 
 def test_in_trouble_nothing_is_ordered_and_who_drains_serves_again() -> None:
-    memory = Memory({"prefill": RoleMemory(0.0, 1, victim="p-0.0", need=1)})
+    memory = Memory({"prefill": RoleMemory(0.0, victim="p-0.0", need=1)})
     view = cell(
         pool(workers("p", 3)), arrivals=BUSY, waiting=Waiting(9, 10**7), trouble="Redis is away"
     )
@@ -217,6 +217,14 @@ def test_a_victim_takes_nothing_new_until_its_pod_is_gone_and_nobody_else_drains
     assert decision.roles["prefill"].drain == ("p-0.0",)
 
 
+def test_a_worker_that_goes_is_no_sign_that_more_are_needed() -> None:
+    two = [worker("p-0"), worker("p-1", is_draining=True)]
+    going = replace(IDLE.roles["prefill"], victim="p-1.0", is_going=True)
+    view = cell(pool(two, pods(two, ["p-1"]), replicas=1), arrivals=CALM)
+    _, after = decide(view, Memory({"prefill": going}))
+    assert after.roles["prefill"].grew_s == going.grew_s
+
+
 def test_without_a_cluster_an_empty_worker_that_drains_is_enough() -> None:
     memory = Memory({"prefill": replace(IDLE.roles["prefill"], victim="p-1.0")})
     two = [worker("p-0"), worker("p-1", is_draining=True)]
@@ -230,7 +238,7 @@ def test_load_that_comes_back_ends_the_drain_before_a_worker_is_ordered() -> Non
     assert decision.roles["prefill"].replicas == 2
     assert not decision.roles["prefill"].drain
     assert after.roles["prefill"].victim == ""
-    assert after.roles["prefill"].idle_since_s is None
+    assert after.roles["prefill"].grew_s == NOW_S
 
 
 def test_a_line_ends_a_drain_before_a_worker_is_ordered() -> None:
@@ -250,14 +258,14 @@ def test_no_worker_drains(cause: str) -> None:
     prefill = pool(three, pods(three))
     assert prefill_of(cell(prefill, arrivals=CALM), memory).drain
     if cause == "too soon":
-        memory = Memory({"prefill": RoleMemory(NOW_S - HOLD_S + 1, 1, need=1)})
+        memory = Memory({"prefill": RoleMemory(NOW_S - HOLD_S + 1, need=1)})
     elif cause == "a pod starts":
         prefill = replace(prefill, replicas=4, pods=(*prefill.pods, PodView("new", False, 1.0)))
     elif cause == "one is not registered":
         prefill = pool(three, replicas=4)
     else:
         decode = pool([worker("d-0"), worker("d-1", is_draining=True, num_attempts=1)])
-        memory = Memory({**IDLE.roles, "decode": RoleMemory(0.0, 1, victim="d-1.0", need=1)})
+        memory = Memory({**IDLE.roles, "decode": RoleMemory(0.0, victim="d-1.0", need=1)})
     assert not prefill_of(cell(prefill, decode, CALM), memory).drain
 
 
@@ -271,16 +279,20 @@ def test_of_two_idle_roles_one_drains_at_a_time() -> None:
     assert [len(item.drain) for item in decision.roles.values()] == [0, 1]
 
 
-def test_a_need_that_peaked_meanwhile_holds_the_next_worker_back() -> None:
-    memory = Memory({"prefill": RoleMemory(NOW_S - HOLD_S - 1, 3, need=1)})
-    decision, after = decide(cell(pool(workers("p", 3)), arrivals=CALM), memory)
-    assert not decision.roles["prefill"].drain
-    assert after.roles["prefill"].idle_since_s == NOW_S
+def test_more_that_were_needed_hold_the_next_worker_back() -> None:
+    decision, after = decide(cell(pool(workers("p", 1)), arrivals=BUSY), IDLE)
+    ordered = decision.roles["prefill"].replicas
+    assert ordered > 1
+    assert after.roles["prefill"].grew_s == NOW_S
+    later_s = NOW_S + HOLD_S - 1
+    view = cell(pool(workers("p", ordered)), arrivals=poisson(0.5, until_s=later_s), now_s=later_s)
+    assert not prefill_of(view, after).drain
+    assert prefill_of(replace(view, now_s=later_s + 2), after).drain
 
 
 def test_where_no_worker_knows_its_costs_everything_stays() -> None:
     unknown = pool(workers("d", 3, costs=NO_COSTS))
-    memory = Memory({"decode": RoleMemory(0.0, 1)})
+    memory = Memory({"decode": RoleMemory(0.0)})
     decision, _ = decide(cell(decode=unknown, arrivals=CALM), memory)
     assert decision.roles["decode"] == RoleDecision(3, (), "no decode worker knows its costs")
     assert "no decode worker knows its costs" in decision.holds

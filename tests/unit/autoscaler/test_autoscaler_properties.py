@@ -95,8 +95,7 @@ MEMORIES = st.builds(
         st.sampled_from(ROLES),
         st.builds(
             RoleMemory,
-            idle_since_s=st.none() | SECONDS,
-            idle_peak=SMALL,
+            grew_s=st.none() | SECONDS,
             victim=st.just("") | NAMES,
             is_going=st.booleans(),
             need=st.integers(0, 20),

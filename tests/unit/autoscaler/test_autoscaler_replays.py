@@ -156,6 +156,8 @@ def test_an_answer_that_no_worker_has_blocks_for_is_left_out() -> None:
 class Steps:
     """A replay whose share reaches the target at `enough`, and counts what it is asked."""
 
+    growth = 1.0
+
     def __init__(self, enough: int) -> None:
         self.enough = enough
         self.num_asked = 0
