@@ -72,9 +72,9 @@ class DecodeReplay:
         return everything._since(since_s)
 
     def latest(self, num_requests: int) -> "DecodeReplay":
-        judged = self.sequences[-num_requests:]
-        latest = self._since(max(self.since_s, judged[0][0])) if judged else self
-        return replace(latest, growth=1.0)
+        judged = self.sequences[max(0, len(self.sequences) - num_requests) :]
+        since_s = max(self.since_s, judged[0][0]) if judged else inf
+        return replace(self._since(since_s), growth=1.0)
 
     def _since(self, since_s: float) -> "DecodeReplay":
         """With those that run then, as slow as is promised, or begin later."""

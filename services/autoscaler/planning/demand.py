@@ -83,14 +83,13 @@ def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, 
     if view.judged:
         target, guess = view.promise.target, pool.memory.need or pool.replicas
         need = smallest_need(replay, target, max(1, least), pool.cap, guess)
-        last = replay.latest(len(view.latest(LAST_S)))
-        target_last = min(LAST_TARGET, target)
+        num_last, target_last = len(view.latest(LAST_S)), min(LAST_TARGET, target)
+        last = replay.latest(num_last)
         if last.share(need.num_workers, target_last) < target_last:
             more = smallest_need(last, target_last, need.num_workers, pool.cap, guess)
-            return more.num_workers, sentence(
-                more, pool.role, target_last, _promise_last(view, pool)
-            )
-        promise = _promise(view, pool, replay.growth)
+            promise = _promise(view, pool, f"{LAST_S:g} s", num_last)
+            return more.num_workers, sentence(more, pool.role, target_last, promise)
+        promise = _promise(view, pool, _minutes(view), len(view.judged), replay.growth)
         return need.num_workers, sentence(need, pool.role, target, promise)
     if _is_busy(view, pool):
         return max(least, pool.replicas), "nobody is known to have come, yet somebody is served"
@@ -138,17 +137,11 @@ def _growth(view: View) -> float:
     return growth([item.at_s for item in view.judged], since_s, view.now_s)
 
 
-def _promise(view: View, pool: Pool, grows: float) -> str:
+def _promise(view: View, pool: Pool, period: str, num_requests: int, grows: float = 1.0) -> str:
     """What a request in time was given."""
     rate = "" if 0.95 < grows < 1.05 else f", {grows:.1f} x as many,"
-    return _given(f"of the last {_minutes(view)}' {len(view.judged)}", rate, view, pool)
-
-
-def _promise_last(view: View, pool: Pool) -> str:
-    return _given(f"of the last {LAST_S:g} s' {len(view.latest(LAST_S))}", "", view, pool)
-
-
-def _given(past: str, rate: str, view: View, pool: Pool) -> str:
     if pool.role == "prefill":
-        return f"{past} prompts{rate} would have waited at most {view.promise.wait_s:g} s"
-    return f"{past} answers{rate} would have taken at most {1000 * view.promise.gap_s:g} ms a token"
+        what, given = "prompts", f"waited at most {view.promise.wait_s:g} s"
+    else:
+        what, given = "answers", f"taken at most {1000 * view.promise.gap_s:g} ms a token"
+    return f"of the last {period}' {num_requests} {what}{rate} would have {given}"

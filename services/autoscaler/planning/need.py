@@ -31,7 +31,7 @@ class Replay(Protocol):
         `strictness`: of what is promised."""
 
     def latest(self, num_requests: int) -> "Replay":
-        """Of the last `num_requests` alone."""
+        """Of the last `num_requests` alone, as many as came."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ def _why_not(
 ) -> str:
     """Why no worker drains although fewer would do; empty: one may. What is over a limit goes
     without being asked whether that is safe."""
-    left_s = (remembered.grew_s or 0.0) + HOLD_S - view.now_s
+    assert remembered.grew_s is not None
+    left_s = remembered.grew_s + HOLD_S - view.now_s
     if left_s > 0:
         return f"fewer would do, and one may go in {left_s:.0f} s"
     if not may_drain:

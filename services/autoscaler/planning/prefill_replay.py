@@ -60,7 +60,8 @@ class PrefillReplay:
         return cls(list(zip(at_s, takes_s, strict=True)), wait_s, growth)
 
     def latest(self, num_requests: int) -> "PrefillReplay":
-        return replace(self, prompts=self.prompts[-num_requests:], growth=1.0)
+        first = max(0, len(self.prompts) - num_requests)
+        return replace(self, prompts=self.prompts[first:], growth=1.0)
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Prompts that waited at most `strictness` x `wait_s`. Fewer than `at_least`: some number

@@ -153,6 +153,18 @@ def test_an_answer_that_no_worker_has_blocks_for_is_left_out() -> None:
     assert [sequence[1] for sequence in replay.sequences] == [100]
 
 
+def test_the_latest_none_are_none_and_all_are_as_many_as_came() -> None:
+    """None to be judged are in time; three prompts of 5 s at once keep one worker 10 s too long."""
+    prompts = PrefillReplay([(0.0, 5.0)] * 3, wait_s=1.0, growth=1.2)
+    answers = DecodeReplay([(0.0, 10, 4, 1)] * 3, COSTS, 1, Promise(wait_s=0.0), growth=1.2)
+    assert prompts.share(1) < 1
+    assert answers.share(1) < 1
+    for of in (prompts, answers):
+        assert of.latest(0).share(1) == 1.0
+        assert of.latest(9).share(1) == of.share(1)
+        assert of.latest(9).growth == 1.0
+
+
 class Steps:
     """A replay whose share reaches the target at `enough`, and counts what it is asked."""
 

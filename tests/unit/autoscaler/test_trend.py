@@ -53,3 +53,11 @@ def test_a_last_minute_that_is_served_badly_orders_though_the_window_is_served()
     assert "of the last 15 minutes' " in alone.reason
     assert after.replicas > alone.replicas
     assert f"of the last {LAST_S:g} s' {len(burst)} prompts" in after.reason
+
+
+def test_a_last_minute_in_which_nobody_came_orders_nothing() -> None:
+    """The window as it was, without its fall, would need more."""
+    ended = [item for item in poisson(16.0, LOOK_S) if item.at_s < NOW_S - LOOK_S / 2]
+    needed = decide(cell(arrivals=ended), Memory())[0].roles["prefill"]
+    assert "of the last 15 minutes' " in needed.reason
+    assert "0.8 x as many" in needed.reason
