@@ -33,7 +33,7 @@ class Line:
     work_s: float = 0.0
     """of one worker, until all of it is served"""
     comes: float = 0.0
-    """seconds of such work that arrive each second"""
+    """seconds of such work that arrive each second; not looked for where nothing waits"""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,9 @@ def is_full_of_sealed(worker: WorkerView) -> bool:
 
 
 def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Line:
+    waiting = WaitingTokens.of(view).prefill
+    if not waiting:
+        return Line()
     num_uncached = sum(
         max(1, item.num_prompt_tokens - item.num_cached_tokens) for item in view.judged
     )
@@ -95,14 +98,15 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
         token_s = computing_s([Arrival(0.0, num_tokens)], worker)[0] / num_tokens
     num_recent = len(view.latest(RECENT_S))
     recent_s = sum(takes_s for _, takes_s in replay.prompts[len(replay.prompts) - num_recent :])
-    return Line(WaitingTokens.of(view).prefill * token_s, recent_s / RECENT_S)
+    return Line(waiting * token_s, recent_s / RECENT_S)
 
 
 def decode_line(view: View, worker: TypicalWorker) -> Line:
     """An answer takes its worker for the time it runs in a full batch, divided by that batch."""
     arrivals = view.judged
     num_requests = len(arrivals)
-    if not num_requests:
+    waiting = WaitingTokens.of(view).decode
+    if not num_requests or not waiting:
         return Line()
     num_prompt = max(1.0, sum(item.num_prompt_tokens for item in arrivals) / num_requests)
     num_output = max(1.0, sum(item.num_output_tokens for item in arrivals) / num_requests)
@@ -110,8 +114,8 @@ def decode_line(view: View, worker: TypicalWorker) -> Line:
     costs, context = worker.costs, num_prompt + num_output / 2
     step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)
     answer_s = num_output * step_s / num_rows
-    waiting = WaitingTokens.of(view).decode / num_prompt
-    return Line(waiting * answer_s, len(view.latest(RECENT_S)) * answer_s / RECENT_S)
+    work_s = waiting / num_prompt * answer_s
+    return Line(work_s, len(view.latest(RECENT_S)) * answer_s / RECENT_S)
 
 
 def workers_to_clear(
