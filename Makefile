@@ -26,7 +26,7 @@ CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 PORTABLE := scaled_out or three_rollouts or do_not_start or without_prefill or redis_replaced
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares kv-pressure failpoints poison compile-kernels slow-link kill-campaign simulate stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares kv-pressure failpoints poison compile-kernels slow-link kill-campaign simulate measured-run stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,6 +148,9 @@ kill-campaign: install ## kill -9 of a worker every 10 s under 16 streams (SECON
 simulate: install ## scaling policies on simulated days, and what is claimed of ours (TRACES="FILE ..." SEEDS= HOURS= JOBS= LINES=)
 	$(BIN)/python -m tests.campaigns.scaling.simulate $(foreach trace,$(TRACES),--source $(trace)) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(HOURS),--hours $(HOURS)) --jobs $(JOBS) $(if $(LINES),--lines $(LINES))
+
+measured-run: install ## the simulator held against a cell of processes with paced devices, at three loads (SECONDS=)
+	$(BIN)/python -m tests.campaigns.scaling.measured $(if $(SECONDS),--seconds $(SECONDS))
 
 stopped-worker: install ## one of two decode workers stands still for 8 s under 16 streams
 	$(BIN)/python -m tests.campaigns.stopped_worker $(CAMPAIGN)

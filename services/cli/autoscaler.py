@@ -90,6 +90,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", action="append", default=[], metavar="P", help="may be repeated; default: some"
     )
+    parser.add_argument(
+        "--measured",
+        default="",
+        metavar="FILE",
+        help="of `bench serve --json`: simulate that run instead, and say how far off that is",
+    )
     parser.add_argument("--sweep", action="store_true", help="more points of the frontier")
     parser.add_argument("--sensitivity", action="store_true", help="other starts and promises")
     parser.add_argument("--out", default="scaling.html", metavar="FILE", help="the report")

@@ -1,4 +1,5 @@
-"""`baton autoscaler simulate`: runs the policies on one load, and writes what they came to."""
+"""`baton autoscaler simulate`: runs the policies on one load, and writes what they came to; or it
+holds the simulator against a measured run."""
 
 import json
 import sys
@@ -11,8 +12,11 @@ from typing import Any
 from services.autoscaler.view import Promise
 from services.simulator.cell import WARM_S, Setup, with_budget
 from services.simulator.loads import Load, busy_workers, first_workers, make_load, simulate
+from services.simulator.measured_run import read_measured_run
 from services.simulator.outcome import Outcome
 from services.simulator.policies.catalogue import SOME, candidate
+from services.simulator.prediction import predict
+from services.simulator.report.comparison import compared
 from services.simulator.report.page import Report, rendered
 from services.simulator.traces.superposition import Day
 from shared.errors import SettingsError
@@ -28,6 +32,8 @@ WAITS_S = (0.5, 1.0, 2.0, 5.0)
 
 def run(options: Mapping[str, Any]) -> int:
     """SettingsError that names the flag."""
+    if options["measured"]:
+        return _predict(options)
     if options["swing"] > 1:
         raise SettingsError("--swing: above 1 the night would have less than no load")
     length_s = WARM_S + 3600 * options["hours"]
@@ -62,6 +68,21 @@ def run(options: Mapping[str, Any]) -> int:
     return 0
 
 
+def _predict(options: Mapping[str, Any]) -> int:
+    """A measured run, next to what the simulator makes of it."""
+    run = read_measured_run(Path(options["measured"]))
+    prediction = predict(run, _promise(options))
+    if options["json"]:
+        sys.stdout.write(json.dumps(asdict(prediction)) + "\n")
+    else:
+        sys.stdout.write(compared(run, prediction))
+    return 0
+
+
+def _promise(options: Mapping[str, Any]) -> Promise:
+    return Promise(options["slo_ttft_ms"] / 1000, options["slo_gap_ms"] / 1000)
+
+
 def _setup(options: Mapping[str, Any], load: Load) -> Setup:
     budget = options["budget"]
     decodes = options["decode"] or budget > 0
@@ -70,7 +91,7 @@ def _setup(options: Mapping[str, Any], load: Load) -> Setup:
     setup = Setup(
         first_workers(load, decodes=decodes),
         start_s=options["start_s"],
-        promise=Promise(options["slo_ttft_ms"] / 1000, options["slo_gap_ms"] / 1000),
+        promise=_promise(options),
         seed=options["seed"],
     )
     return with_budget(setup, budget) if budget else setup

@@ -63,6 +63,9 @@ class ForkedProcess:
 class ForkServer:
     """Runs from the first `fork` to `close`; started again if something else ended it."""
 
+    module = "shared.worker.fork_server"
+    """what it runs"""
+
     def __init__(self, settings: Settings, role: WorkerRole) -> None:
         """Both of the engines."""
         self._settings = settings
@@ -99,7 +102,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._receive)
-        command = [sys.executable, "-m", "shared.worker.fork_server"]
+        command = [sys.executable, "-m", self.module]
         with theirs:
             return subprocess.Popen(  # noqa: S603
                 [*command, str(theirs.fileno()), self._role, str(os.getpid())],

@@ -103,6 +103,7 @@ def worker(name: str, role: str) -> dict[str, Any]:
         "protocol": 6,
         "state": "ready",
         "kv": {"total": 1000, "free": 200, "cached": 90, "held": 710},
+        "idle_room_tokens": 4096,
         "running": 37,
         "waiting": 1,
         "ranks": 1,

@@ -124,7 +124,7 @@ class EndpointFacts:
         return f"; it lists no model {self.model!r}, but {', '.join(self.served)}"
 
     def record(self, endpoint: Endpoint) -> dict[str, Any]:
-        """What JSON lines say of it; holds no key."""
+        """What JSON lines say of it, after the run; holds no key."""
         return {
             "name": endpoint.name or None,
             "url": endpoint.url,
@@ -133,6 +133,7 @@ class EndpointFacts:
             "max_model_len": self.max_model_len,
             "version": self.version,
             "status": self.status or None,
+            "status_after": _status(endpoint) or None,
         }
 
 
@@ -141,8 +142,7 @@ def look_up(endpoint: Endpoint) -> EndpointFacts:
     cards = _model_cards(endpoint)
     card = _chosen(endpoint, cards)
     _, version = endpoint.ask("/version")
-    code, status = endpoint.ask("/v1/baton/status")
-    baton = status if code == 200 and "workers" in status else {}
+    baton = _status(endpoint)
     return EndpointFacts(
         model=str(card["id"]),
         max_model_len=card.get("max_model_len"),
@@ -151,6 +151,15 @@ def look_up(endpoint: Endpoint) -> EndpointFacts:
         status=baton,
         served=tuple(str(one["id"]) for one in cards if "id" in one),
     )
+
+
+def _status(endpoint: Endpoint) -> dict[str, Any]:
+    """Baton's own; empty elsewhere, and where nothing answers: a run that is over is not lost."""
+    try:
+        code, status = endpoint.ask("/v1/baton/status")
+    except NoGatewayError:
+        return {}
+    return status if code == 200 and "workers" in status else {}
 
 
 def ordinary_ids(endpoint: Endpoint, facts: EndpointFacts) -> list[int] | None:

@@ -195,6 +195,7 @@ class WorkerLink:
                 "cached": load.cached,
                 "held": load.held,
             },
+            "idle_room_tokens": self._room_limit,
             "running": load.running,
             "waiting": load.waiting,
             "ranks": int(self.gauges.get("worker_ranks", 1)),

@@ -229,6 +229,9 @@ def test_a_real_gateway(tmp_path: Path, measured: Measured) -> None:
         (summary,), requests = bench(port, tmp_path, *flags, "--ignore-eos", "--continuous-usage")
         receipts = [cell.get(f"/v1/baton/requests/{request['id']}") for request in requests]
     assert (summary["num_ok"], summary["errors"]) == (30, {})
+    environment = json.loads((tmp_path / "bench.jsonl").read_text().splitlines()[0])
+    workers = environment["endpoint"]["status_after"]["workers"]
+    assert sorted(worker["role"] for worker in workers) == ["decode", "prefill"]
     assert {request["output_tokens"] for request in requests} == {20}
     assert all(50 <= request["input_tokens"] <= 200 for request in requests)
     assert summary["ideal"]["num_servers"] == 1

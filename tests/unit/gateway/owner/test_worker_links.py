@@ -39,6 +39,7 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
                 "protocol": 6,
                 "state": "ready",
                 "kv": {"total": 100, "free": 70, "cached": 20, "held": 10},
+                "idle_room_tokens": 10,
                 "running": 1,
                 "waiting": 2,
                 "ranks": 2,
