@@ -10,6 +10,10 @@ Only full blocks carry a hash and only hashed blocks are shared. A hash is regis
 block of its parent hash, so the index is a forest; whoever refers to a block refers to all its
 ancestors. Hence a cached block has no held descendant, everything cached can be evicted leaf
 by leaf, and a prefix in the index never has a hole.
+
+What only bulk work has used is told apart, and so are all its descendants. More of it than a share
+of the pool is not kept at the expense of anything else: a batch of documents that nobody asks for
+again would push out the conversations that go on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,6 +26,8 @@ from shared.errors import OutOfBlocksError
 NO_PARENT = -1
 MIN_BLOCKS = 2
 """of a pool that an engine can run with"""
+BULK_SHARE = 0.25
+"""of the pool: enough for what the requests of a batch have in common"""
 MAX_STORED = 256
 """told at a time: a report of all that a long prompt stores would hold the next token up"""
 
@@ -60,6 +66,8 @@ class BlockPool:
         self.prefix_cache = prefix_cache
         self._told_every = told_every
         self.num_cached = 0
+        self.num_cached_bulk = 0
+        """of them, those that only bulk work has used"""
         self.num_held = 0
         self.free_ids = list(range(num_blocks - 1, -1, -1))
         """stack of blocks without content"""
@@ -71,6 +79,8 @@ class BlockPool:
         """hashed blocks whose parent this is"""
         self.depths = [0] * num_blocks
         """blocks from the root to this one, both counted; 0 while not hashed"""
+        self.is_bulk = bytearray(num_blocks)
+        """1: only bulk work has used it; meaningful while hashed"""
         self.by_hash: dict[bytes, int] = {}
         self.evictable = EvictionOrder(num_blocks)
         """cached blocks without children, least recently released first"""
@@ -102,15 +112,17 @@ class BlockPool:
         """What num_available would be with these blocks referred to."""
         return self.num_available - sum(self.ref_counts[block] == 0 for block in block_ids)
 
-    def acquire(self, block_ids: Iterable[int]) -> None:
-        """One more reference to each of these cached or held blocks."""
+    def acquire(self, block_ids: Iterable[int], *, bulk: bool = False) -> None:
+        """One more reference to each of these cached or held blocks. `bulk`: for bulk work."""
         for block in block_ids:
             if self.ref_counts[block] == 0:
                 assert self.hashes[block] is not None, f"block {block} is free"
                 self.evictable.discard(block)
                 self.num_cached -= 1
+                self.num_cached_bulk -= self.is_bulk[block]
                 self.num_held += 1
             self.ref_counts[block] += 1
+            self.is_bulk[block] &= bulk
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Blocks to write, one reference each; OutOfBlocksError leaves the pool as it was."""
@@ -133,12 +145,14 @@ class BlockPool:
                 self.free_ids.append(block)
             else:
                 self.num_cached += 1
+                self.num_cached_bulk += self.is_bulk[block]
                 self.evictable.touch(block)
                 if self.num_children[block] == 0:
-                    self.evictable.add(block)
+                    self._make_evictable(block)
 
-    def register(self, block: int, block_hash: bytes, parent: int) -> int:
+    def register(self, block: int, block_hash: bytes, parent: int, *, bulk: bool = False) -> int:
         """Enter a full, held block into the prefix cache under `parent` (a block, or NO_PARENT).
+        `bulk`: bulk work computed it.
 
         Returns the block to use from now on: where the content is known already, the reference
         moves to the known block and this one is given back. The caller refers to `parent`.
@@ -148,10 +162,11 @@ class BlockPool:
         assert self.hashes[block] is None, f"block {block} already has a content"
         known = self.by_hash.get(block_hash)
         if known is not None:
-            self.acquire((known,))
+            self.acquire((known,), bulk=bulk)
             self.free((block,))
             return known
         self.hashes[block] = block_hash
+        self.is_bulk[block] = bulk
         self.by_hash[block_hash] = block
         self.parents[block] = parent
         self.depths[block] = 1
@@ -183,7 +198,8 @@ class BlockPool:
 
     def _allocate_one(self) -> int:
         if not self.free_ids:
-            self._evict(self.evictable.pop())
+            is_over = self.num_cached_bulk > BULK_SHARE * self.num_blocks
+            self._evict(self.evictable.pop(bulk_first=is_over))
         block = self.free_ids.pop()
         self.written[block] += 1
         self.generations[block] += 1
@@ -198,14 +214,18 @@ class BlockPool:
         if parent != NO_PARENT:
             self.num_children[parent] -= 1
             if self.num_children[parent] == 0 and self.ref_counts[parent] == 0:
-                self.evictable.add(parent)
+                self._make_evictable(parent)
         self._note_removed(block_hash, self.depths[block])
         del self.by_hash[block_hash]
         self.hashes[block] = None
         self.parents[block] = NO_PARENT
         self.depths[block] = 0
         self.num_cached -= 1
+        self.num_cached_bulk -= self.is_bulk[block]
         self.free_ids.append(block)
+
+    def _make_evictable(self, block: int) -> None:
+        self.evictable.add(block, bulk=bool(self.is_bulk[block]))
 
     def _is_told(self, depth: int) -> bool:
         return depth % self._told_every == 0

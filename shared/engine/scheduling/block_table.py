@@ -50,7 +50,7 @@ def take_blocks(
         num_fresh += 1
     if num_fresh + num_spare > pool.num_available_beside(cached):
         return None
-    pool.acquire(cached)
+    pool.acquire(cached, bulk=sequence.is_bulk)
     fresh = pool.allocate(num_fresh + copies)
     copy = BlockCopy(cached.pop(), fresh[0]) if copies else None
     sequence.block_table = array("i", [*cached, *fresh])
@@ -80,10 +80,10 @@ def commit_blocks(pool: BlockPool, sequence: Sequence, most: int | None = None) 
         name = _hash_of_block(sequence, index, pool.block_size)
         twin = pool.by_hash.get(name, table[index])
         if twin != table[index] and index < sequence.num_published_blocks:
-            pool.acquire((twin,))
+            pool.acquire((twin,), bulk=sequence.is_bulk)
             twins[index] = twin
         else:
-            table[index] = pool.register(table[index], name, parent)
+            table[index] = pool.register(table[index], name, parent, bulk=sequence.is_bulk)
         sequence.num_committed_blocks = index + 1
 
 

@@ -15,7 +15,7 @@ from shared.engine.scheduling.prompt_order import PromptTurn
 from shared.grammar.matcher import Matcher
 from shared.kv.block_hash import chain_hashes
 from shared.kv.layout import num_blocks_for
-from shared.protocol import Attempt, FinishReason, TokenRun, Work
+from shared.protocol import DEFAULT_PRIORITY, Attempt, FinishReason, TokenRun, Work
 
 if TYPE_CHECKING:  # io processes know sequences and do without torch
     from shared.engine.sampling.sampled_tokens import SampledToken
@@ -168,6 +168,11 @@ class Sequence:
     @property
     def attempt(self) -> Attempt:
         return self.work.attempt
+
+    @property
+    def is_bulk(self) -> bool:
+        """It goes after whatever has the default priority."""
+        return self.work.priority > DEFAULT_PRIORITY
 
     @property
     def num_output_tokens(self) -> int:

@@ -74,6 +74,9 @@ def _check_partition(pool: BlockPool) -> None:
             f"counted {len(held)} held and {len(cached)} cached blocks, the pool says",
             (pool.num_held, pool.num_cached),
         )
+    num_bulk = sum(pool.is_bulk[block] for block in cached)
+    if pool.num_cached_bulk != num_bulk:
+        _fail(f"counted {num_bulk} cached blocks of bulk work, the pool says", pool.num_cached_bulk)
 
 
 def _check_index(pool: BlockPool) -> None:
@@ -97,6 +100,8 @@ def _check_forest(pool: BlockPool) -> None:
                 _fail("a parent was evicted before its child", (parent, block))
             if pool.ref_counts[block] and not pool.ref_counts[parent]:
                 _fail("a block is held and its parent is not", (parent, block))
+            if pool.is_bulk[parent] and not pool.is_bulk[block]:
+                _fail("a block is not only bulk work's, and its parent is", (parent, block))
         if pool.depths[block] != depth + 1:
             _fail(f"depth {pool.depths[block]} under a parent of depth {depth}", block)
     for block in range(pool.num_blocks):

@@ -12,7 +12,7 @@ from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.sequence import MAX_PREEMPTIONS
 from shared.errors import RequestError
-from shared.protocol import NO_COSTS, Attempt, Sampling, TokenRun
+from shared.protocol import DEFAULT_PRIORITY, NO_COSTS, Attempt, Sampling, TokenRun
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     answer_alone,
@@ -76,6 +76,20 @@ def test_a_second_turn_finds_generated_blocks_in_the_prefix_cache() -> None:
         second.work.token_ids, 16, GREEDY, 64
     )
     assert (engine.counters.prefix_query_tokens, engine.counters.prefix_hit_tokens) == (22, 12)
+
+
+@pytest.mark.parametrize(("priority", "num_kept"), [(DEFAULT_PRIORITY, 0), (6, 12)])
+def test_bulk_work_leaves_the_prefixes_of_others(priority: int, num_kept: int) -> None:
+    """What each of four documents of 40 tokens leaves would take the pool's other 28 blocks."""
+    engine, _ = fake_engine(32)
+    engine.add(make_spec("chat", make_prompt(15), GREEDY))
+    run_to_end(engine)
+    for number in range(4):
+        prompt = make_prompt(40, salt=number + 1)
+        engine.add(make_spec(f"document {number}", prompt, GREEDY, priority=priority))
+        run_to_end(engine)
+    engine.add(make_spec("chat again", make_prompt(15), GREEDY))
+    assert run_to_end(engine)[0].started == [(Attempt("chat again", 0), num_kept)]
 
 
 def test_a_wholly_cached_prompt_copies_its_last_block_and_computes_one_token() -> None:

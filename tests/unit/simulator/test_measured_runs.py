@@ -40,8 +40,7 @@ def worker(name: str, kind: WorkerKind, role: str) -> dict[str, Any]:
 
 
 def recorded(slower: float = 1.0) -> list[dict[str, Any]]:
-    """A run of the simulated cell as `bench serve` would have written it, with all times so many
-    times as long."""
+    """A run of the simulated cell as `bench serve` would have written it, its times multiplied."""
     setup = Setup(NUM_WORKERS, {"prefill": PREFILL, "decode": DECODE}, warm_s=0.0)
     cell = SimulatedCell(setup, ARRIVALS, StaticPolicy(NUM_WORKERS))
     cell.run(60.0, 1000.0)

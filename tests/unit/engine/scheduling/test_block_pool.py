@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Callable, MutableSequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.block_pool import NO_PARENT, BlockPool
@@ -18,13 +20,15 @@ def make_pool(num_blocks: int = 8, told_every: int = 1) -> BlockPool:
     return BlockPool(num_blocks, 4, array("Q", [0] * num_blocks), told_every=told_every)
 
 
-def chain(pool: BlockPool, num_blocks: int, salt: int = 0) -> tuple[list[int], list[bytes]]:
+def chain(
+    pool: BlockPool, num_blocks: int, salt: int = 0, *, bulk: bool = False
+) -> tuple[list[int], list[bytes]]:
     """A held chain of registered blocks and its hashes."""
     hashes = chain_hashes(ROOT, [salt + i // 4 for i in range(4 * num_blocks)], 4)
     blocks = pool.allocate(num_blocks)
     parent = NO_PARENT
-    for block, block_hash in zip(blocks, hashes, strict=True):
-        parent = pool.register(block, block_hash, parent)
+    for index, block_hash in enumerate(hashes):
+        blocks[index] = parent = pool.register(blocks[index], block_hash, parent, bulk=bulk)
     return blocks, hashes
 
 
@@ -161,6 +165,63 @@ def test_only_every_so_many_blocks_of_a_prefix_are_told() -> None:
     assert not pool.has_events
 
 
+def test_bulk_work_pushes_nothing_out_beyond_its_share() -> None:
+    """The oldest of all is what others have used: it stays, and so does the youngest of bulk."""
+    pool = make_pool(16)
+    old, old_hashes = chain(pool, 8)
+    pool.free(old)
+    for salt in range(100, 1000, 100):
+        blocks, hashes = chain(pool, 4, salt, bulk=True)
+        pool.free(blocks)
+        check_pool(pool, [])
+    assert pool.match(old_hashes) == old
+    assert pool.match(hashes) == blocks
+    assert pool.num_cached_bulk == 8
+
+
+def test_within_its_share_the_latest_use_decides() -> None:
+    pool = make_pool(16)
+    old, old_hashes = chain(pool, 12)
+    bulk, hashes = chain(pool, 4, salt=100, bulk=True)
+    pool.free(old)
+    pool.free(bulk)
+    pool.free(pool.allocate(4))
+    assert pool.match(hashes) == bulk
+    assert pool.match(old_hashes) == old[:8]
+
+
+def test_what_others_use_once_is_bulk_no_longer() -> None:
+    pool = make_pool(8)
+    bulk, hashes = chain(pool, 4, bulk=True)
+    pool.free(bulk)
+    pool.acquire(bulk[:2])
+    pool.free(bulk[:2])
+    pool.acquire(bulk[:3], bulk=True)
+    pool.free(bulk[:3])
+    assert pool.num_cached_bulk == 2
+    twin, _ = chain(pool, 3)
+    assert twin == bulk[:3] and pool.num_cached_bulk == 1
+    pool.free(twin)
+    check_pool(pool, [])
+    assert pool.num_cached_bulk == 1
+    pool.free(pool.allocate(8))
+    assert (pool.num_cached_bulk, pool.match(hashes)) == (0, [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans()), max_size=40))
+def test_whatever_comes_the_pool_is_sound_and_bulk_is_what_others_left(
+    uses: list[tuple[int, int, bool]],
+) -> None:
+    """Chains that share their beginnings, of both kinds, one after the other."""
+    pool = make_pool(16)
+    for salt, length, bulk in uses:
+        blocks, _ = chain(pool, length, salt=salt % 3 * 10, bulk=bulk)
+        check_pool(pool, [blocks])
+        assert bulk or not any(pool.is_bulk[block] for block in blocks)
+        pool.free(blocks)
+        check_pool(pool, [])
+
+
 def test_the_eviction_order_stays_small() -> None:
     pool = make_pool(4)
     blocks, _ = chain(pool, 3)
@@ -207,6 +268,15 @@ def _mutant_free_cached(pool: BlockPool) -> None:
 def _mutant_count(pool: BlockPool) -> None:
     pool.num_cached += 1
     pool.num_held -= 1
+
+
+def _mutant_bulk_count(pool: BlockPool) -> None:
+    pool.num_cached_bulk += 1
+
+
+def _mutant_bulk_trunk(pool: BlockPool) -> None:
+    pool.is_bulk[_trunk(pool)] = 1
+    pool.num_cached_bulk += 1
 
 
 def _mutant_index(pool: BlockPool) -> None:
@@ -263,6 +333,8 @@ def _mutant_no_bump(pool: BlockPool) -> None:
         (_mutant_free_held, "held blocks are in the free list"),
         (_mutant_free_cached, "blocks with a content are in the free list"),
         (_mutant_count, "counted"),
+        (_mutant_bulk_count, "of bulk work"),
+        (_mutant_bulk_trunk, "only bulk work's"),
         (_mutant_index, "another hash"),
         (_mutant_unindexed, "not in the index"),
         (_mutant_parent_evicted, "parent was evicted"),
