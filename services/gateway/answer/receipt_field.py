@@ -25,7 +25,7 @@ _STAGES = {
 }
 """stage of the critical path -> its name here, in the order of a request's life"""
 _SAME = ("id", "prompt_tokens", "cached_tokens", "completion_tokens")
-_MOVED = ("transport", "bytes", "blocks")
+_LAST = ("transport", "bytes", "blocks", "gpu_ms", "saved_gpu_ms")
 
 
 def receipt_wanted(headers: Headers) -> bool:
@@ -48,7 +48,7 @@ def answer_receipt(body: Mapping[str, Any], now_ns: int | None = None) -> dict[s
         "stages_ms": stages,
         "total_ms": round(sum(stages.values()), 3),
         **_places(body),
-        **{name: body[name] for name in _MOVED},
+        **{name: body[name] for name in _LAST},
     }
 
 

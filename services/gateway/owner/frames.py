@@ -113,7 +113,7 @@ class Frames:
             effects = live.machine.start(message.attempt.epoch, worker.incarnation)
             if live.machine.started and not started:
                 live.note_start(self._clock.monotonic_s(), message.num_cached_tokens)
-                self._journal.started(live)
+                self._journal.started(live, message.load.step_costs, worker.ranks)
             self._requests.execute(live, effects)
         self._requests.place_popped()
 
@@ -232,7 +232,7 @@ class Frames:
             worker.has_given = True
             if live is not None:
                 live.machine.released(message.attempt.epoch, worker.incarnation)
-        self._journal.spans(message, worker.worker_id)
+        self._journal.spans(message, worker.worker_id, worker.ranks)
 
     def _pong(self, worker: WorkerLink, message: Pong) -> None:
         """Attempts that went on without a token to show for it are not stalled."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from services.gateway.routes.price import PRICE, read_price
 from shared.errors import RequestError
 from shared.kv.layout import num_blocks_for
 from shared.telemetry.cost import usd_per_million
@@ -10,7 +11,6 @@ from shared.telemetry.cost import usd_per_million
 LENGTHS = (1024, 4096, 8192, 32768)
 MAX_LENGTHS = 32
 MAX_TOKENS = 10_000_000
-MAX_USD = 1e6
 
 
 Worker = Mapping[str, Any]
@@ -31,11 +31,11 @@ def asked_of(query: Iterable[tuple[str, str]]) -> Asked:
     for name, value in query:
         if name == "tokens":
             tokens += [_length(part) for part in value.split(",")]
-        elif name == "usd_per_gpu_hour":
-            usd = _price(value)
+        elif name == PRICE:
+            usd = read_price(value)
         else:
             raise RequestError(
-                "unknown query parameter; it may have model, tokens, usd_per_gpu_hour", param=name
+                f"unknown query parameter; it may have model, tokens, {PRICE}", param=name
             )
     if len(tokens) > MAX_LENGTHS:
         raise RequestError(f"must be at most {MAX_LENGTHS} numbers", param="tokens")
@@ -110,15 +110,3 @@ def _length(text: str) -> int:
     if not 1 <= number <= MAX_TOKENS:
         raise RequestError(f"must be numbers from 1 to {MAX_TOKENS:,}", param="tokens")
     return number
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 < price <= MAX_USD:
-        raise RequestError(
-            f"must be a number above 0, up to {MAX_USD:,.0f}", param="usd_per_gpu_hour"
-        )
-    return price

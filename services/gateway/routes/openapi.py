@@ -19,6 +19,7 @@ from services.gateway.prompt.field_tables import TABLES, FieldTable
 from services.gateway.prompt.shapes.messages import COUNTED_TABLE, MESSAGES_TABLE
 from services.gateway.prompt.shapes.responses import RESPONSES_TABLE
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
+from services.gateway.routes.price import MAX_USD, PRICE
 from services.gateway.routes.response_schema import RESPONSE_FIELDS
 from services.gateway.routes.row_query import MARKS
 from shared.fields.readers import (
@@ -130,7 +131,10 @@ QUERIES: dict[str, dict[str, Schema]] = {
     "/v1/baton/requests": {
         "limit": _integer(1, MAX_RECEIPTS),
         **{name: {"enum": [0, 1]} for name in MARKS},
-    }
+    },
+    "/v1/baton/requests/{rid}": {
+        PRICE: {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_USD}
+    },
 }
 
 
@@ -237,16 +241,15 @@ def _post(summary: str, schema: Schema, responses: Schema) -> Schema:
 
 
 def _get(path: str, summary: str) -> Schema:
-    told: Schema = {"summary": summary, "responses": _responses(path)}
-    if path in QUERIES:
-        told["parameters"] = [
-            {"name": name, "in": "query", "schema": schema}
-            for name, schema in QUERIES[path].items()
-        ]
+    parameters: list[Schema] = [
+        {"name": name, "in": "query", "schema": schema}
+        for name, schema in QUERIES.get(path, {}).items()
+    ]
     if "{" in path:
         name = path.partition("{")[2].removesuffix("}")
-        told["parameters"] = [{"name": name, "in": "path", "required": True, "schema": TEXT}]
-    return told
+        parameters.append({"name": name, "in": "path", "required": True, "schema": TEXT})
+    told: Schema = {"summary": summary, "responses": _responses(path)}
+    return told | {"parameters": parameters} if parameters else told
 
 
 def _table(schema: Schema) -> str:

@@ -15,6 +15,7 @@ from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
 from services.gateway.routes.capacity import asked_of, capacity_body
 from services.gateway.routes.live import LiveRoutes
+from services.gateway.routes.price import priced, receipt_price
 from services.gateway.routes.row_query import row_filter
 from services.gateway.routes.served import Served, ServedModels
 from shared.errors import OverloadedError, RequestError
@@ -120,7 +121,9 @@ class StatusRoutes:
         return json_response(request, {"requests": shown})
 
     async def receipt(self, request: Request) -> Response:
-        """By request id, or by the id of an answer's body."""
+        """By request id, or by the id of an answer's body; in USD too, at the price that the query
+        names."""
+        usd_per_gpu_hour = receipt_price(request.query_params.multi_items())
         rid: str = request.path_params["rid"]
         for prefix in PREFIXES:
             rid = rid.removeprefix(prefix)
@@ -133,6 +136,8 @@ class StatusRoutes:
                 code="not_found",
                 param="id",
             )
+        if usd_per_gpu_hour is not None:
+            receipt = priced(receipt, usd_per_gpu_hour)
         return json_response(request, receipt)
 
 

@@ -57,10 +57,10 @@ class GatewayProcess:
         assert answer is not None
         return [worker["incarnation"] for worker in answer[1]["workers"]]
 
-    def stream(self) -> tuple[str, int, float]:
+    def stream(self, prompt: str = "Once") -> tuple[str, int, float]:
         """Request id, tokens and the longest gap between two chunks, in seconds."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        body = {"model": "demo", "prompt": "Once", "max_tokens": NUM_TOKENS, "stream": True}
+        body = {"model": "demo", "prompt": prompt, "max_tokens": NUM_TOKENS, "stream": True}
         body |= {"ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True}}
         connection.request("POST", "/v1/completions", json.dumps(body), JSON)
         answer = connection.getresponse()

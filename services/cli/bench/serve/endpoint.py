@@ -37,6 +37,8 @@ class Endpoint:
     """in tables and JSON lines; empty where there is only one"""
     flag: str = "--url"
     """what named it"""
+    usd_per_gpu_hour: float = 0.0
+    """0: what answers cost is not asked"""
 
     def __post_init__(self) -> None:
         if self.parts.scheme not in ("http", "https") or not self.parts.hostname:
@@ -78,7 +80,8 @@ class Endpoint:
     def headers(self) -> dict[str, str]:
         """Of every request."""
         own = {"host": self.parts.netloc, "content-type": "application/json"}
-        return own | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
+        key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return own | key | ({"x-baton-receipt": "1"} if self.usd_per_gpu_hour else {})
 
     def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
         """Status and JSON of a small request outside the run; NoGatewayError when nothing

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from services.cli.amount import above_zero
 from services.cli.bench.serve.arrivals import Arrivals
 from services.cli.bench.serve.endpoint import Endpoint
 from services.cli.bench.serve.report.goodput import ServiceLimits
@@ -16,6 +17,7 @@ from services.cli.gateway_client import gateway_url
 from shared.errors import SettingsError
 
 DEFAULT_DURATION_S = 30.0
+PRICE_HELP = "of one GPU for an hour: what Baton's answers cost, and its prefix cache saved"
 T = TypeVar("T", int, float)
 
 
@@ -91,6 +93,7 @@ def _add_judgement(group: argparse._ArgumentGroup) -> None:
     add("--prefill-ms-per-1k", type=float, metavar="MS", help="of the replay; default: measured")
     add("--prefill-file", type=Path, metavar="FILE", help='JSON {"tokens": ms, ...} for the replay')
     add("--no-ideal", action="store_true", help="no replay and no idle measurement for it")
+    add("--price", type=above_zero, default=0.0, metavar="USD", help=PRICE_HELP)
 
 
 def add_limits(group: argparse._ArgumentGroup) -> None:
@@ -106,19 +109,19 @@ def read_endpoints(arguments: argparse.Namespace) -> tuple[Endpoint, ...]:
     """The one under load; with `--against` two, which are called ours and theirs."""
     url, kind, model = gateway_url(arguments.url), arguments.endpoint, arguments.model
     key = read_api_key("--api-key", arguments.api_key_env, arguments.api_key_file)
-    their_model = arguments.against_model
+    their_model, price = arguments.against_model, arguments.price
     env, file = arguments.against_api_key_env, arguments.against_api_key_file
     if arguments.against is None:
         if (their_model, env, file) != (None, None, None):
             raise SettingsError("--against-model and --against-api-key-... belong to --against")
-        return (Endpoint(url, kind, key, model),)
+        return (Endpoint(url, kind, key, model, usd_per_gpu_hour=price),)
     their_url, their_key = (
         gateway_url(arguments.against),
         read_api_key("--against-api-key", env, file),
     )
     return (
-        Endpoint(url, kind, key, model, "ours"),
-        Endpoint(their_url, kind, their_key, their_model, "theirs", "--against"),
+        Endpoint(url, kind, key, model, "ours", usd_per_gpu_hour=price),
+        Endpoint(their_url, kind, their_key, their_model, "theirs", "--against", price),
     )
 
 

@@ -79,6 +79,7 @@ class LoadedEndpoint:
             closed=point.plan is None,
             offered_per_s=None if point.plan is None else point.plan.offered_per_s,
             endpoint=name,
+            usd_per_gpu_hour=self.endpoint.usd_per_gpu_hour,
         )
 
     def close(self) -> None:

@@ -41,6 +41,10 @@ class RequestSample:
     without_text: bool = False
     """nothing but its finish showed its tokens: the first one's time is unknown"""
     request_id: str = ""
+    gpu_ms: float | None = None
+    """GPU time that it took, of a receipt that tells it"""
+    saved_gpu_ms: float | None = None
+    """that the prefix cache saved it"""
 
     @property
     def ok(self) -> bool:
@@ -126,6 +130,8 @@ class RequestSample:
         }
         if self.error_text:
             line["error_text"] = self.error_text
+        if self.gpu_ms is not None:
+            line |= {"gpu_ms": self.gpu_ms, "saved_gpu_ms": self.saved_gpu_ms}
         if self.chunk_times_s:
             tpot_s = self.tpot_s
             line |= {

@@ -95,6 +95,11 @@ class WorkerLink:
         return not (busy or is_tight or load.stalled) and bool(hello.transfer_address)
 
     @property
+    def ranks(self) -> int:
+        """GPUs that compute its steps together, or 1 on a CPU; 0: it has not told yet."""
+        return int(self.gauges.get("worker_ranks", 0))
+
+    @property
     def pace(self) -> Pace:
         return Pace(self.incarnation, self.view.role, self.gaps.pace_s(self._clock.monotonic_s()))
 
@@ -198,7 +203,7 @@ class WorkerLink:
             "idle_room_tokens": self._room_limit,
             "running": load.running,
             "waiting": load.waiting,
-            "ranks": int(self.gauges.get("worker_ranks", 1)),
+            "ranks": self.ranks or 1,
             "memory_bytes": self._memory(),
             "rates": self.rates.per_s(),
             "step_costs": load.step_costs._asdict(),

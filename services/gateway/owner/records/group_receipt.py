@@ -41,6 +41,8 @@ def group_body(group: str, members: Sequence[Mapping[str, Any]]) -> dict[str, An
         "slow_because": None if state == "live" else _last(members)["slow_because"],
         "compute_ms": _sum(members, "compute_ms"),
         "kv_byte_seconds": _sum(members, "kv_byte_seconds"),
+        "gpu_ms": _whole_sum(members, "gpu_ms"),
+        "saved_gpu_ms": _whole_sum(firsts, "saved_gpu_ms"),
         "choices": [_summary(member) for member in members],
         "critical_path_ms": {} if state == "live" else _critical_path_ms(members),
     }
@@ -70,6 +72,12 @@ def _sum(members: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """None: no worker told it."""
     told = [member[name] for member in members if member[name] is not None]
     return round(sum(told), 3) if told else None
+
+
+def _whole_sum(members: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """None: of one of them it is not known."""
+    told = [member[name] for member in members]
+    return None if None in told else round(sum(told), 3)
 
 
 def _critical_path_ms(members: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import End, WriteFinish
+from services.gateway.owner.records.gpu_time import saved_gpu_ms
 from services.gateway.owner.records.hand_overs import HandOvers
 from services.gateway.owner.records.observer import Observer
 from services.gateway.owner.records.receipt import STAGES, AttemptNote, Receipt
@@ -13,7 +14,7 @@ from services.gateway.owner.records.route_text import route_text
 from services.gateway.owner.records.row import Row
 from services.gateway.owner.view.recent import Recent, RecentStages
 from shared.clock import Clock
-from shared.protocol import Spans
+from shared.protocol import Spans, StepCosts
 from shared.telemetry import attributes as names
 
 RECEIPT_WAIT_S = 0.05
@@ -68,12 +69,14 @@ class Journal:
     def decode_chosen(self, live: LiveRequest, worker_id: str) -> None:
         live.receipt.attempts[-1].decode = worker_id
 
-    def started(self, live: LiveRequest) -> None:
-        """The first chunk is scheduled."""
+    def started(self, live: LiveRequest, step_costs: StepCosts, ranks: int) -> None:
+        """The first chunk is scheduled, on a worker whose steps take so long on its GPUs."""
         receipt = live.receipt
         now_ns = receipt.attempts[-1].started_ns = self._clock.wall_ns()
         if not receipt.first_token_ns:
             receipt.started_ns = now_ns
+            num_cached = min(live.num_cached_tokens, receipt.prompt_tokens)
+            receipt.saved_gpu_ms = saved_gpu_ms(step_costs, ranks, num_cached)
 
     def first_token(self, live: LiveRequest) -> bool:
         """The first token of an epoch; True if it is the request's own first."""
@@ -116,11 +119,13 @@ class Journal:
         self._note_stages(receipt)
         self._observer.ended(live.request, receipt)
 
-    def spans(self, message: Spans, worker_id: str) -> None:
-        """They may come after the end, so they go to the receipt, not to the request."""
+    def spans(self, message: Spans, worker_id: str, ranks: int) -> None:
+        """They may come after the end, so they go to the receipt, not to the request. `ranks`: GPUs
+        of the worker; 0: not known."""
         receipt = self._receipts.get(message.attempt.rid)
         if receipt is not None:
             epoch = message.attempt.epoch
+            receipt.ranks[worker_id] = ranks
             for span in message.spans:
                 receipt.note(epoch, worker_id, span)
                 if span.name == names.SPAN_TRANSFER:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
+from services.gateway.owner.records.gpu_time import used_gpu_ms
 from services.gateway.owner.records.slowness import Cause, cause_of, measured, slow_parts
 from shared.message_parts.span import Span
 from shared.protocol import DEFAULT_PRIORITY
@@ -75,6 +76,11 @@ class Receipt:
     attempts: list[AttemptNote] = field(default_factory=list)
     spans: list[tuple[int, str, Span]] = field(default_factory=list)
     """(epoch, worker id, span) as the workers reported them"""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """worker id -> GPUs that compute its steps together; 0: not known"""
+    saved_gpu_ms: float | None = None
+    """GPU time that the cached tokens would have taken, by the worker that had them; None: its
+    costs are not known"""
     group: str = ""
     """id of the HTTP request whose answer has several choices, this among them"""
     choice: int = 0
@@ -199,6 +205,15 @@ class Receipt:
         told = [span for _, _, span in self.spans if name in span.attributes]
         return round(sum(measured(span, name) for span in told), 3) if told else None
 
+    @property
+    def gpu_ms(self) -> float | None:
+        """As `compute_ms`, a worker of several GPUs counted with each; None until it has ended, and
+        where that is not known."""
+        if not self.complete:
+            return None
+        told = [(worker, span) for _, worker, span in self.spans]
+        return used_gpu_ms(told, self.ranks, self.completion_tokens)
+
     def as_dict(self) -> dict[str, Any]:
         """The body of `/v1/baton/requests/{id}`."""
         transfer = self.span(names.SPAN_TRANSFER)
@@ -240,6 +255,8 @@ class Receipt:
             "slow_because": self.slow_because,
             "compute_ms": self.used(names.COMPUTE_MS),
             "kv_byte_seconds": self.used(names.KV_BYTE_SECONDS),
+            "gpu_ms": self.gpu_ms,
+            "saved_gpu_ms": self.saved_gpu_ms if self.first_token_ns else None,
             "critical_path_ms": self.critical_path_ms(),
             "handover_overlapped_ms": self.overlapped_ms(),
         }

@@ -52,6 +52,8 @@ BODY = {
     "transport": "tcp",
     "bytes": 4096,
     "blocks": 3,
+    "gpu_ms": 961.5,
+    "saved_gpu_ms": 12.25,
     "tenant": "default",
 }
 STAGES = ["read", "queue", "prefill", "handover", "decode", "deliver"]
@@ -80,6 +82,7 @@ async def test_in_a_whole_answer(client: httpx.AsyncClient, path: str) -> None:
     assert receipt["stages_ms"]["read"] == 2.0
     assert (receipt["route"], receipt["workers"]) == (BODY["route"], BODY["workers"])
     assert (receipt["transport"], receipt["bytes"], receipt["blocks"]) == ("tcp", 4096, 3)
+    assert (receipt["gpu_ms"], receipt["saved_gpu_ms"]) == (961.5, 12.25)
     assert receipt["attempts"] == [
         {"epoch": 0, "route": "x", "prefill": "p0", "decode": "d1", "end": "done"}
     ]

@@ -53,6 +53,9 @@ class AnswerAccount:
     def _chunk(self, event: dict[str, Any], now_s: float) -> None:
         sample = self._sample
         num_before = self._num_known
+        receipt = event.get("baton")
+        if isinstance(receipt, dict):
+            sample.gpu_ms, sample.saved_gpu_ms = receipt.get("gpu_ms"), receipt.get("saved_gpu_ms")
         usage = event.get("usage")
         if isinstance(usage, dict):
             self._note_usage(usage)

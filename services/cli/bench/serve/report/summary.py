@@ -8,6 +8,7 @@ from typing import Any
 
 from services.cli.bench.measure.quantiles import Distribution
 from services.cli.bench.serve.load_loop import LoadRun
+from services.cli.bench.serve.report.cost import Cost
 from services.cli.bench.serve.report.goodput import ServiceLimits
 from services.cli.bench.serve.report.ideal_replay import PrefillTime, ReplayedRequest, replay
 from services.cli.bench.serve.sample import REFUSED, RequestSample
@@ -52,6 +53,8 @@ class RunSummary:
     """requests that were sent, whatever came of them, over the time of sending; open loop only"""
     endpoint: str = ""
     """its name; empty where there is only one"""
+    usd_per_gpu_hour: float = 0.0
+    """0: what the answers cost is not asked"""
 
     @cached_property
     def good(self) -> list[RequestSample]:
@@ -159,6 +162,13 @@ class RunSummary:
     def num_good_enough(self) -> int:
         return self.limits.num_good(self.good)
 
+    @property
+    def cost(self) -> Cost | None:
+        """Of the answers; None: not asked."""
+        if not self.usd_per_gpu_hour:
+            return None
+        return Cost.of(self.good, self.usd_per_gpu_hour)
+
     def per_second(self, num: float) -> float:
         return num / self.run.seconds if self.run.seconds else 0.0
 
@@ -210,6 +220,8 @@ class RunSummary:
                 "requests_per_s": round(self.per_second(self.num_good_enough), 4),
                 "share_of_sent": round(self.num_good_enough / max(self.run.num_sent, 1), 4),
             }
+        if self.cost is not None:
+            line["cost"] = self.cost.record()
         if self.ideal is not None and self.ideal_ttft is not None:
             line["ideal"] = {
                 "num_servers": self.ideal.num_servers,

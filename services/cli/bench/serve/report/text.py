@@ -100,6 +100,8 @@ def _throughput(summary: RunSummary) -> list[str]:
             f"goodput                   {summary.per_second(num):.3g} requests/s, "
             f"{num / max(summary.run.num_sent, 1):.1%} of those sent ({summary.limits.text})"
         )
+    if summary.cost is not None:
+        lines.append(f"cost                      {summary.cost.text}")
     return lines
 
 
