@@ -12,15 +12,17 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
+from services.cli.amount import above_zero
 from services.cli.bench.ablation.load import CPU, GPU
 from services.cli.bench.engine.model_choice import add_model_flags, choose_model
-from services.cli.bench.measure.result_files import check_files
+from services.cli.bench.measure.result_files import check_file, check_files
 from shared.errors import MissingError
 
 EPILOG = (
-    "exit code: 0; 1 a sequence failed, or ways differ in their greedy tokens (the table is shown "
-    "all the same; in 16-bit types sums are rounded by the batch they are in, hence float32); "
-    "2 a flag is wrong; 3 no GPU, or no torch"
+    "exit code: 0; 1 a sequence failed, ways differ in their greedy tokens (in 16-bit types sums "
+    "are rounded by the batch they are in, hence float32), or a file could not be written (the "
+    "table is shown all the same); 2 a flag is wrong, or a line of the history; 3 no GPU, or no "
+    "torch"
 )
 
 
@@ -35,12 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shared", type=int, metavar="N", help="tokens that all prompts begin with; 96; 768")
     add("--own", type=int, metavar="N", help="tokens of a prompt that follow; 16; 256")
     add("--output", metavar="A-B", help="tokens of an answer; 16-48; 16-64")
+    add("--price", type=above_zero, default=0.0, metavar="USD", help="of one GPU for an hour")
     add("--json", type=Path, metavar="FILE", help="JSON lines; - is the output")
     add("--plot", type=Path, metavar="FILE.svg", help="a bar for each row")
+    add(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="adds the run to this file, and says how it moved against those in it",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     check_files(arguments.json, arguments.plot)
+    check_file("--history", arguments.history)
     if find_spec("torch") is None:
         raise MissingError("bench ablation needs torch: pip install torch")
     choice = choose_model(arguments.model, random_weights=arguments.random_weights)

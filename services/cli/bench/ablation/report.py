@@ -1,38 +1,29 @@
-"""The table, the factors below it, and the picture."""
+"""The table, the factors below it, the picture, and the JSON lines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from services.cli.bench.ablation.figures import COLUMNS, Column, Figures
 from services.cli.bench.ablation.measurement import GRAPHS
 from services.cli.bench.ablation.row import NOT_MULTIPLIED, Factor, Row
+from services.cli.bench.ablation.table import aligned
 from services.cli.bench.serve.report.svg import COLOURS, Panel, picture
 from shared.plot.axis import Axis
 
-COLUMNS = ("", "tok/s", "ms/token", "speed-up", "KV kept, bytes")
 NO_GPU = f"{GRAPHS}: not run, as there is no GPU\n"
 LABEL_SPACE = 1.5
 """the axis is this much longer than its longest bar, for what is written next to it"""
+PANELS_A_LINE = 3
+PANEL_WIDTH, PANEL_HEIGHT = 490, 340
+"""with what is around it"""
 
 
-def render_text(rows: Sequence[Row], found: Sequence[Factor]) -> str:
-    """For a terminal."""
-    base = rows[0].tokens_a_second
-    cells = [COLUMNS]
-    cells += [
-        (
-            row.name,
-            f"{row.tokens_a_second:,.1f}",
-            f"{row.gap_s * 1e3:.3f}",
-            f"{row.tokens_a_second / base:.2f}x",
-            f"{row.kept_bytes:,}",
-        )
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    text = ""
-    for name, *others in cells:
-        padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        text += "  ".join([name.ljust(widths[0]), *padded]) + "\n"
-    if all(row.name != GRAPHS for row in rows):
+def render_text(figures: Mapping[str, Figures], found: Sequence[Factor]) -> str:
+    """For a terminal. `figures`: of each row, in the order of the table."""
+    cells = [("", *(column.head for column in COLUMNS))]
+    cells += [(name, *(column.cell(each) for column in COLUMNS)) for name, each in figures.items()]
+    text = aligned(cells)
+    if GRAPHS not in figures:
         text += NO_GPU
     text += "\n"
     for factor in found:
@@ -41,31 +32,43 @@ def render_text(rows: Sequence[Row], found: Sequence[Factor]) -> str:
     return f"{text}{NOT_MULTIPLIED}\n"
 
 
-def render_svg(rows: Sequence[Row], model: str) -> str:
-    """Tokens a second and the time of a token, a bar for each row."""
-    rates = [row.tokens_a_second for row in rows]
-    times_ms = [row.gap_s * 1e3 for row in rows]
-    panels = [
-        _panel("Tokens a second, all sequences together", "tok/s", rows, rates, left=40),
-        _panel("From token to token of one sequence", "ms", rows, times_ms, left=530),
+def render_svg(figures: Mapping[str, Figures], model: str) -> str:
+    """A panel for each figure, a bar in it for each row; none of the cost without a price."""
+    known = [
+        column
+        for column in COLUMNS
+        if all(column.value(each) is not None for each in figures.values())
     ]
-    return picture(f"{model}: what each part brings", panels, 1010, 400)
+    panels = [_panel(column, figures, number) for number, column in enumerate(known)]
+    num_lines = (len(panels) - 1) // PANELS_A_LINE + 1
+    width, height = PANELS_A_LINE * PANEL_WIDTH + 30, num_lines * PANEL_HEIGHT + 60
+    return picture(f"{model}: what each part brings", panels, width, height)
 
 
-def _panel(
-    title: str, unit: str, rows: Sequence[Row], values: Sequence[float], left: float
-) -> Panel:
+def row_record(row: Row, figures: Figures, base: Row) -> dict[str, Any]:
+    """A row's JSON line."""
+    return {
+        "kind": "row",
+        "name": row.name,
+        **figures.record(),
+        "speed_up": round(row.tokens_a_second / base.tokens_a_second, 3),
+        "prefix_hit_share": round(row.hit_share, 4),
+    }
+
+
+def _panel(column: Column, figures: Mapping[str, Figures], number: int) -> Panel:
+    values = [column.value(each) or 0.0 for each in figures.values()]
     panel = Panel(
-        title,
-        Axis(unit, 0.0, LABEL_SPACE * max(values)),
-        Axis("", 0.0, float(len(rows)), bare=True),
-        left=left,
-        top=80,
+        column.title,
+        Axis(column.unit, 0.0, LABEL_SPACE * (max(values) or 1.0)),
+        Axis("", 0.0, float(len(figures)), bare=True),
+        left=40 + number % PANELS_A_LINE * PANEL_WIDTH,
+        top=80 + number // PANELS_A_LINE * PANEL_HEIGHT,
         width=440,
         height=260,
     )
-    for at, (row, value) in enumerate(zip(rows, values, strict=True)):
-        place = len(rows) - at - 0.5
+    for at, (name, value) in enumerate(zip(figures, values, strict=True)):
+        place = len(figures) - at - 0.5
         panel.bar((0.0, place), (value, place), COLOURS[at % len(COLOURS)], 26.0)
-        panel.label((value, place), f"{row.name} {value:,.1f}")
+        panel.label((value, place), f"{name} {column.shown(value)}")
     return panel

@@ -32,18 +32,6 @@ class Row:
     def tokens_a_second(self) -> float:
         return sum(map(len, self.token_ids)) / self.elapsed_s
 
-    def record(self, base: "Row") -> dict[str, Any]:
-        """Its JSON line."""
-        return {
-            "kind": "row",
-            "name": self.name,
-            "tok_s": round(self.tokens_a_second, 2),
-            "ms_per_token": round(self.gap_s * 1e3, 4),
-            "speed_up": round(self.tokens_a_second / base.tokens_a_second, 3),
-            "kv_bytes": self.kept_bytes,
-            "prefix_hit_share": round(self.hit_share, 4),
-        }
-
 
 @dataclass(frozen=True)
 class Factor:

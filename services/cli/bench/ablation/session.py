@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from services.cli.bench.ablation.history import Run, add_run, read_runs
 from services.cli.bench.ablation.load import CPU, GPU, Load
 from services.cli.bench.ablation.measurement import measure
+from services.cli.bench.ablation.movement import Movements
+from services.cli.bench.ablation.outcome import Outcome
 from services.cli.bench.ablation.report import render_svg, render_text
-from services.cli.bench.ablation.row import Row, differing, factors
+from services.cli.bench.ablation.row import differing
 from services.cli.bench.engine.engine_settings import engine_settings
 from services.cli.bench.engine.model_choice import ModelChoice
 from services.cli.bench.engine.placed_model import PlacedModel
@@ -18,12 +21,14 @@ from services.cli.bench.measure import progress_line
 from services.cli.bench.measure.environment import machine_record
 from shared.errors import BatonError, SettingsError
 
+ON_OUTPUT = Path("-")
 LEAST = {"requests": 2, "batch": 2, "shared": 0, "own": 1}
 
 
 def run_ablation(arguments: argparse.Namespace, choice: ModelChoice) -> None:
     """Prints the table, and writes the files that the flags name. BatonError, after that, where the
-    ways differ in their tokens."""
+    ways differ in their tokens or a file could not be written."""
+    earlier = () if arguments.history is None else read_runs(arguments.history)
     placed = PlacedModel.of(choice, arguments.device, arguments.dtype)
     load = read_load(arguments, placed.device.type)
     settings = engine_settings(arguments, placed, load.longest, load.width)
@@ -31,9 +36,11 @@ def run_ablation(arguments: argparse.Namespace, choice: ModelChoice) -> None:
         raise SettingsError(f"{placed.choice.name} has no room for {load.longest} tokens")
     rows = list(measure(placed, settings, load))
     progress_line.clear()
-    _report(arguments, placed, load, rows)
-    if faults := differing(rows):
-        raise BatonError(f"the ways do not give the same tokens: {'; '.join(faults)}")
+    faults = _report(arguments, Outcome(placed, settings, load, rows, arguments.price), earlier)
+    if found := differing(rows):
+        faults = [f"the ways do not give the same tokens: {'; '.join(found)}", *faults]
+    if faults:
+        raise BatonError("; ".join(faults))
 
 
 def read_load(arguments: argparse.Namespace, device_type: str) -> Load:
@@ -67,29 +74,50 @@ def _read_output(text: str) -> tuple[int, int]:
     return low, high
 
 
-def _report(
-    arguments: argparse.Namespace, placed: PlacedModel, load: Load, rows: Sequence[Row]
-) -> None:
-    found = factors(rows, load.width)
+def _report(arguments: argparse.Namespace, outcome: Outcome, earlier: Sequence[Run]) -> list[str]:
+    """To the output before any file, so that one that cannot be written takes no result along.
+    Returns why files could not be."""
     environment = machine_record(arguments.command_line) | {
-        "model": placed.choice.name,
-        "dtype": placed.dtype,
-        "device": placed.facts.name,
-        "versions": placed.facts.versions,
-        "requests": load.num_requests,
-        "batch": load.width,
-        "shared_tokens": load.num_shared,
-        "own_tokens": load.num_own,
-        "output_tokens": load.output,
+        "model": outcome.placed.choice.name,
+        "dtype": outcome.placed.dtype,
+        "device": outcome.placed.facts.name,
+        "versions": outcome.placed.facts.versions,
+        **outcome.load_record,
     }
-    lines = [environment, *(row.record(rows[0]) for row in rows)]
-    lines += [factor.record() for factor in found]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    if arguments.plot is not None:
-        arguments.plot.write_text(render_svg(rows, placed.choice.name), encoding="utf-8")
-    if arguments.json == Path("-"):
-        sys.stdout.write(text)
-        return
-    sys.stdout.write(render_text(rows, found))
-    if arguments.json is not None:
-        arguments.json.write_text(text, encoding="utf-8")
+    lines = [environment, *outcome.records()]
+    text = render_text(outcome.figures, outcome.factors)
+    run = outcome.run()
+    if arguments.history is not None:
+        moved = Movements(run, earlier)
+        lines += [movement.record() for movement in moved.all()]
+        text += f"\n{moved.text}"
+    json_text = "".join(json.dumps(line) + "\n" for line in lines)
+    sys.stdout.write(json_text if arguments.json == ON_OUTPUT else text)
+    svg = render_svg(outcome.figures, outcome.placed.choice.name)
+    faults = [
+        "" if arguments.json == ON_OUTPUT else _fault_of("--json", arguments.json, json_text),
+        _fault_of("--plot", arguments.plot, svg),
+        _history_fault(arguments.history, run),
+    ]
+    return [fault for fault in faults if fault]
+
+
+def _fault_of(flag: str, path: Path | None, text: str) -> str:
+    """Why the file that the flag names could not be written; nothing where it was, or is not
+    wanted."""
+    try:
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"{flag} {path}: cannot be written: {error}"
+    return ""
+
+
+def _history_fault(path: Path | None, run: Run) -> str:
+    """The same, of the run's line."""
+    try:
+        if path is not None:
+            add_run(path, run)
+    except BatonError as error:
+        return str(error)
+    return ""

@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.bench.ablation import measurement
+from services.cli.bench.ablation import measurement, session
 from services.cli.bench.ablation.load import Load
+from services.cli.bench.ablation.row import Row
 from services.cli.bench.ablation.ways import Answers, continued, recomputed
 from services.cli.bench.engine.baton_subject import BatonSubject
 from services.cli.bench.engine.model_choice import choose_model
@@ -141,11 +142,62 @@ def test_ablation_shows_and_writes_every_row(
     assert [one["name"] for one in found] == [*names, "base", "parallel", "cache", "memory"]
     rows = {one["name"]: one for one in found[:5]}
     assert rows["none"]["speed_up"] == 1
+    assert {(row["quality"], row["usd_per_million_tokens"]) for row in rows.values()} == {(1, None)}
     assert rows["none"]["kv_bytes"] == rows["batch"]["kv_bytes"] == 0
     assert 0 < rows["KV"]["kv_bytes"] < rows["both"]["kv_bytes"]
     assert rows["both"]["prefix_hit_share"] == 0
     assert "+ CUDA graphs: not run, as there is no GPU" in text
     ElementTree.fromstring(plot.read_text())  # noqa: S314
+
+
+def test_a_second_run_says_how_it_moved_and_a_damaged_history_stops_the_third(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history, lines = tmp_path / "h.jsonl", tmp_path / "a.jsonl"
+    flags = [*ABLATION, "--history", str(history), "--price", "2", "--json", str(lines)]
+    assert main(flags) == 0
+    assert "the first run of demo on CPU with this load in the history" in capsys.readouterr().out
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    assert "against the last of 1 run of demo on CPU (" in out
+    assert out.splitlines()[-1].startswith("+ prefix cache ")
+    first, second = read_lines(history)
+    assert (second["device"], second["model"]) == ("CPU", "demo")
+    assert first["conditions"] == second["conditions"]
+    rows = {one["name"]: one for one in read_lines(lines) if one["kind"] == "row"}
+    for name, figures in second["rows"].items():
+        assert figures.items() <= rows[name].items()
+        assert figures["usd_per_million_tokens"] == pytest.approx(
+            2 / (figures["tok_s"] * 3600 / 1e6), rel=1e-3
+        )
+    moved = [one for one in read_lines(lines) if one["kind"] == "movement"]
+    assert [one["figure"] for one in moved] == ["tok_s", "ms_per_token", "kv_bytes"] * 5
+    change = second["rows"]["both"]["tok_s"] / first["rows"]["both"]["tok_s"] - 1
+    assert moved[9]["name"] == "both"
+    assert moved[9]["against_last"] == moved[9]["against_best"] == pytest.approx(change, abs=1e-4)
+    history.write_text(history.read_text()[:-20])
+    assert main(flags) == 2
+    assert f"--history {history}: line 2 is damaged" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_takes_no_result_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history, lines, plot = tmp_path / "h.jsonl", tmp_path / "a.jsonl", tmp_path / "a.svg"
+    lines.mkdir()
+
+    def measure_and_spoil(*arguments: Any) -> Iterator[Row]:
+        yield from measurement.measure(*arguments)
+        history.mkdir()
+
+    monkeypatch.setattr(session, "measure", measure_and_spoil)
+    flags = ("--history", str(history), "--json", str(lines), "--plot", str(plot))
+    assert main([*ABLATION, *flags]) == 1
+    out, err = capsys.readouterr()
+    assert "+ prefix cache" in out and plot.exists()
+    assert f"--json {lines}: cannot be written" in err
+    assert f"--history {history}: cannot be written" in err
+    assert '"rows": {"none": {"tok_s": ' in err, "the line can be added by hand"
 
 
 def test_a_way_that_answers_otherwise_fails_loudly(
@@ -199,6 +251,9 @@ def test_a_sweep_ends_where_the_kv_memory_does(
         ((*ABLATION, "--output", "x"), "--output x: lengths like"),
         ((*ABLATION, "--own", "5000"), "demo has no room for 5039 tokens"),
         ((*ABLATION, "--plot", "a.png"), "--plot a.png: "),
+        ((*ABLATION, "--price", "0"), "'0' is not above zero"),
+        ((*ABLATION, "--history", "/nowhere/h.jsonl"), "there is no folder /nowhere"),
+        ((*ABLATION, "--history", "/"), "--history /: cannot be read: "),
         ((*SWEEP, "--batches", "0,2"), "at least 1"),
         ((*SWEEP, "--batches", "few"), "--batches few: numbers like"),
         ((*SWEEP, "--json", "/nowhere/s.jsonl"), "--json /nowhere/s.jsonl: "),

@@ -1,14 +1,18 @@
 """The rows and factors of an ablation, the differences it looks for, and its prompts.
 
 Guarded against: ways that answer differently and are not told, a factor of the wrong rows, a
-product of factors, and prompts that are not the same for all ways.
+product of factors, a column that lacks or that a price nobody gave fills, and prompts that are not
+the same for all ways.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
+from services.cli.bench.ablation.figures import Figures, quality
 from services.cli.bench.ablation.gaps import Gaps
 from services.cli.bench.ablation.load import CPU
 from services.cli.bench.ablation.measurement import GRAPHS, stages
@@ -35,15 +39,56 @@ def test_factors_are_read_off_their_rows() -> None:
     assert (memory.name, memory.value) == ("memory", 0.9)
 
 
-def test_the_table_has_every_row_the_factors_and_no_product() -> None:
-    text = render_text(ROWS, factors(ROWS, 8))
+def figures_of(rows: Sequence[Row], price: float = 0.0) -> dict[str, Figures]:
+    return {row.name: Figures.of(row, rows[0], price) for row in rows}
+
+
+def test_the_figures_of_a_row_by_hand() -> None:
+    """Five tokens in 0.25 s are 20 a second, 72,000 an hour: a million take 13.8889 hours, which
+    cost 27.7778 USD at 2 USD each."""
+    figures = Figures.of(ROWS[3], NONE, 2.0)
+    assert figures == Figures(20.0, 1000.0, 128, 1.0, 27.777778)
+    assert Figures.of(ROWS[3], NONE, 0.0).usd_per_million_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "share"),
+    [
+        (TOKENS, 1.0),
+        (((1, 2, 3), (4, 6)), 0.8),
+        (((1, 9, 3), (5, 4)), 0.4),
+        (((1, 2, 3), (4,)), 0.8),
+        (((1, 2, 3), (4, 5, 6)), 0.833333),
+        (((1, 2, 3),), 0.6),
+        ((*TOKENS, (7, 8, 9, 10, 11)), 0.5),
+    ],
+)
+def test_quality_is_the_share_of_tokens_that_are_the_reference_s(
+    token_ids: tuple[tuple[int, ...], ...], share: float
+) -> None:
+    """Rounded down; a token that only one of them has is not equal."""
+    assert quality(replace(NONE, token_ids=token_ids), NONE) == share
+
+
+def test_the_table_has_five_columns_every_row_the_factors_and_no_product() -> None:
+    text = render_text(figures_of(ROWS, 2.0), factors(ROWS, 8))
     lines = text.splitlines()
-    assert lines[1].split() == ["none", "1.0", "1000.000", "1.00x", "0"]
-    assert lines[4].split() == ["both", "20.0", "1000.000", "20.00x", "128"]
+    heads = ["throughput, tok/s", "latency, ms/token", "memory, bytes of KV", "quality"]
+    assert re.split(r" {2,}", lines[0].strip()) == [*heads, "cost, USD/M tokens"]
+    assert lines[1].split() == ["none", "1.0", "1,000.000", "0", "1.000", "555.6"]
+    assert lines[4].split() == ["both", "20.0", "1,000.000", "128", "1.000", "27.78"]
     assert f"{GRAPHS}: not run, as there is no GPU" in lines
     assert [line.split()[0] for line in lines[8:12]] == ["base", "parallel", "cache", "memory"]
     assert "are not multiplied" in lines[-1]
-    assert GRAPHS in render_text([*ROWS, replace(NONE, name=GRAPHS)], ()).splitlines()[6]
+    with_graphs = figures_of([*ROWS, replace(NONE, name=GRAPHS)])
+    assert GRAPHS in render_text(with_graphs, ()).splitlines()[6]
+
+
+def test_without_a_price_the_cost_is_left_open_and_a_share_is_never_rounded_up() -> None:
+    almost = replace(NONE, name="x", token_ids=((1,) * 9_999 + (2,),))
+    one = replace(NONE, token_ids=((1,) * 10_000,))
+    lines = render_text(figures_of([one, almost]), ()).splitlines()
+    assert lines[2].split()[-2:] == ["0.999", "-"]
 
 
 def test_the_same_tokens_are_no_difference_and_any_other_is_named() -> None:
@@ -88,9 +133,13 @@ def test_each_engine_has_what_the_one_before_lacked(device_type: str, names: int
     assert [way[2] for way in found[0].ways] == [1, 8, 1, 8]
 
 
-def test_the_picture_has_a_bar_for_each_row() -> None:
-    drawn = render_svg(ROWS, "m")
+@pytest.mark.parametrize(("price", "panels"), [(0.0, 4), (2.0, 5)])
+def test_the_picture_has_a_panel_for_each_figure_and_a_bar_for_each_row(
+    price: float, panels: int
+) -> None:
+    drawn = render_svg(figures_of(ROWS, price), "m")
     ElementTree.fromstring(drawn)  # noqa: S314
     for row in ROWS:
-        assert drawn.count(f">{row.name} ") == 2
-    assert "tok/s" in drawn and ">ms<" in drawn
+        assert drawn.count(f">{row.name} ") == panels
+    assert ("Cost: of a million tokens" in drawn) == bool(price)
+    assert "tok/s" in drawn and ">ms/token<" in drawn
