@@ -9,5 +9,5 @@ def usd_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
 
 
 def usd_of(gpu_ms: float, usd_per_gpu_hour: float) -> float:
-    """Of so many milliseconds of one GPU."""
+    """Of `gpu_ms` milliseconds of one GPU."""
     return gpu_ms / MS_PER_HOUR * usd_per_gpu_hour
