@@ -60,6 +60,21 @@ async def test_it_shows_what_the_gateway_tells_and_asks_nobody_else(
     assert {url.partition("/ui")[0].partition("/v1/")[0] for url in tab.asked} == {admin.url}
 
 
+async def test_receipts_are_asked_at_the_price_that_the_page_was_opened_with(
+    admin: AdminPort, tab: Page
+) -> None:
+    """The list of requests knows no price, and would refuse it."""
+
+    def look() -> None:
+        tab.open(f"{admin.url}/ui?usd_per_gpu_hour=2.5")
+        tab.wait_for(SHOWN)
+        link = tab.value("document.querySelector('#rows a').href")
+        assert link.endswith("/requests/r%2F1?usd_per_gpu_hour=2.5")
+
+    await beside(look)
+    assert tab.problems == []
+
+
 async def test_names_that_are_markup_stay_text(admin: AdminPort, tab: Page) -> None:
     def look() -> None:
         open_at(tab, admin)

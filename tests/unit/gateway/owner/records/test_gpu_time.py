@@ -4,6 +4,7 @@ Guarded against: a sum that lacks a worker, a token or a GPU and is shown as if 
 a saving by costs that nobody has measured.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from services.gateway.routes.price import priced, read_price, receipt_price
 from shared.errors import RequestError
 from shared.message_parts.span import Span
-from shared.protocol import NO_COSTS, StepCosts
+from shared.protocol import NO_COSTS, Assign, Fail, Pong, StepCosts
 from shared.telemetry import attributes as names
+from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, started, until
 
 COSTS = StepCosts(step_s=1e-2, row_s=1e-4, chunk_token_s=2e-5, chunk_pair_s=1e-8)
 
@@ -85,6 +87,31 @@ def test_a_receipt_tells_both_once_it_has_ended() -> None:
     without_token = receipt()
     without_token.first_token_ns = 0
     assert without_token.as_dict()["saved_gpu_ms"] is None
+
+
+@pytest.mark.anyio
+async def test_the_saving_is_that_of_the_worker_that_brought_token_1() -> None:
+    """The first one had 16 tokens of the prompt cached, and died of it; the second has 32, which
+    take 645.28 us on each of its four GPUs."""
+    first, second = FakeWorker("prefill", "p0"), FakeWorker("prefill", "p1")
+    decode = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(first, second, decode)
+        for worker in (first, second):
+            worker.load = replace(IDLE, step_costs=COSTS)
+            worker.say(Pong(1, worker.load, gauges={"worker_ranks": 4.0}))
+        generation = bench.door.submit(bench.request())
+        if second.all(Assign):
+            first, second = second, first
+        assigned = first.last(Assign)
+        first.start(num_cached_tokens=16)
+        first.say(Fail(assigned.work.attempt, first.incarnation, "oops", "no"))
+        await until(lambda: bool(second.all(Assign)))
+        second.start(num_cached_tokens=32)
+        second.tokens(0, 10)
+        body = bench.door.receipt(generation.rid)
+    assert body is not None
+    assert (body["cached_tokens"], body["saved_gpu_ms"], body["gpu_ms"]) == (32, 2.581, None)
 
 
 def test_a_group_has_the_sums_of_what_its_members_know() -> None:
