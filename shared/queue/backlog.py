@@ -113,6 +113,8 @@ class Placement:
     """requests that go before it; for FULL those that would"""
     tokens_ahead: int
     """their prompt tokens; divided by the pool's rate this is the wait"""
+    start: int = 0
+    """its start tag"""
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,17 @@ class Backlog(Protocol):
     """One pool's queue. Each call is one atomic step and one round trip. Raises
     StateUnavailableError within a bounded time."""
 
-    async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
+    async def put(
+        self, entry: BacklogEntry, max_tokens_ahead: int | None = None, start: int | None = None
+    ) -> Placement:
         """Queues a request unless as many would go before it as may wait, or more than
         `max_tokens_ahead` prompt tokens: its deadline cannot be met. A full backlog first drops
         what gateways without a beat left in it.
 
         Idempotent by rid: a request that waits already keeps its place. The owner repeats it
         now and then for what it thinks is waiting; that covers lost data, and a popper that
-        died before it asked.
+        died before it asked. With the start tag that it had, in `start`, it gets its place back
+        and its tenant is not charged again.
         """
 
     async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:

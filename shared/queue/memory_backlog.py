@@ -39,21 +39,25 @@ class MemoryBacklog:
         self._num_arrivals = 0
         self._num_passes = 0
 
-    async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
+    async def put(
+        self, entry: BacklogEntry, max_tokens_ahead: int | None = None, start: int | None = None
+    ) -> Placement:
         for at, waiting in enumerate(self._order):
             if waiting.entry.rid == entry.rid:
-                return _placement(PutStatus.QUEUED, self._order[:at])
-        if len(self._ahead_of(entry)) >= self._max_length:
+                return _placement(PutStatus.QUEUED, self._order[:at], waiting.start)
+        tag = self._start(entry, start)
+        if len(self._ahead_of(entry.priority, tag)) >= self._max_length:
             await self.drop_orphans()
-        ahead = self._ahead_of(entry)
+            tag = self._start(entry, start)
+        ahead = self._ahead_of(entry.priority, tag)
         if len(ahead) >= self._max_length:
-            return _placement(PutStatus.FULL, ahead)
-        placed = _placement(PutStatus.QUEUED, ahead)
+            return _placement(PutStatus.FULL, ahead, tag)
+        placed = _placement(PutStatus.QUEUED, ahead, tag)
         if max_tokens_ahead is not None and placed.tokens_ahead > max_tokens_ahead:
-            return _placement(PutStatus.TOO_LATE, ahead)
+            return _placement(PutStatus.TOO_LATE, ahead, tag)
         self._num_arrivals += 1
-        start = self._add(entry)
-        insort(self._order, _Waiting(entry.priority, start, self._num_arrivals, entry))
+        tag = self._add(entry, start)
+        insort(self._order, _Waiting(entry.priority, tag, self._num_arrivals, entry))
         return placed
 
     async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
@@ -92,16 +96,23 @@ class MemoryBacklog:
         if self._waits(priority):
             self._times[priority].settle(tenant, owed)
 
-    def _ahead_of(self, entry: BacklogEntry) -> list[_Waiting]:
-        """Those that would go before it."""
-        time, priority = self._times[entry.priority], entry.priority
-        if not self._waits(priority):
+    def _start(self, entry: BacklogEntry, start: int | None) -> int:
+        """The tag that it gets."""
+        time = self._times[entry.priority]
+        if not self._waits(entry.priority):
             time.forget()
-        key = (priority, time.start(entry.tenant))
-        return [item for item in self._order if (item.priority, item.start) <= key]
+        fresh = time.start(entry.tenant)
+        return fresh if start is None else min(start, fresh)
 
-    def _add(self, entry: BacklogEntry) -> int:
-        return self._times[entry.priority].add(entry.tenant, entry.charge)
+    def _ahead_of(self, priority: int, start: int) -> list[_Waiting]:
+        """Those that go before one with this tag."""
+        return [item for item in self._order if (item.priority, item.start) <= (priority, start)]
+
+    def _add(self, entry: BacklogEntry, start: int | None) -> int:
+        time = self._times[entry.priority]
+        if start is None:
+            return time.add(entry.tenant, entry.charge)
+        return time.restore(entry.tenant, start, entry.charge)
 
     def _waits(self, priority: int) -> bool:
         return any(item.priority == priority for item in self._order)
@@ -117,5 +128,6 @@ def _num_held(entry: BacklogEntry, held: Collection[bytes]) -> int:
     return count
 
 
-def _placement(status: PutStatus, ahead: list[_Waiting]) -> Placement:
-    return Placement(status, len(ahead), sum(item.entry.num_tokens for item in ahead))
+def _placement(status: PutStatus, ahead: list[_Waiting], start: int) -> Placement:
+    num_tokens = sum(item.entry.num_tokens for item in ahead)
+    return Placement(status, len(ahead), num_tokens, start)

@@ -37,7 +37,9 @@ class RedisBacklog:
         """From now on that pool's backlog."""
         self._keys = self._all_keys.backlog(pool)
 
-    async def put(self, entry: BacklogEntry, max_tokens_ahead: int | None = None) -> Placement:
+    async def put(
+        self, entry: BacklogEntry, max_tokens_ahead: int | None = None, start: int | None = None
+    ) -> Placement:
         arguments: list[Argument] = [
             *(entry.rid, entry.gateway_incarnation, entry.tenant, entry.priority, entry.num_tokens),
             join_hashes(entry.heads),
@@ -45,11 +47,13 @@ class RedisBacklog:
             -1 if max_tokens_ahead is None else max_tokens_ahead,
             LIVE_TTL_S,
             entry.charge,
+            -1 if start is None else start,
         ]
         reply = await self._client.run(PUT, (*self._keys, self._beats), arguments)
         with narrowing():
-            status, num_ahead, tokens_ahead = as_list(reply)
-            return Placement(PutStatus(as_text(status)), as_int(num_ahead), as_int(tokens_ahead))
+            status, *numbers = as_list(reply)
+            num_ahead, tokens_ahead, tag = map(as_int, numbers)
+            return Placement(PutStatus(as_text(status)), num_ahead, tokens_ahead, tag)
 
     async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
         arguments: list[Argument] = [join_hashes(tuple(held)), WINDOW, MAX_PASSES]

@@ -28,6 +28,13 @@ class VirtualTime:
         self._finish[tenant] = start + max(0, due)
         return start
 
+    def restore(self, tenant: str, start: int, charge: int) -> int:
+        """One that was charged waits again, at its start tag or, where that was forgotten, at an
+        earlier one."""
+        start = min(start, self.start(tenant))
+        self._finish[tenant] = max(self._finish.get(tenant, 0), start + charge)
+        return start
+
     def take(self, head: int) -> None:
         """A request was taken while this start tag was the first."""
         self._now = max(self._now, head)

@@ -44,6 +44,8 @@ class _Place:
         were on a worker before, before all others"""
         self.since_s = since_s
         self.put_s: float | None = None
+        self.backlog_start: int | None = None
+        """its start tag in the backlog, once that charged its tenant for it"""
         self.popped = live.machine.epoch > 0
         """its turn has come: a worker took it from the backlog for us to place, or it was on a
         worker before, which had less room than we knew of; at the backlog's end it would wait for
@@ -246,12 +248,13 @@ class WaitingLine:
     async def _put_now(self, place: _Place) -> None:
         live = place.live
         try:
-            placement = await self._backlog.put(place.entry)
+            placement = await self._backlog.put(place.entry, start=place.backlog_start)
         except StateUnavailableError:
             return
         self._counters.backlog_puts += 1
         if placement.status is PutStatus.QUEUED:
             live.backlog_charge = place.entry.charge
+            place.backlog_start = placement.start
         if self._places.get(live.rid) is not place:
             self._cancel(live.rid)
         elif placement.status is PutStatus.QUEUED:

@@ -144,8 +144,8 @@ async def test_a_full_backlog_refuses_and_says_what_waits(backend: Backend) -> N
     backlog = backend.backlog(max_length=2)
     await backlog.put(entry("r0"))
     await backlog.put(entry("r1"))
-    assert await backlog.put(entry("r2")) == Placement(PutStatus.FULL, 2, 20)
-    assert await backlog.put(entry("r1")) == Placement(PutStatus.QUEUED, 1, 10)
+    assert await backlog.put(entry("r2")) == Placement(PutStatus.FULL, 2, 20, start=20)
+    assert await backlog.put(entry("r1")) == Placement(PutStatus.QUEUED, 1, 10, start=10)
     assert await backlog.length() == 2
 
 
@@ -154,7 +154,7 @@ async def test_a_full_backlog_drops_what_nobody_owns(backend: Backend) -> None:
     backlog = backend.backlog(max_length=3)
     for rid, g_inc in (("r0", "g.dead"), ("r1", "g.1"), ("r2", "g.dead")):
         await backlog.put(BacklogEntry(rid, g_inc, "a", 10))
-    assert await backlog.put(entry("r3")) == Placement(PutStatus.QUEUED, 1, 10)
+    assert await backlog.put(entry("r3")) == Placement(PutStatus.QUEUED, 1, 10, start=30)
     assert await popped(backlog) == ["r1", "r3"]
 
 
@@ -174,10 +174,10 @@ async def test_a_deadline_rejects_only_what_cannot_be_met(backend: Backend) -> N
     for n in range(3):
         await backlog.put(entry(f"r{n}"))
     late = await backlog.put(entry("late"), max_tokens_ahead=29)
-    assert late == Placement(PutStatus.TOO_LATE, 3, 30)
+    assert late == Placement(PutStatus.TOO_LATE, 3, 30, start=30)
     assert await backlog.length() == 3
     in_time = await backlog.put(entry("in time"), max_tokens_ahead=30)
-    assert in_time == Placement(PutStatus.QUEUED, 3, 30)
+    assert in_time == Placement(PutStatus.QUEUED, 3, 30, start=30)
     other = await backlog.put(entry("other", "b"), max_tokens_ahead=10)
     assert other == Placement(PutStatus.QUEUED, 1, 10)
 
@@ -188,6 +188,30 @@ async def test_putting_again_keeps_the_place(backend: Backend) -> None:
         await backlog.put(entry(rid))
     assert await backlog.length() == 2
     assert await popped(backlog) == ["r0", "r1"]
+
+
+async def test_what_a_popper_lost_is_not_charged_again(backend: Backend) -> None:
+    """Whoever popped it died before it asked for it: its owner puts it again."""
+    backlog = backend.backlog(256)
+    placed = await backlog.put(entry("a0", "a"))
+    for rid, tenant in (("a1", "a"), ("b0", "b"), ("b1", "b"), ("b2", "b")):
+        await backlog.put(entry(rid, tenant))
+    lost = await backlog.pop()
+    assert lost is not None and lost.rid == "a0"
+    again = await backlog.put(entry("a0", "a"), start=placed.start)
+    assert again.start == placed.start
+    await backlog.put(entry("a2", "a"))
+    assert await popped(backlog) == ["b0", "a0", "a1", "b1", "b2", "a2"]
+
+
+async def test_what_was_paid_is_paid_again_where_redis_lost_it(backend: Backend) -> None:
+    """All that waits is put again, and a tenant with more of it goes no more often."""
+    backlog = backend.backlog(256)
+    for n in range(3):
+        await backlog.put(entry(f"a{n}", "a"), start=1000 + 10 * n)
+    for n in range(3):
+        await backlog.put(entry(f"b{n}", "b"))
+    assert await popped(backlog) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
 async def test_a_cancelled_request_is_gone(backend: Backend) -> None:

@@ -133,8 +133,8 @@ OWED = st.builds(
 )
 
 
-def put(entry: BacklogEntry, max_tokens_ahead: int | None) -> Call:
-    return lambda backend: backend.queue.put(entry, max_tokens_ahead)
+def put(entry: BacklogEntry, max_tokens_ahead: int | None, start: int | None = None) -> Call:
+    return lambda backend: backend.queue.put(entry, max_tokens_ahead, start)
 
 
 def pop(held: list[bytes]) -> Call:
@@ -153,6 +153,7 @@ BACKLOG_CALLS = st.lists(
     st.one_of(
         st.builds(put, ENTRIES, st.none() | st.integers(0, 200)),
         st.builds(put, ENTRIES, st.none()),
+        st.builds(put, ENTRIES, st.none(), st.integers(0, 200)),
         st.builds(pop, st.just([])),
         st.builds(pop, st.lists(st.sampled_from(HEADS), max_size=3, unique=True)),
         st.builds(cancel, st.sampled_from([f"r{n}" for n in range(30)])),
@@ -209,12 +210,16 @@ MUTANTS = [
     ("REAP", "if stored[2] == 'live'", "if stored[2]"),
     ("REAP", "redis.call('SREM', ARGV[5] .. stored[3], rid)", ""),
     ("PUT", "math.max(v, tonumber", "math.max(0, tonumber"),
-    ("PUT", "return math.max(v, tonumber(", "return math.min(v, tonumber("),
+    ("PUT", "start = math.max(v, tonumber(", "start = math.min(v, tonumber("),
+    ("PUT", "math.min(paid_start, start) or start", "start"),
+    ("PUT", "and math.min(paid_start, start) or", "and paid_start or"),
+    ("PUT", "if paid_start < 0 then", "if true then"),
+    ("PUT", "math.max(finished, base", "math.max(0, base"),
     ("PUT", "start + math.max(0, due)", "start + 1"),
     ("PUT", "start + math.max(0, due)", "start + due"),
-    ("PUT", "tonumber(ARGV[10]) + ", "tonumber(ARGV[10]) - "),
+    ("PUT", "due = due + ", "due = due - "),
     ("PUT", "redis.call('HSET', clock, owed, exact(due))", "redis.call('HDEL', clock, owed)"),
-    ("PUT", "else\n  redis.call('HDEL', clock, owed)\n", ""),
+    ("PUT", "else\n    redis.call('HDEL', clock, owed)\n", ""),
     ("PUT", "redis.call('HDEL', clock, name)", "redis.call('HGET', clock, name)"),
     ("PUT", "'^owed:' .. class .. ':'", "'^owed:'"),
     ("PUT", "exact(base + start)) >= tonumber(ARGV[7])", "'+inf') >= tonumber(ARGV[7])"),

@@ -18,7 +18,7 @@ TOKENS = st.lists(st.integers(1, 40), min_size=1, max_size=20)
 class ByArrival(MemoryBacklog):
     """Mutant: first come, first served."""
 
-    def _add(self, entry: BacklogEntry) -> int:
+    def _add(self, entry: BacklogEntry, start: int | None) -> int:
         return self._num_arrivals
 
 
