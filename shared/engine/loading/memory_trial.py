@@ -5,17 +5,23 @@ from collections.abc import Callable
 import torch
 
 from shared.engine.loading.pool_size import MemoryProfile
+from shared.engine.loading.room_advice import NO_MEMORY
+from shared.errors import SettingsError
 
 
 def measure(
     device: torch.device, utilization: float, largest_step: Callable[[], None]
 ) -> MemoryProfile:
-    """Run `largest_step` once and note what it takes; call it when only the weights are there."""
+    """Run `largest_step` once and note what it takes; call it when only the weights are there.
+    SettingsError where the GPU has no memory for it."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     weights_bytes = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    largest_step()
+    try:
+        largest_step()
+    except torch.OutOfMemoryError:
+        raise SettingsError(f"the largest step {NO_MEMORY}") from None
     torch.cuda.synchronize(device)
     peak_bytes = torch.cuda.max_memory_allocated(device)
     torch.cuda.empty_cache()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from shared.engine.loading.room_advice import NO_MEMORY
 from shared.engine.loading.tuning.loaded_step import decode_step, full_step
 from shared.engine.loading.tuning.step_choice import (
     DECODE_SHARE,
@@ -88,10 +89,11 @@ class Tuner:
         return self.largest.num_seqs * num_blocks_for(self._context, self._block_size)
 
     def find(self, trial: Trial) -> StepSize:
-        """The sizes; `trial` is called if they have to be timed."""
+        """The sizes; `trial` is called if they have to be timed. SettingsError where the device has
+        no memory for it."""
         if self._known is None:
             start_s = time.perf_counter()
-            self._known = self._timed(*trial())
+            self._known = self._timed(*_made(trial))
             logger.info("tune: took %.1f s", time.perf_counter() - start_s)
             if self._file is not None:
                 self._file.write(self._known)
@@ -129,6 +131,13 @@ class Tuner:
         return size.num_tokens in self._token_sizes(size.num_seqs)
 
 
+def _made(trial: Trial) -> tuple[Runner, int]:
+    try:
+        return trial()
+    except torch.OutOfMemoryError:
+        raise SettingsError(f"--tune: the KV that timed steps read {NO_MEMORY}") from None
+
+
 def _chosen(
     what: str,
     runner: Runner,
@@ -152,10 +161,7 @@ def _chosen(
         if seconds_s > limit_s or time.perf_counter() - start_s > MOST_S:
             break
     if not steps:
-        raise SettingsError(
-            f"--tune: a step of {sizes[0]} {what} finds no memory next to the weights; "
-            "`baton capacity` says what fits"
-        )
+        raise SettingsError(f"--tune: a step of {sizes[0]} {what} {NO_MEMORY}")
     found = choose(steps, limit_s)
     times = ", ".join(f"{step.size}: {1e3 * step.seconds_s:.1f}" for step in steps)
     logger.info("tune: ms of steps by %s: %s", what, times)

@@ -128,8 +128,16 @@ def test_sizes_without_memory_are_not_chosen(make_device: MakeDevice) -> None:
     tight = make_device(5.0, 0.05, 0.02, most_tokens=700)
     assert found(tight, profile=aim, max_num_seqs=64).num_tokens == 512
     none = make_device(5.0, 0.05, 0.02, most_tokens=0)
-    with pytest.raises(SettingsError, match="a step of 1 sequences finds no memory"):
+    with pytest.raises(SettingsError, match=r"a step of 1 sequences finds no .*--max-num-seqs"):
         found(none)
+
+
+def test_a_device_without_memory_for_a_trial_is_told_what_makes_room() -> None:
+    def trial() -> tuple[Runner, int]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(SettingsError, match=r"finds no memory .*--max-num-batched-tokens"):
+        tuner_of().find(trial)
 
 
 def test_what_was_found_is_read_at_the_next_start(make_device: MakeDevice, tmp_path: Path) -> None:
