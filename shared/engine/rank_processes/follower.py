@@ -1,4 +1,5 @@
-"""A process for one rank but the first: it runs what rank 0 plans, and reports nothing.
+"""A process for one rank but the first: it runs what rank 0 plans. What it warns of goes to the
+standard error that it has of rank 0; what is as it should be, rank 0 says for all.
 
     loop:  receive a plan  ->  the sampled ids it needs, from rank 0  ->  run
 
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     exit status."""
     fd, mover_fd, rank, size, parent_pid = map(int, arguments[:5])
     meeting, kind, model, name, weights = arguments[5:]
+    logging.basicConfig(format=f"%(asctime)s %(levelname)s rank {rank} %(name)s: %(message)s")
     die_with_parent(parent_pid)
     sock = socket.socket(fileno=fd)
     try:
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         say(sock, str(error))
         return error.exit_code
     except (OSError, RuntimeError) as error:
-        logging.getLogger(__name__).warning("rank %d: %s", rank, error)
+        logging.getLogger(__name__).warning("%s", error)
         say(sock, str(error).partition("\n")[0])
         return 1
     return 0

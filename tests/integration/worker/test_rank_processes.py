@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from shared.engine.rank_processes.followers import Followers, RankLostError
+from shared.engine.rank_processes.followers import COMMAND, NO_MOVER, Followers, RankLostError
 from shared.protocol import Sampling
 from shared.worker import engine_client
 from shared.worker.channel import Add
@@ -198,6 +199,26 @@ def test_a_rank_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_what_a_rank_warns_of_is_on_standard_error_with_its_number(tmp_path: Path) -> None:
+    sock, theirs = socket.socketpair()
+    place = [theirs.fileno(), NO_MOVER, 1, 2, os.getpid(), tmp_path / "meeting"]
+    with sock, theirs:
+        ended = subprocess.run(  # noqa: S603
+            [*COMMAND, *map(str, place), "private", str(tmp_path / "none"), "m", "random"],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "BATON_DEVICE": "cpu"},
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert "No such file" in sock.recv(2**12).decode()
+    assert "WARNING" in ended.stderr
+    assert "rank 1" in ended.stderr
+    assert "No such file" in ended.stderr
+
+
 def test_gloo_keeps_the_contract(tmp_path: Path) -> None:
     size = 3
     command = [sys.executable, "-m", "tests.support.oracles.ranks_contract"]
