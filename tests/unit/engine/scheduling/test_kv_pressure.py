@@ -178,6 +178,32 @@ def test_blocks_that_others_hold_are_not_counted_twice() -> None:
     assert bench.add((*make_prompt(8), 1), 4) is not None
 
 
+@pytest.mark.parametrize(("policy", "is_taken"), [("queue", True), ("reject", False)])
+def test_what_prefill_holds_for_its_reader_is_waited_for(
+    policy: KVPressure, *, is_taken: bool
+) -> None:
+    """Nobody knows for how long: decode reads it once it has blocks itself. A prompt that may wait
+    does wait, so one that may not is refused."""
+    bench = Bench(policy, 3)
+    held = bench.add(make_prompt(8), 9, "prefill")
+    assert held is not None
+    bench.step()
+    bench.scheduler.park(held)
+    held.state = SequenceState.HELD
+    second = bench.add(make_prompt(8, 1), 9, "prefill")
+    assert (second is not None) is is_taken
+    for _ in range(20):
+        bench.step()
+        assert second is None or second.state is SequenceState.WAITING
+    bench.scheduler.remove(held)
+    bench.known.remove(held)
+    if second is None:
+        assert bench.add(make_prompt(8, 1), 9, "prefill") is not None
+    else:
+        bench.step()
+        assert second.block_table
+
+
 Life = tuple[int, int, int, int]
 lives = st.lists(
     st.tuples(
