@@ -6,6 +6,8 @@ had PATIENCE times the whole steps of a prompt after it, it is overdue and count
 a step. So short prompts do not wait for a long one's end, and no prompt waits forever.
 """
 
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a sequence has a turn
@@ -50,3 +52,38 @@ class PromptOrder:
         """As it counts now."""
         overdue = turn.bucket > 0 and self._num_lower_tokens[turn.bucket] >= turn.due
         return 0 if overdue else turn.bucket
+
+
+class PromptReach:
+    """How far a step reaches, told of each prompt that it admits: a heap, for a queue may be long
+    and a step may admit all of it."""
+
+    def __init__(
+        self, order: PromptOrder, waiting: Iterable["Sequence"], writing: Iterable["Sequence"]
+    ) -> None:
+        """`waiting`: prompts in the queue. `writing`: those that are being computed."""
+        self._order = order
+        self._waiting = list(map(order.place, waiting))
+        self._writing: list[tuple[tuple[int, int, int], int]] = []
+        self._admitted: set[tuple[int, int, int]] = set()
+        self._num_before = 0
+        heapify(self._waiting)
+        for sequence in writing:
+            self._write(sequence)
+
+    def admit(self, sequence: "Sequence") -> None:
+        """It is in the queue no more, and is computed."""
+        self._admitted.add(self._order.place(sequence))
+        self._write(sequence)
+
+    def num_before(self) -> int:
+        """Tokens left of prompts that go before those in the queue, of which there must be one."""
+        while self._waiting[0] in self._admitted:
+            heappop(self._waiting)
+        while self._writing and self._writing[0][0] < self._waiting[0]:
+            self._num_before += heappop(self._writing)[1]
+        return self._num_before
+
+    def _write(self, sequence: "Sequence") -> None:
+        num_left = len(sequence.token_ids) - sequence.num_scheduled_tokens
+        heappush(self._writing, (self._order.place(sequence), num_left))

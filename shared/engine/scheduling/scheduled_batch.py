@@ -12,6 +12,8 @@ class ScheduledBatch:
 
     budget: int
     """tokens this step may still take"""
+    num_spare_blocks: int = 0
+    """that whoever runs will want to grow by"""
     items: list[ScheduledSequence] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)

@@ -37,7 +37,7 @@ from shared.engine.scheduling.block_table import (
 from shared.engine.scheduling.giving_way import enough_of, givers, victim_of
 from shared.engine.scheduling.kv_pressure import num_blocks_to_admit, takes_whole
 from shared.engine.scheduling.light_steps import LightSteps
-from shared.engine.scheduling.prompt_order import PromptOrder
+from shared.engine.scheduling.prompt_order import PromptOrder, PromptReach
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState, rank_of
 from shared.engine.scheduling.turns import Turns
@@ -173,9 +173,8 @@ class Scheduler:
         if not self.waiting or not (found := givers(self.waiting[0], self.running)):
             return []
         head, num_spare = self.waiting[0], num_spare_blocks(self.running, self.reserved)
-        num_places = self.max_num_seqs - len(self.running) - len(self.reserved)
         num_lacking = num_missing(self.pool, head, self._num_blocks(head), num_spare)
-        return enough_of(found, self.pool, num_places, num_lacking)
+        return enough_of(found, self.pool, self._num_places, num_lacking)
 
     def _preempt(self, sequence: Sequence, batch: ScheduledBatch) -> None:
         if sequence.spec.mode == "decode":
@@ -212,10 +211,15 @@ class Scheduler:
     def _admit(self, batch: ScheduledBatch) -> None:
         """Admit from the head of the queue while blocks and places last, prompts as long as this
         step reaches one that waits."""
-        while self.waiting and len(self.running) + len(self.reserved) < self.max_num_seqs:
+        if not self.waiting or self._num_places <= 0:
+            return
+        batch.num_spare_blocks = num_spare_blocks(self.running, self.reserved)
+        writing = filter(_is_writing, self.running)
+        reach = PromptReach(self._prompt_order, self._waiting_prompts, writing)
+        while self.waiting and self._num_places > 0:
             sequence = self.waiting[0]
             reserves = sequence.spec.mode == "decode"
-            if not reserves and not self._reaches_queue(batch):
+            if not reserves and batch.budget - reach.num_before() < self.pool.block_size:
                 return
             if not self._take_blocks(sequence, batch):
                 return
@@ -228,27 +232,23 @@ class Scheduler:
                 sequence.state = SequenceState.WRITING
                 self._waiting_prompts.remove(sequence)
                 self._run(sequence)
+                reach.admit(sequence)
 
     def _run(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=rank_of)
         self.turns.enter(sequence)
 
-    def _reaches_queue(self, batch: ScheduledBatch) -> bool:
-        """What is left by prompts that go before those in the queue is a block at least."""
-        place = min(map(self._prompt_order.place, self._waiting_prompts))
-        before = sum(
-            len(sequence.token_ids) - sequence.num_scheduled_tokens
-            for sequence in filter(_is_writing, self.running)
-            if self._prompt_order.place(sequence) < place
-        )
-        return batch.budget - before >= self.pool.block_size
+    @property
+    def _num_places(self) -> int:
+        return self.max_num_seqs - len(self.running) - len(self.reserved)
 
     def _take_blocks(self, sequence: Sequence, batch: ScheduledBatch) -> bool:
-        num_spare = num_spare_blocks(self.running, self.reserved)
-        taken = take_blocks(self.pool, sequence, self._num_blocks(sequence), num_spare)
+        num_blocks, num_spare = self._num_blocks(sequence), batch.num_spare_blocks
+        taken = take_blocks(self.pool, sequence, num_blocks, num_spare)
         if taken is None:
             return False
         sequence.whole = takes_whole(self.on_kv_pressure, sequence)
+        batch.num_spare_blocks += sequence.spec.mode != "prefill" and not sequence.whole
         sequence.num_cached_tokens = taken.num_cached_blocks * self.pool.block_size
         if sequence.spec.mode == "decode":
             return True

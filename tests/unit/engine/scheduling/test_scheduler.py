@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.engine.scheduling.block_pool import BlockPool
 from shared.engine.scheduling.block_table import commit_blocks
-from shared.engine.scheduling.prompt_order import PATIENCE
+from shared.engine.scheduling.prompt_order import PATIENCE, PromptOrder
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import MAX_PREEMPTIONS, Mode, Sequence, SequenceState
@@ -152,6 +152,26 @@ def test_a_long_prompt_is_overtaken_by_so_many_tokens_at_most(
         overtook = sum(lengths[other] for other in order[:place] if other > arrival)
         whole_steps = (lengths[arrival] - 1) // budget * budget
         assert overtook <= PATIENCE * whole_steps
+
+
+def test_a_step_that_admits_a_long_queue_looks_at_each_prompt_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    place = PromptOrder.place
+
+    def counted(self: PromptOrder, sequence: Sequence) -> tuple[int, int, int]:
+        nonlocal looks
+        looks += 1
+        return place(self, sequence)
+
+    monkeypatch.setattr(PromptOrder, "place", counted)
+    num_prompts = 400
+    scheduler = make_scheduler(num_blocks=num_prompts, budget=4 * num_prompts, max_num_seqs=400)
+    for arrival in range(num_prompts):
+        add(scheduler, arrival, 4, "prefill")
+    assert len(scheduled(run(scheduler))) == num_prompts
+    assert looks <= 5 * num_prompts
 
 
 def test_nobody_overtakes_the_head_of_the_queue() -> None:
