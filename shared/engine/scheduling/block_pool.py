@@ -65,6 +65,8 @@ class BlockPool:
         self.generations = generations
         self.prefix_cache = prefix_cache
         self._told_every = told_every
+        self.version = 0
+        """goes up with all that changes which blocks are held or have which content"""
         self.num_cached = 0
         self.num_cached_bulk = 0
         """of them, those that only bulk work has used"""
@@ -114,6 +116,7 @@ class BlockPool:
 
     def acquire(self, block_ids: Iterable[int], *, bulk: bool = False) -> None:
         """One more reference to each of these cached or held blocks. `bulk`: for bulk work."""
+        self.version += 1
         for block in block_ids:
             if self.ref_counts[block] == 0:
                 assert self.hashes[block] is not None, f"block {block} is free"
@@ -135,6 +138,7 @@ class BlockPool:
 
         The last reference turns a hashed block into a cached one and any other into a free one.
         """
+        self.version += 1
         for block in reversed(block_ids):
             assert self.ref_counts[block] > 0, f"block {block} freed twice"
             self.ref_counts[block] -= 1
@@ -165,6 +169,7 @@ class BlockPool:
             self.acquire((known,), bulk=bulk)
             self.free((block,))
             return known
+        self.version += 1
         self.hashes[block] = block_hash
         self.is_bulk[block] = bulk
         self.by_hash[block_hash] = block
@@ -200,6 +205,7 @@ class BlockPool:
         if not self.free_ids:
             is_over = self.num_cached_bulk > BULK_SHARE * self.num_blocks
             self._evict(self.evictable.pop(bulk_first=is_over))
+        self.version += 1
         block = self.free_ids.pop()
         self.written[block] += 1
         self.generations[block] += 1

@@ -62,7 +62,11 @@ def would_wait(
 def _num_drawn(sequence: Sequence, pool: BlockPool, max_model_len: int) -> int:
     """By how much the available blocks shrink when it is admitted whole. Blocks of its prefix that
     others hold cost nothing; once nobody does they are available, and cost what they add. That of
-    the last token, which is computed in any case, is its own."""
-    most = (len(sequence.token_ids) - 1) // pool.block_size
-    shared = sum(pool.ref_counts[block] > 0 for block in cached_blocks(pool, sequence)[:most])
-    return max_blocks(sequence.spec, max_model_len, pool.block_size) - shared
+    the last token, which is computed in any case, is its own. Between two steps nothing changes,
+    and each that arrives asks it of all that are queued: so it is kept."""
+    if sequence.drawn_version != pool.version:
+        most = (len(sequence.token_ids) - 1) // pool.block_size
+        shared = sum(pool.ref_counts[block] > 0 for block in cached_blocks(pool, sequence)[:most])
+        sequence.num_drawn = max_blocks(sequence.spec, max_model_len, pool.block_size) - shared
+        sequence.drawn_version = pool.version
+    return sequence.num_drawn

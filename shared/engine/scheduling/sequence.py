@@ -78,11 +78,13 @@ class Sequence:
         "block_hashes",
         "block_table",
         "counts",
+        "drawn_version",
         "grammar",
         "num_awaited_tokens",
         "num_cached_tokens",
         "num_committed_blocks",
         "num_computed_tokens",
+        "num_drawn",
         "num_in_flight_tokens",
         "num_preemptions",
         "num_published_blocks",
@@ -133,6 +135,9 @@ class Sequence:
         self.num_scored_tokens = 1
         """leading tokens of the prompt whose log-probabilities were told, where they are wanted;
         nothing is before the first one, so it has none. A preemption leaves them told"""
+        self.num_drawn = 0
+        """blocks that its admission takes, while it is queued, as of `drawn_version` of the pool"""
+        self.drawn_version = -1
         self.num_preemptions = 0
         self.whole = False
         """holds every block it can ever need, and does not grow"""

@@ -372,3 +372,19 @@ def test_shared_tables_are_checked_against_the_references() -> None:
     pool.free(trunk[:1])
     with pytest.raises(IntegrityError, match="its parent is not"):
         check_pool(pool, [trunk[1:], private])
+
+
+def test_the_version_goes_up_with_each_change_and_no_look() -> None:
+    pool = BlockPool(4, 4, [0] * 4)
+    versions = [pool.version]
+    [block] = pool.allocate(1)
+    versions.append(pool.version)
+    pool.register(block, b"one", NO_PARENT)
+    versions.append(pool.version)
+    pool.acquire((block,))
+    versions.append(pool.version)
+    pool.free((block,))
+    versions.append(pool.version)
+    assert versions == sorted(set(versions))
+    assert pool.match((b"one",)) == [block]
+    assert pool.version == versions[-1]

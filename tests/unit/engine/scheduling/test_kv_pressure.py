@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.engine.scheduling import kv_pressure
 from shared.engine.scheduling.admission import check_room
 from shared.engine.scheduling.block_pool import BlockPool
-from shared.engine.scheduling.block_table import commit_blocks
+from shared.engine.scheduling.block_table import cached_blocks, commit_blocks
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Mode, Sequence, SequenceState, max_blocks
@@ -176,6 +176,36 @@ def test_blocks_that_others_hold_are_not_counted_twice() -> None:
     bench.step()
     assert bench.add(make_prompt(8), 5) is None
     assert bench.add((*make_prompt(8), 1), 4) is not None
+
+
+def test_what_a_queued_prompt_takes_follows_what_others_hold() -> None:
+    """A block of its prefix is there, then held, then held by nobody."""
+    bench = Bench("reject", 12, max_num_seqs=1)
+    pool = bench.scheduler.pool
+    first, second = bench.add(make_prompt(8), 2), bench.add(make_prompt(8), 5)
+    assert first is not None and second is not None
+    drawn = []
+    for step in (lambda: None, bench.step, bench.step):
+        step()
+        drawn.append(kv_pressure._num_drawn(second, pool, MAX_MODEL_LEN))
+    assert first.state is SequenceState.FINISHED
+    assert drawn == [3, 2, 3]
+
+
+def test_of_prompts_that_arrive_between_two_steps_each_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up = []
+
+    def counted(pool: BlockPool, sequence: Sequence) -> list[int]:
+        looked_up.append(sequence.arrival)
+        return cached_blocks(pool, sequence)
+
+    monkeypatch.setattr(kv_pressure, "cached_blocks", counted)
+    bench = Bench("reject", 400)
+    for number in range(100):
+        assert bench.add(make_prompt(8, number), 5) is not None
+    assert looked_up == list(range(100))
 
 
 @pytest.mark.parametrize(("policy", "is_taken"), [("queue", True), ("reject", False)])
