@@ -49,19 +49,19 @@ def _num_before(order: PromptOrder, waiting: list[Sequence], writing: list[Seque
     return sum(len(each.token_ids) for each in writing if order.place(each) < place)
 
 
-@given(lengths=st.lists(st.integers(1, 60), min_size=2, max_size=30), data=st.data())
+@given(lengths=st.lists(st.integers(1, 60), min_size=2, max_size=30), draws=st.data())
 def test_the_reach_of_a_step_is_what_goes_before_all_that_wait(
-    lengths: list[int], data: st.DataObject
+    lengths: list[int], draws: st.DataObject
 ) -> None:
     order = PromptOrder(STEP)
     waiting = _arrived(order, lengths)
-    split = data.draw(st.integers(0, len(lengths) - 1))
+    split = draws.draw(st.integers(0, len(lengths) - 1))
     writing, waiting = waiting[:split], waiting[split:]
     reach = PromptReach(order, waiting, writing)
     while True:
         assert reach.num_before() == _num_before(order, waiting, writing)
         if len(waiting) == 1:
             return
-        admitted = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+        admitted = waiting.pop(draws.draw(st.integers(0, len(waiting) - 1)))
         reach.admit(admitted)
         writing.append(admitted)
