@@ -45,8 +45,10 @@ end
 
 redis.call('ZREM', order, first[best])
 redis.call('HDEL', entries, best_rid)
+-- What was put again at its former tag may be behind the virtual time, which never goes back.
+local v = tonumber(redis.call('HGET', clock, 'v' .. class) or 0)
 redis.call('HSET', clock, 'passes', best == 1 and 0 or passes + 1,
-  'v' .. class, string.format('%.0f', head_score - class * SPAN))
+  'v' .. class, string.format('%.0f', math.max(v, head_score - class * SPAN)))
 redis.call('ZREMRANGEBYSCORE', finish, string.format('%.0f', class * SPAN),
   string.format('%.0f', head_score))
 return { best_rid, best_entry }

@@ -228,6 +228,7 @@ MUTANTS = [
     ("POP", "count > best_count", "count >= best_count"),
     ("POP", "if tonumber(first[i + 1]) < (class + 1) * SPAN", "if true"),
     ("POP", "'v' .. class, string", "'v', string"),
+    ("POP", "math.max(v, head_score", "math.max(0, head_score"),
     ("CANCEL", "redis.call('ZREM'", "redis.call('ZSCORE'"),
 ]
 
