@@ -3,7 +3,8 @@
 Prompts come in buckets by length: those that fit one step, those of up to two steps, of four, and
 so on. A lower bucket goes first, of one bucket the prompt that arrived first. Once lower buckets
 had PATIENCE times the whole steps of a prompt after it, it is overdue and counts as one that fits
-a step. So short prompts do not wait for a long one's end, and no prompt waits forever.
+a step, and so does what arrived before it. So short prompts do not wait for a long one's end, and
+no prompt waits forever.
 """
 
 from collections.abc import Iterable
@@ -47,6 +48,23 @@ class PromptOrder:
     def place(self, sequence: "Sequence") -> tuple[int, int, int]:
         """The prompt with the lowest is computed first."""
         return sequence.work.priority, self.bucket_of(sequence.turn), sequence.arrival
+
+    def in_order(self, sequences: Iterable["Sequence"]) -> list["Sequence"]:
+        """The one to compute first is the first. Nobody is passed by one that is overdue: of two
+        longer ones the later may be so before the earlier."""
+        places = {sequence: self.place(sequence) for sequence in sequences}
+        overdue: dict[int, int] = {}
+        """by priority: the latest arrival of a long prompt that is"""
+        for sequence, (priority, bucket, arrival) in places.items():
+            if sequence.turn.bucket and not bucket:
+                overdue[priority] = max(arrival, overdue.get(priority, arrival))
+
+        def place(sequence: "Sequence") -> tuple[int, int, int]:
+            priority, bucket, arrival = places[sequence]
+            waits = arrival > overdue.get(priority, -1)
+            return priority, bucket if waits else 0, arrival
+
+        return sorted(places, key=place)
 
     def bucket_of(self, turn: PromptTurn) -> int:
         """As it counts now."""

@@ -192,7 +192,7 @@ class Scheduler:
     def _schedule_chunks(self, batch: ScheduledBatch) -> None:
         parts = self.turns.parts(self.running, batch.alone)
         self._light_steps.begin(alone=batch.alone is not None)
-        for sequence in sorted(filter(_is_writing, parts), key=self._prompt_order.place):
+        for sequence in self._prompt_order.in_order(filter(_is_writing, parts)):
             if not self._light_steps.leave_out(sequence):
                 self._schedule_chunk(sequence, batch)
 

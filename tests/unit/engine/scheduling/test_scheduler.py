@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.engine.scheduling.block_pool import BlockPool
@@ -127,6 +127,7 @@ def test_a_prompt_is_as_long_as_what_no_block_holds() -> None:
     lengths=st.lists(st.one_of(st.integers(1, 8), st.integers(9, 60)), min_size=2, max_size=40),
     steps_between=st.integers(0, 3),
 )
+@example([9, 33, 1, 1, 1, 1, 1, 1, 9, 17, 32, 32, 32], 0)  # the second is overdue first
 def test_a_long_prompt_is_overtaken_by_so_many_tokens_at_most(
     lengths: list[int], steps_between: int
 ) -> None:
