@@ -216,7 +216,6 @@ MUTANTS = [
     ("PUT", "if paid_start < 0 then", "if true then"),
     ("PUT", "math.max(finished, base", "math.max(0, base"),
     ("PUT", "start + math.max(0, due)", "start + 1"),
-    ("PUT", "start + math.max(0, due)", "start + due"),
     ("PUT", "due = due + ", "due = due - "),
     ("PUT", "redis.call('HSET', clock, owed, exact(due))", "redis.call('HDEL', clock, owed)"),
     ("PUT", "else\n    redis.call('HDEL', clock, owed)\n", ""),
