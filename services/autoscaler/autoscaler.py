@@ -29,6 +29,9 @@ from shared.errors import StateUnavailableError
 
 logger = logging.getLogger(__name__)
 
+STRAY_PREFILL = "prefill workers are registered: name their Deployment too, by --prefill"
+"""where decode workers alone are to be scaled: how many are needed is another question then"""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -73,6 +76,8 @@ class Autoscaler:
         self._memory = Memory()
         self._starts = StartTimes()
         self._disagreement = Disagreement()
+        self._prefill_seen = False
+        """a prefill worker was registered once"""
         self._scales: dict[Role, Scale] = {}
         self.told: Told | None = None
         self.counters: dict[str, int] = {}
@@ -96,12 +101,11 @@ class Autoscaler:
 
     async def _look(self) -> View:
         cell = await self._cell.look()
-        roles = {
-            role: replace(template, workers=cell.workers[role])
-            for role, template in self._template.roles.items()
-        }
-        roles = await self._with_pods(roles)
+        roles = await self._with_pods(self._with_workers(cell))
         now_s = self._clock.monotonic_s()
+        trouble = self._disagreement.see(roles, now_s, leads=self._leads())
+        if self._template.is_aggregated and cell.workers["prefill"]:
+            trouble = STRAY_PREFILL
         return replace(
             self._template,
             now_s=now_s,
@@ -109,8 +113,17 @@ class Autoscaler:
             arrivals=cell.arrivals,
             waiting=cell.waiting,
             start_s=self._note_starts(roles, cell),
-            trouble=self._disagreement.see(roles, now_s, leads=self._leads()),
+            trouble=trouble,
         )
+
+    def _with_workers(self, cell: CellView) -> dict[Role, RoleView]:
+        """Where no deployment says which roles there are, the workers do: a cell that has decode
+        workers and never had a prefill worker is taken for one of topology agg, as by gateways."""
+        self._prefill_seen |= bool(cell.workers["prefill"])
+        roles = dict(self._template.roles)
+        if self._cluster is None and cell.workers["decode"] and not self._prefill_seen:
+            del roles["prefill"]
+        return {role: replace(view, workers=cell.workers[role]) for role, view in roles.items()}
 
     async def _with_pods(self, roles: Mapping[Role, RoleView]) -> dict[Role, RoleView]:
         found: dict[Role, RoleView] = {}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from services.autoscaler.kube.seat import Place
 from services.autoscaler.view import ROLES, Promise, Role, RoleView, View
@@ -29,15 +29,20 @@ class Plan:
 
 
 def plan_of(options: Mapping[str, Any]) -> Plan:
-    """SettingsError that names the flag."""
-    deployments = {role: options[role] for role in ROLES if options[role]}
+    """SettingsError that names the flag. `--decode` without `--prefill`: a cell of topology agg."""
+    deployments: dict[Role, str] = {role: options[role] for role in ROLES if options[role]}
     if deployments and not options["release"]:
         raise SettingsError("--release: name the chart's release that the deployments are of")
     if options["mode"] == "builtin" and not deployments:
-        raise SettingsError("--mode builtin orders replicas: name --prefill and --decode")
+        raise SettingsError(
+            "--mode builtin orders replicas: name --prefill and --decode, or --decode alone where "
+            "its workers compute prompts too"
+        )
+    if deployments and "decode" not in deployments:
+        raise SettingsError("--prefill: name the Deployment of the decode workers too, by --decode")
     view = View(
         now_s=0.0,
-        roles={role: _role(role, options) for role in ROLES},
+        roles={role: _role(role, options) for role in deployments or ROLES},
         promise=Promise(
             options["slo_ttft_ms"] / 1000, options["slo_gap_ms"] / 1000, options["slo_target"]
         ),
@@ -48,7 +53,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
         mode=options["mode"],
         view=view,
         place=Place(
-            cast(dict[Role, str], deployments),
+            deployments,
             options["release"],
             options["namespace"],
             Path(kubeconfig) if kubeconfig else None,

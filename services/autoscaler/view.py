@@ -128,6 +128,11 @@ class View:
     """why nothing may be done now, whatever the numbers say: somebody cannot be asked, or what two
     say does not fit together"""
 
+    @property
+    def is_aggregated(self) -> bool:
+        """Its decode workers compute prompts too: nobody else is there for them."""
+        return "prefill" not in self.roles
+
     @cached_property
     def judged(self) -> tuple[Arrival, ...]:
         """The arrivals that are."""

@@ -18,6 +18,7 @@ from shared.settings.load import load_settings
 SETTINGS = ("redis", "log_level")
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 10.0
+TOPOLOGIES = ("pd", "agg")
 MODES = {
     "advise": "decides and tells, and touches nothing",
     "builtin": "drains workers and orders replicas of Deployments",
@@ -83,9 +84,15 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     cell.add_argument("--start-s", type=above_zero, default=90.0, metavar="S", help="of a worker")
     cell.add_argument("--slo-ttft-ms", type=above_zero, default=1000.0, metavar="N")
     cell.add_argument("--slo-gap-ms", type=above_zero, default=50.0, metavar="N")
+    cell.add_argument(
+        "--topology",
+        choices=TOPOLOGIES,
+        default="pd",
+        help="pd: prefill workers, with --decode decode workers too; agg: workers that do both; pd",
+    )
     cell.add_argument("--decode", action="store_true", help="decode workers too")
     cell.add_argument(
-        "--budget", type=_whole, default=0, metavar="N", help="GPUs of both roles; 0: no limit"
+        "--budget", type=_whole, default=0, metavar="N", help="GPUs of all workers; 0: no limit"
     )
     parser.add_argument(
         "--policy", action="append", default=[], metavar="P", help="may be repeated; default: some"

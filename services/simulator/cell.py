@@ -4,7 +4,8 @@
                              ^ pods come and go as ordered ^
     every few seconds: what a real autoscaler would see -> policy -> orders and drains
 
-Where the setup has no decode role, a request ends when its prompt is computed.
+Where the setup has no decode role, a request ends when its prompt is computed; where it has no
+prefill role, decode workers do both.
 """
 
 import random
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from services.autoscaler.view import KNOWN_S, Arrival, Promise, Role, RoleView, View
 from services.simulator.decode_worker import DecodeWorker
 from services.simulator.gateway import Gateway
+from services.simulator.mixed_worker import MixedWorker
 from services.simulator.pods import Gpus, Pods, Worker
 from services.simulator.policies.policy import Policy, Seen
 from services.simulator.prefill_worker import PrefillWorker
@@ -50,6 +52,11 @@ class Setup:
     """between these the autoscaler can see nothing"""
     seed: int = 1
 
+    @property
+    def computes(self) -> Role:
+        """The role whose workers compute prompts."""
+        return "prefill" if "prefill" in self.first else "decode"
+
 
 class SimulatedCell:
     """`run`, then read `tally`."""
@@ -66,7 +73,7 @@ class SimulatedCell:
         self._gateway = Gateway(random.Random(setup.seed))  # noqa: S311
         self._gpus = Gpus(setup.num_gpus)
         self._busy_s: dict[Worker, float] = {}
-        """of each prefill worker, when the policy last looked"""
+        """of each worker that computes prompts, when the policy last looked"""
         self._is_changing = False
         self.pods = {role: self._make_pods(role) for role in setup.first}
         self.tally = Tally(setup.warm_s)
@@ -116,7 +123,7 @@ class SimulatedCell:
     def _arrive(self) -> None:
         index = len(self.requests)
         arrival = self._arrivals[index]
-        kind = self.setup.kinds["prefill"]
+        kind = self.setup.kinds[self.setup.computes]
         num_left = max(1, arrival.num_prompt_tokens - arrival.num_cached_tokens)
         request = Request(arrival, kind.alone_s(arrival), num_left)
         self.requests.append(request)
@@ -153,29 +160,36 @@ class SimulatedCell:
         self.tally.order(self.timeline.now_s, role, replicas)
 
     def _busy(self) -> dict[Role, float]:
-        """Share of the time since the last look that the ready prefill workers computed."""
+        """Share of the time since the last look that the ready workers computed prompts."""
         shares: list[float] = []
         now: dict[Worker, float] = {}
-        for worker in self.pods["prefill"].workers:
-            assert isinstance(worker, PrefillWorker)
+        for worker in self.pods[self.setup.computes].workers:
+            assert isinstance(worker, PrefillWorker | MixedWorker)
             now[worker] = worker.busy_s
             shares.append((worker.busy_s - self._busy_s.get(worker, 0.0)) / self._policy.every_s)
         self._busy_s = now
-        return {"prefill": min(1.0, sum(shares) / len(shares)) if shares else 0.0}
+        return {self.setup.computes: min(1.0, sum(shares) / len(shares)) if shares else 0.0}
 
     def _used(self) -> float:
         """KV blocks that decode workers use, in pools of one."""
         workers = self.pods["decode"].started if "decode" in self.pods else []
-        return sum(worker.used for worker in workers if isinstance(worker, DecodeWorker))
+        return sum(item.used for item in workers if isinstance(item, DecodeWorker | MixedWorker))
 
     def _make_pods(self, role: Role) -> Pods:
         def make(name: str) -> Worker:
-            kind = self.setup.kinds[role]
+            kind, gateway = self.setup.kinds[role], self._gateway
+            if "prefill" not in self.setup.first:
+                return MixedWorker(
+                    name,
+                    kind,
+                    self.timeline,
+                    gateway.note_first_token,
+                    self._ended,
+                    gateway.place_waiting,
+                )
             if role == "decode":
                 return DecodeWorker(name, kind, self.timeline, self._ended)
-            return PrefillWorker(
-                name, kind, self.timeline, self._computed, self._gateway.place_waiting
-            )
+            return PrefillWorker(name, kind, self.timeline, self._computed, gateway.place_waiting)
 
         return Pods(role, self.timeline, self._gpus, make, self._changed)
 
@@ -191,6 +205,10 @@ class SimulatedCell:
         self.tally.placed(
             self.timeline.now_s, {role: pods.num_placed for role, pods in self.pods.items()}
         )
+        if "prefill" not in self.pods:
+            mixed = self.pods["decode"].workers
+            self._gateway.serve_with_mixed([w for w in mixed if isinstance(w, MixedWorker)])
+            return
         prefill, decode = self.pods["prefill"].workers, None
         if "decode" in self.pods:
             decode = [w for w in self.pods["decode"].workers if isinstance(w, DecodeWorker)]

@@ -81,7 +81,8 @@ class DecodeWorker:
             request = self._line.popleft()
             routed.spare_blocks -= self._blocks(request)
             request.joined_s = self._timeline.now_s
-            last = self._steps + max(1, request.arrival.num_output_tokens)
+            request.num_steps = max(1, request.arrival.num_output_tokens)
+            last = self._steps + request.num_steps
             heappush(self._running, (last, self._num_taken, request))
             self._num_taken += 1
             self._context += request.arrival.num_prompt_tokens
@@ -100,8 +101,7 @@ class DecodeWorker:
         while self._running and self._running[0][0] <= self._steps:
             request = heappop(self._running)[2]
             request.ended_s = self._timeline.now_s
-            self._context -= request.arrival.num_prompt_tokens
-            self._context -= max(1, request.arrival.num_output_tokens)
+            self._context -= request.arrival.num_prompt_tokens + request.num_steps
             self.routed.spare_blocks += self._blocks(request)
             ended.append(request)
         self._admit()

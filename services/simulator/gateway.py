@@ -4,6 +4,7 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.placement.router import (
     Placement,
     Prompt,
@@ -12,6 +13,7 @@ from services.gateway.owner.placement.router import (
     choose_worker,
 )
 from services.simulator.decode_worker import DecodeWorker
+from services.simulator.mixed_worker import MixedWorker
 from services.simulator.prefill_worker import PrefillWorker
 from services.simulator.request import Request
 from shared.queue.backlog import Waiting
@@ -21,11 +23,15 @@ NOBODY: Mapping[str, int] = {}
 
 
 class Gateway:
-    """Sends each request to a prefill worker, and then to a decode worker where there are some."""
+    """Sends each request to a prefill worker, and then to a decode worker where there are some; or
+    to one that does both."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._prefill: dict[str, PrefillWorker] = {}
+        self._takers: dict[str, PrefillWorker | MixedWorker] = {}
+        """of prompts"""
+        self._cost = PrefillCost()
+        """of workers that do both: what decodes with a prompt makes it longer"""
         self._decode: dict[str, DecodeWorker] = {}
         self._placement: Placement | None = None
         self._backlog: deque[Request] = deque()
@@ -46,7 +52,7 @@ class Gateway:
         self, prefill: Sequence[PrefillWorker], decode: Sequence[DecodeWorker] | None
     ) -> None:
         """These take work from now on. `decode`: None: the cell only computes prompts."""
-        self._prefill = {worker.routed.incarnation: worker for worker in prefill}
+        self._takers = {worker.routed.incarnation: worker for worker in prefill}
         self._decode = {worker.routed.incarnation: worker for worker in decode or ()}
         views = [worker.routed for worker in prefill]
         views += [worker.routed for worker in decode or ()]
@@ -59,6 +65,20 @@ class Gateway:
         while self._decode and self._computed:
             self.hand_over(self._computed.popleft())
         self.place_waiting()
+
+    def serve_with_mixed(self, workers: Sequence[MixedWorker]) -> None:
+        """These take work from now on, and do all of it."""
+        self._takers = {worker.routed.incarnation: worker for worker in workers}
+        views = [worker.routed for worker in workers]
+        self._placement = choose_placement(views, "agg", prefill_seen=False)
+        self.place_waiting()
+
+    def note_first_token(self, request: Request, worker: MixedWorker) -> None:
+        """It tells what a prompt costs there now."""
+        assert request.began_s is not None and request.computed_s is not None
+        name, took_s = worker.routed.incarnation, request.computed_s - request.began_s
+        self._cost.observe(name, request.num_tokens, took_s)
+        worker.routed.token_s = self._cost.token_s(name)
 
     def arrive(self, request: Request) -> None:
         self._backlog.append(request)
@@ -77,7 +97,7 @@ class Gateway:
                 return
             self._backlog.popleft()
             self._num_waiting_tokens -= request.num_tokens
-            self._prefill[route.incarnation].take(request)
+            self._takers[route.incarnation].take(request)
 
     def hand_over(self, request: Request) -> None:
         """Its prompt is computed: a decode worker goes on."""

@@ -49,13 +49,15 @@ def busy_workers(arrivals: Sequence[Arrival], length_s: float) -> float:
     return sum(KINDS["prefill"].alone_s(arrival) for arrival in arrivals) / length_s
 
 
-def first_workers(load: Load, *, decodes: bool) -> dict[Role, int]:
-    """Of the beginning, the same for all policies."""
+def first_workers(load: Load, *, decodes: bool, aggregated: bool = False) -> dict[Role, int]:
+    """Of the beginning, the same for all policies. `aggregated`: as many that do both as there
+    would be of two roles."""
     busy = busy_workers(load.arrivals, load.length_s)
-    first: dict[Role, int] = {"prefill": max(1, ceil(busy / AT_FIRST))}
-    if decodes:
-        first["decode"] = max(1, first["prefill"] // 2)
-    return first
+    num_prefill = max(1, ceil(busy / AT_FIRST))
+    num_decode = max(1, num_prefill // 2)
+    if aggregated:
+        return {"decode": num_prefill + num_decode}
+    return {"prefill": num_prefill, "decode": num_decode} if decodes else {"prefill": num_prefill}
 
 
 def simulate(policy: str, setup: Setup, load: Load) -> Outcome:

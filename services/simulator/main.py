@@ -14,7 +14,7 @@ from services.simulator.cell import WARM_S, Setup, with_budget
 from services.simulator.loads import Load, busy_workers, first_workers, make_load, simulate
 from services.simulator.measured_run import read_measured_run
 from services.simulator.outcome import Outcome
-from services.simulator.policies.catalogue import SOME, candidate
+from services.simulator.policies.catalogue import PLANNERS, SOME, candidate
 from services.simulator.prediction import predict
 from services.simulator.report.comparison import compared
 from services.simulator.report.page import Report, rendered
@@ -42,7 +42,8 @@ def run(options: Mapping[str, Any]) -> int:
     if not load.arrivals:
         raise SettingsError(f"--trace {options['trace']}: nothing arrives in that time")
     setup = _setup(options, load)
-    names = list(dict.fromkeys(options["policy"] or SOME))
+    some = [name for name in SOME if name not in PLANNERS or setup.computes == "prefill"]
+    names = list(dict.fromkeys(options["policy"] or some))
     names += [name for name in SWEEP if options["sweep"] and name not in names]
     for name in names:
         candidate(name, setup, load.arrivals)
@@ -85,11 +86,13 @@ def _promise(options: Mapping[str, Any]) -> Promise:
 
 def _setup(options: Mapping[str, Any], load: Load) -> Setup:
     budget = options["budget"]
-    decodes = options["decode"] or budget > 0
-    if budget and budget < 2:
+    aggregated = options["topology"] == "agg"
+    if options["decode"] and aggregated:
+        raise SettingsError("--decode: workers of topology agg decode anyway: leave it out")
+    if budget == 1 and not aggregated:
         raise SettingsError("--budget: a cell has a prefill and a decode worker at least")
     setup = Setup(
-        first_workers(load, decodes=decodes),
+        first_workers(load, decodes=options["decode"] or budget > 0, aggregated=aggregated),
         start_s=options["start_s"],
         promise=_promise(options),
         seed=options["seed"],
@@ -133,6 +136,7 @@ def _facts(options: Mapping[str, Any], setup: Setup, load: Load) -> list[tuple[s
         ("arrivals", f"{len(load.arrivals):,}, seed {setup.seed}, swing {options['swing']:g}"),
         ("load", f"{busy:.2f} prefill workers' time on average"),
         ("promised", promise),
+        ("workers", " and ".join(setup.first) if setup.computes == "prefill" else "do both"),
         ("a worker's start", f"{setup.start_s:g} s"),
         ("GPUs", str(options["budget"] or "as many as are ordered")),
         ("judged", f"{options['hours']:g} h after the first {WARM_S / 60:g} minutes"),

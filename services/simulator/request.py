@@ -17,10 +17,14 @@ class Request:
     """tokens of its prompt that are still to be computed"""
     turn: PromptTurn = field(default_factory=PromptTurn)
     """in the order of its worker's prompts"""
+    began_s: float | None = None
+    """when a worker that decodes too began with its prompt"""
     computed_s: float | None = None
     """when its prompt was"""
     joined_s: float | None = None
     """when it had its KV blocks and began to decode"""
+    num_steps: int = 0
+    """that it decodes for"""
     ended_s: float | None = None
 
     @property
@@ -44,5 +48,5 @@ class Request:
             return True
         if self.computed_s is None or self.joined_s is None or self.ended_s is None:
             return False
-        gap_s = (self.ended_s - self.joined_s) / max(1, self.arrival.num_output_tokens)
+        gap_s = (self.ended_s - self.joined_s) / max(1, self.num_steps)
         return self.joined_s - self.computed_s <= promise.wait_s and gap_s <= promise.gap_s

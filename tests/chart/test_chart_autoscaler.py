@@ -49,6 +49,21 @@ def test_it_is_there_only_where_it_is_asked_for(builtin: Release) -> None:
     assert advised is not None and advised.mode == "advise"
 
 
+def test_without_prefill_workers_it_scales_decode_alone() -> None:
+    """Of topology agg: its flags name no other pool, and its rights reach no other."""
+    release = render(VALUE_SETS["builtin-agg"])
+    plan = plan_in(release)
+    assert plan is not None and plan.mode == "builtin"
+    assert plan.place.deployments == {"decode": "rel-baton-decode"}
+    assert plan.view.is_aggregated
+    decode = plan.view.roles["decode"]
+    assert (decode.least, decode.most, decode.num_gpus) == (1, 8, 2)
+    named = [rule["resourceNames"] for rule in role_of(release)["rules"] if "resourceNames" in rule]
+    assert named == [["rel-baton-decode"], ["rel-autoscaler"]]
+    advised = plan_in(render({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}))
+    assert advised is not None and advised.mode == "advise" and advised.view.is_aggregated
+
+
 def test_of_several_models_it_scales_the_one_of_its_release() -> None:
     """By the name that its workers register under; a host may be of IPv6."""
     shared = {**VALUE_SETS["builtin"], "networkPolicy": {"releases": ["another"]}}

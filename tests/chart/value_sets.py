@@ -99,6 +99,11 @@ BUILTIN: Values = {
     "decode": {"gpu": {"count": 1}, "autoscaling": {"mode": "builtin", "minReplicas": 2}},
 }
 
+BUILTIN_AGG: Values = {
+    "prefill": {"enabled": False},
+    "decode": {"gpu": {"count": 2}, "autoscaling": {"mode": "builtin", "maxReplicas": 8}},
+}
+
 ADVISED: Values = {
     "autoscaler": {"advise": True},
     "prefill": {"autoscaling": {"mode": "advised", "maxReplicas": 8}},
@@ -331,6 +336,7 @@ VALUE_SETS = {
     "keda": KEDA,
     "hpa": HPA,
     "builtin": BUILTIN,
+    "builtin-agg": BUILTIN_AGG,
     "advised": ADVISED,
     "colocated": COLOCATED,
     "dashboard": DASHBOARD,

@@ -14,9 +14,11 @@ from services.autoscaler.planning.line import (
     Patience,
     decode_line,
     is_full_of_sealed,
+    mixed_line,
     prefill_line,
     workers_to_clear,
 )
+from services.autoscaler.planning.mixed_replay import MixedReplay
 from services.autoscaler.planning.need import Replay, sentence, smallest_need
 from services.autoscaler.planning.pool import Pool
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
@@ -55,15 +57,17 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     computes = prefill or decode
     takes_s = computing_s(view.arrivals, computes) if computes else []
     num_before = len(view.arrivals) - len(view.judged)
-    grows = _growth(view)
+    grows, since_s = _growth(view), view.now_s - view.look_s
+    if view.is_aggregated and decode and decode.num_blocks > 0:
+        both = MixedReplay.of(view.arrivals, takes_s, decode, view.promise, since_s, grows)
+        line = mixed_line(view, takes_s[num_before:], decode)
+        return {"decode": _demand(view, pools["decode"], both, line)}
     if prefill:
         prompts = PrefillReplay.of(view.judged, takes_s[num_before:], view.promise.wait_s, grows)
         line = prefill_line(view, prompts, prefill)
         found["prefill"] = _demand(view, pools["prefill"], prompts, line)
     if decode and decode.num_blocks > 0:
-        answers = DecodeReplay.of(
-            view.arrivals, takes_s, decode, view.promise, view.now_s - view.look_s, grows
-        )
+        answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.promise, since_s, grows)
         found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
     return found
 
@@ -140,8 +144,11 @@ def _growth(view: View) -> float:
 def _promise(view: View, pool: Pool, period: str, num_requests: int, grows: float = 1.0) -> str:
     """What a request in time was given."""
     rate = "" if 0.95 < grows < 1.05 else f", {grows:.1f} x as many,"
-    if pool.role == "prefill":
-        what, given = "prompts", f"waited at most {view.promise.wait_s:g} s"
+    wait, gap = f"waited at most {view.promise.wait_s:g} s", f"{1000 * view.promise.gap_s:g} ms"
+    if view.is_aggregated:
+        what, given = "requests", f"{wait} and had their tokens at most {gap} apart"
+    elif pool.role == "prefill":
+        what, given = "prompts", wait
     else:
-        what, given = "answers", f"taken at most {1000 * view.promise.gap_s:g} ms a token"
+        what, given = "answers", f"taken at most {gap} a token"
     return f"of the last {period}' {num_requests} {what}{rate} would have {given}"

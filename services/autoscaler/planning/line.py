@@ -3,6 +3,7 @@
 Pure. A line is measured in seconds that one worker needs for it, so n workers clear it n times as
 fast, whatever the role.
 
+    prompts wait, nobody prefills -----------------------------> decode's line: it does both
     prompts wait at prefill -- its pool is full of sealed KV --> decode's debt: it does not pull
                             -- as many tokens' KV waits for
                                blocks of decode ---------------> decode's debt: computed sooner,
@@ -66,8 +67,11 @@ class WaitingTokens:
 
     @classmethod
     def of(cls, view: View) -> "WaitingTokens":
-        prefill = _serving(view.roles.get("prefill"))
-        unreserved = sum(item.num_unreserved_tokens for item in _serving(view.roles.get("decode")))
+        prefill, decode = _serving(view.roles.get("prefill")), _serving(view.roles.get("decode"))
+        if view.is_aggregated:
+            queued = sum(worker.num_queued_tokens for worker in decode)
+            return cls(0.0, view.waiting.num_tokens + queued)
+        unreserved = sum(worker.num_unreserved_tokens for worker in decode)
         stuck = [worker for worker in prefill if is_full_of_sealed(worker)]
         blamed = view.waiting.num_tokens * len(stuck) / max(1, len(prefill))
         blamed += sum(worker.num_queued_tokens for worker in stuck)
@@ -102,20 +106,39 @@ def prefill_line(view: View, replay: PrefillReplay, worker: TypicalWorker) -> Li
 
 
 def decode_line(view: View, worker: TypicalWorker) -> Line:
-    """An answer takes its worker for the time it runs in a full batch, divided by that batch."""
-    arrivals = view.judged
-    num_requests = len(arrivals)
     waiting = WaitingTokens.of(view).decode
-    if not num_requests or not waiting:
+    if not view.judged or not waiting:
         return Line()
-    num_prompt = max(1.0, sum(item.num_prompt_tokens for item in arrivals) / num_requests)
+    num_prompt = _mean_tokens(view.judged)
+    answer_s = _answer_s(view.judged, worker)
+    return Line(waiting / num_prompt * answer_s, len(view.latest(RECENT_S)) * answer_s / RECENT_S)
+
+
+def mixed_line(view: View, takes_s: Sequence[float], worker: TypicalWorker) -> Line:
+    """Prompts that wait for workers that do both, with their answers. `takes_s`: what the prompts
+    of all that is judged take."""
+    waiting = WaitingTokens.of(view).decode
+    if not view.judged or not waiting:
+        return Line()
+    request_s = sum(takes_s) / len(takes_s) + _answer_s(view.judged, worker)
+    num_requests = waiting / _mean_tokens(view.judged)
+    return Line(num_requests * request_s, len(view.latest(RECENT_S)) * request_s / RECENT_S)
+
+
+def _answer_s(arrivals: Sequence[Arrival], worker: TypicalWorker) -> float:
+    """An answer takes its worker for the time it runs in a full batch, divided by that batch."""
+    num_requests = len(arrivals)
+    num_prompt = _mean_tokens(arrivals)
     num_output = max(1.0, sum(item.num_output_tokens for item in arrivals) / num_requests)
     num_rows = max(1.0, worker.num_blocks * worker.block_size / (num_prompt + num_output))
     costs, context = worker.costs, num_prompt + num_output / 2
     step_s = costs.step_s + num_rows * (costs.row_s + costs.context_token_s * context)
-    answer_s = num_output * step_s / num_rows
-    work_s = waiting / num_prompt * answer_s
-    return Line(work_s, len(view.latest(RECENT_S)) * answer_s / RECENT_S)
+    return num_output * step_s / num_rows
+
+
+def _mean_tokens(arrivals: Sequence[Arrival]) -> float:
+    """Of a prompt."""
+    return max(1.0, sum(item.num_prompt_tokens for item in arrivals) / len(arrivals))
 
 
 def workers_to_clear(

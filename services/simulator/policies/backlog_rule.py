@@ -6,10 +6,10 @@ what a worker computes in a second, 1.5 s of it per replica; KV use summed over 
 per replica. The guide adjusts 1.5 s to the promise: promised time less the prompt's own. Here what
 is promised is a wait without the prompt's own time, so it is the promised wait. Asked each 15 s.
 Its pace: one pod more in 180 s, one fewer in 300 s after 300 s. The other pace is the default of
-Kubernetes.
+Kubernetes. Workers that do both have both rules, and the one that asks for more counts.
 """
 
-from services.autoscaler.view import Decision, Role, RoleDecision, View
+from services.autoscaler.view import Decision, Role, RoleDecision, RoleView, View
 from services.simulator.policies.pace import Behaviour, Limit, Pace, by_average
 from services.simulator.policies.policy import Seen
 
@@ -30,17 +30,16 @@ class BacklogPolicy:
     def decide(self, seen: Seen) -> Decision:
         view, roles = seen.view, {}
         for role, pool in view.roles.items():
-            if view.trouble:
-                wish = 0  # the query ends in `or vector(0)`
-            elif role == "prefill":
-                wish = by_average(self._waiting_s(view), view.promise.wait_s, pool)
-            else:
-                wish = by_average(seen.used, USED, pool)
+            wish = 0  # in trouble the query ends in `or vector(0)`
+            if role in seen.busy and not view.trouble:
+                wish = by_average(self._waiting_s(view, pool), view.promise.wait_s, pool)
+            if role == "decode" and not view.trouble:
+                wish = max(wish, by_average(seen.used, USED, pool))
             pace = self._paces.setdefault(role, Pace(self._behaviour))
             roles[role] = RoleDecision(pace.order(view.now_s, wish, pool))
         return Decision(roles)
 
-    def _waiting_s(self, view: View) -> float:
+    def _waiting_s(self, view: View, pool: RoleView) -> float:
         """All that came and is not computed, wherever it waits."""
-        sent = sum(worker.num_queued_tokens for worker in view.roles["prefill"].workers)
+        sent = sum(worker.num_queued_tokens for worker in pool.workers)
         return (sent + view.waiting.num_tokens) * self._token_s

@@ -1,11 +1,12 @@
 """The policies by the names that the command knows.
 
-static-N        N prefill workers (static-NxM: and M decode workers)
+static-N        N prefill workers (static-NxM: and M decode workers), or N that do both
 replay[-T]      the product's, with target T (0.99)
 hpa-U           HorizontalPodAutoscaler, utilisation U
 keda, keda-hpa  tokens that wait, at llm-d's pace and at that of Kubernetes
 planner, planner-throughput
-                in the way of Dynamo's planner: both modes, and the slow one alone
+                in the way of Dynamo's planner: both modes, and the slow one alone; not for workers
+                that do both
 foresight[-T]   the product's rule on what is about to come
 """
 
@@ -26,6 +27,8 @@ from shared.errors import SettingsError
 
 SOME = ("replay", "foresight", "hpa-0.7", "hpa-0.5", "keda", "keda-hpa", "planner")
 """compared unless others are named"""
+PLANNERS = ("planner", "planner-throughput")
+"""that know no workers that do both"""
 MOST_STATIC = 1000
 WINDOWS_S = {"hpa": FRESH_S, "hpa2m": RATE_S}
 
@@ -58,17 +61,21 @@ def candidate(name: str, setup: Setup, arrivals: Sequence[Arrival]) -> Candidate
 
 
 def _fixed(name: str, setup: Setup) -> Callable[[], Policy]:
-    prefill = setup.kinds["prefill"]
-    decode = setup.kinds["decode"]
+    prefill, decode = setup.kinds["prefill"], setup.kinds["decode"]
+    token_s = setup.kinds[setup.computes].token_s
     found: dict[str, Callable[[], Policy]] = {
-        "keda": lambda: BacklogPolicy(prefill.token_s, GUIDE),
-        "keda-hpa": lambda: BacklogPolicy(prefill.token_s, Behaviour()),
+        "keda": lambda: BacklogPolicy(token_s, GUIDE),
+        "keda-hpa": lambda: BacklogPolicy(token_s, Behaviour()),
         "planner": lambda: PlannerPolicy(prefill, decode, by_load=True),
         "planner-throughput": lambda: PlannerPolicy(prefill, decode, by_load=False),
     }
     if name not in found:
         raise SettingsError(
             f"--policy {name}: there are static-N, replay, foresight, hpa-U and {', '.join(found)}"
+        )
+    if name in PLANNERS and setup.computes != "prefill":
+        raise SettingsError(
+            f"--policy {name}: it knows no workers that do both; leave it out with --topology agg"
         )
     return found[name]
 

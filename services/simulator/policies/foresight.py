@@ -6,16 +6,25 @@ is ordered now, so that it is there in time; what neither needs goes at once. No
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.autoscaler.planning.budget import within_budget
 from services.autoscaler.planning.decode_replay import DecodeReplay
 from services.autoscaler.planning.demand import Demand
+from services.autoscaler.planning.mixed_replay import MixedReplay
 from services.autoscaler.planning.need import Replay, smallest_need
 from services.autoscaler.planning.pool import Pool
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
-from services.autoscaler.view import Arrival, Decision, Role, RoleDecision, RoleMemory, View
+from services.autoscaler.view import (
+    Arrival,
+    Decision,
+    Promise,
+    Role,
+    RoleDecision,
+    RoleMemory,
+    View,
+)
 from services.simulator.policies.policy import Seen
 
 AHEAD_S = 120.0
@@ -50,18 +59,12 @@ class ForesightPolicy:
     def _demands(self, view: View, arrivals: Sequence[Arrival]) -> dict[Role, Demand]:
         workers = {role: TypicalWorker.of(pool.workers) for role, pool in view.roles.items()}
         pools = {role: Pool.of(view, RoleMemory(), role) for role in view.roles}
-        prefill, decode = workers.get("prefill"), workers.get("decode")
-        if prefill is None or ("decode" in view.roles and decode is None):
+        replays = _replays(view.promise, workers, arrivals)
+        if len(replays) < len(pools):
             return {
                 role: Demand(pool.replicas, pool.view.most, "", least=1)
                 for role, pool in pools.items()
             }
-        takes_s = computing_s(arrivals, prefill)
-        replays: dict[Role, Replay] = {
-            "prefill": PrefillReplay.of(arrivals, takes_s, view.promise.wait_s)
-        }
-        if decode is not None:
-            replays["decode"] = DecodeReplay.of(arrivals, takes_s, decode, view.promise)
         found = {role: self._demand(view, pools[role], replays[role]) for role in view.roles}
         return within_budget(view, pools, found)
 
@@ -80,3 +83,21 @@ class ForesightPolicy:
         if most is None or sum(role.replicas for role in wanted.values()) <= most:
             return wanted
         return {role: RoleDecision(number) for role, number in later.items()}
+
+
+def _replays(
+    promise: Promise,
+    workers: Mapping[Role, TypicalWorker | None],
+    arrivals: Sequence[Arrival],
+) -> dict[Role, Replay]:
+    """Of the roles whose workers are known; prompts are computed by the first."""
+    computes, decode = workers.get("prefill", workers.get("decode")), workers.get("decode")
+    if computes is None:
+        return {}
+    takes_s = computing_s(arrivals, computes)
+    if "prefill" not in workers:
+        return {"decode": MixedReplay.of(arrivals, takes_s, computes, promise)}
+    replays: dict[Role, Replay] = {"prefill": PrefillReplay.of(arrivals, takes_s, promise.wait_s)}
+    if decode is not None:
+        replays["decode"] = DecodeReplay.of(arrivals, takes_s, decode, promise)
+    return replays

@@ -13,7 +13,8 @@ class Seen:
 
     view: View
     busy: Mapping[Role, float]
-    """share of the time since the last turn that ready workers computed"""
+    """share of the time since the last turn that ready workers computed prompts, of the role that
+    does"""
     used: float
     """KV blocks of decode workers that are taken, in whole pools"""
 

@@ -15,7 +15,8 @@ RATE_S = 120.0
 
 class UtilisationPolicy:
     """Prefill by the share of time that its workers compute, decode by the share of their KV blocks
-    that is taken. Asked each 15 s, as `--horizontal-pod-autoscaler-sync-period` is by default."""
+    that is taken; workers that do both by whichever of the two asks for more. Asked each 15 s, as
+    `--horizontal-pod-autoscaler-sync-period` is by default."""
 
     every_s = 15.0
 
@@ -28,11 +29,13 @@ class UtilisationPolicy:
     def decide(self, seen: Seen) -> Decision:
         view, roles = seen.view, {}
         for role, pool in view.roles.items():
-            if role == "prefill":
+            wishes = []
+            if role in seen.busy:
                 self._busy.append(seen.busy[role])
-                wish = by_ratio(fmean(self._busy) / self._target, pool)
-            else:
-                wish = by_average(seen.used, self._target, pool)
+                wishes.append(by_ratio(fmean(self._busy) / self._target, pool))
+            if role == "decode":
+                wishes.append(by_average(seen.used, self._target, pool))
+            wish = max(wishes)
             pace = self._paces.setdefault(role, Pace(Behaviour()))
             number = pool.replicas if view.trouble else pace.order(view.now_s, wish, pool)
             roles[role] = RoleDecision(number)

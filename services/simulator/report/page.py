@@ -54,7 +54,7 @@ def rendered(report: Report) -> str:
     for condition, found in report.sensitivity.items():
         chart = figures.sensitivity_chart(condition, found, colours)
         parts.append(figure(f"If it were another: {condition}", chart))
-    if any("decode" in number for one in shown for _, number in one.path):
+    if any(len(number) > 1 for one in shown for _, number in one.path):
         chart = figures.path_chart(shown, colours, report.budget, length_s)
         parts.append(figure("Prefill and decode pods over time", chart))
     return page(report.title, report.facts, parts)

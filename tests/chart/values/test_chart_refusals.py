@@ -30,14 +30,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (put("gateway.autoscaling.mode", "builtin"), "builtin is for workers"),
     (put("gateway.autoscaling.mode", "advised"), "advised is for workers"),
     (put("decode.autoscaling.mode", "advised"), "set autoscaler.advise"),
-    (
-        {
-            "prefill": {"enabled": False, "autoscaling": {"mode": "builtin"}},
-            "decode": {"autoscaling": {"mode": "builtin"}},
-        },
-        "prefill.enabled is false: use keda or hpa",
-    ),
-    ({"prefill": {"enabled": False}, "autoscaler": {"advise": True}}, "it weighs prefill"),
     (put("settings.model", "s3://bucket/llama"), "settings.model is s3://bucket/llama"),
     (put("settings", {"model": "/x", "randomWeights": False}), "nor a path below a mounted volume"),
     (put("settings.model", "/models/llama"), "nor a path below a mounted volume"),

@@ -210,6 +210,64 @@ async def test_advice_touches_nothing(
     assert all(pod.drained_s is None for pod in pods.pods)
 
 
+async def test_workers_that_do_both_come_and_go_as_one_pool(
+    api: FakeKubeApi, redis: RedisClient, tmp_path: Path
+) -> None:
+    """`--decode` alone; a prefill worker that registers meanwhile is a reason to hold."""
+    flags = ("--decode", DECODE, "--decode-replicas", "1-8", "--release", RELEASE, "--port", "0")
+    place = ("--namespace", NAMESPACE, "--kubeconfig", str(write_kubeconfig(tmp_path, api.port)))
+    made = plan_of(options(*flags, *place, "--mode", "builtin", "--pool", POOL))
+    plan = replace(made, every_s=EVERY_S, view=replace(made.view, look_s=LOOK_S))
+    registry = RedisWorkerRegistry(redis, Keys(), ttl_s=2.0)
+    pods = ScaledPods(api, registry, {"decode": DECODE}, works=True)
+    running_pods = asyncio.create_task(pods.run())
+    loading = asyncio.create_task(_keep_loading(redis))
+    async with running(redis, plan) as url:
+        await comes(lambda: api.replicas[DECODE] >= 3, "no workers for the load")
+        assert "requests" in await explained(url)
+        loading.cancel()
+        pods.works = False
+        await comes(lambda: api.replicas[DECODE] == 1, "the workers stay without load")
+        assert all(pod.drained_s is not None and not pod.has_work_left for pod in pods.gone)
+        pods.deployments["prefill"] = PREFILL
+
+        async def holds() -> bool:
+            return "name their Deployment too, by --prefill" in await explained(url)
+
+        await comes(holds, "it takes decode workers for all there are")
+    assert api.replicas[PREFILL] == 1
+    running_pods.cancel()
+    with suppress(asyncio.CancelledError):
+        await running_pods
+
+
+async def test_advice_without_a_cluster_goes_by_the_workers_there_are(
+    api: FakeKubeApi, redis: RedisClient, plan: Plan
+) -> None:
+    registry = RedisWorkerRegistry(redis, Keys(), ttl_s=2.0)
+    pods = ScaledPods(api, registry, {"decode": DECODE})
+    running_pods = asyncio.create_task(pods.run())
+
+    async def wants(*roles: str) -> bool:
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{url}/wanted")
+        return answer.status_code == 200 and list(answer.json()) == list(roles)
+
+    alone = replace(
+        plan,
+        mode="advise",
+        place=replace(plan.place, deployments={}),
+        view=replace(plan_of(options()).view, look_s=LOOK_S),
+    )
+    async with running(redis, alone) as url:
+        await comes(lambda: wants("decode"), "it wants prefill workers of a cell without any")
+        pods.deployments["prefill"] = PREFILL
+        await comes(lambda: wants("prefill", "decode"), "it does not see the prefill worker")
+    running_pods.cancel()
+    with suppress(asyncio.CancelledError):
+        await running_pods
+
+
 async def test_an_order_that_was_refused_is_made_again(
     api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
 ) -> None:

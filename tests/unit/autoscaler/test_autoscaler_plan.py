@@ -38,6 +38,15 @@ def test_the_flags_make_the_view_that_every_turn_starts_from() -> None:
     assert plan.place.deployments == {"prefill": "b-prefill", "decode": "b-decode"}
 
 
+def test_decode_alone_is_a_cell_whose_decode_workers_do_both() -> None:
+    flags = ("--decode", "b-decode", "--decode-replicas", "1-8", "--release", "b")
+    plan = plan_of(options("--mode", "builtin", *flags))
+    assert list(plan.view.roles) == ["decode"] and plan.view.is_aggregated
+    assert (plan.view.roles["decode"].least, plan.view.roles["decode"].most) == (1, 8)
+    assert plan.place.deployments == {"decode": "b-decode"}
+    assert not plan_of(options()).view.is_aggregated
+
+
 def test_without_a_cluster_it_advises() -> None:
     plan = plan_of(options())
     assert plan.mode == "advise" and not plan.place.deployments
@@ -49,6 +58,7 @@ def test_without_a_cluster_it_advises() -> None:
     [
         (("--mode", "builtin"), "--mode builtin"),
         (("--prefill", "b-prefill"), "--release"),
+        (("--prefill", "b-prefill", "--release", "b"), "--prefill: name .* decode workers too"),
         (("--prefill-replicas", "3"), "--prefill-replicas: '3'"),
         (("--decode-replicas", "4-2"), "--decode-replicas: '4-2'"),
         (("--decode-replicas", "0-2"), "--decode-replicas: '0-2'"),

@@ -25,7 +25,17 @@ from services.autoscaler.view import (
 )
 from shared.protocol import NO_COSTS, StepCosts
 from shared.queue.backlog import Waiting
-from tests.support.cell_views import COSTS, NOW_S, cell, pods, poisson, pool, worker, workers
+from tests.support.cell_views import (
+    COSTS,
+    NOBODY,
+    NOW_S,
+    cell,
+    pods,
+    poisson,
+    pool,
+    worker,
+    workers,
+)
 
 CALM = poisson(0.5)
 """a tenth of a prefill worker"""
@@ -138,6 +148,40 @@ def _pending(view: RoleView, unschedulable_s: float) -> RoleView:
 
 BUSY = poisson(12.0)
 """more than two prefill workers"""
+
+
+def both_of(number: int, waiting: Waiting = NOBODY, **fields: object) -> RoleDecision:
+    """Of a cell whose decode workers compute prompts too."""
+    both = pool(workers("d", number, **fields))
+    arrivals, promise = poisson(2.5, num_output=200), Promise(gap_s=0.02)
+    view = cell(decode=both, arrivals=arrivals, waiting=waiting, promise=promise)
+    return decide(replace(view, roles={"decode": both}), Memory())[0].roles["decode"]
+
+
+def test_workers_that_do_both_are_ordered_for_prompts_and_answers() -> None:
+    """The same load on two roles needs one worker of each."""
+    arrivals = poisson(2.5, num_output=200)
+    apart, _ = decide(cell(arrivals=arrivals, promise=Promise(gap_s=0.02)), Memory())
+    assert replicas(apart) == (1, 1)
+    ordered = both_of(1)
+    assert ordered.replicas == 3
+    assert "with 2 decode workers" in ordered.reason
+    given = "would have waited at most 1 s and had their tokens at most 20 ms apart, with 3 "
+    assert f"requests {given}" in ordered.reason
+
+
+@pytest.mark.parametrize(
+    ("waiting", "queued"),
+    [(Waiting(2000, 4_000_000), 0), (NOBODY, 2_000_000)],
+    ids=["backlog", "taken"],
+)
+def test_prompts_that_wait_are_a_line_of_workers_that_do_both(
+    waiting: Waiting, queued: int
+) -> None:
+    calm = both_of(3, num_queued_tokens=0)
+    ordered = both_of(3, waiting, num_queued_tokens=queued)
+    assert calm.replicas == 3 < ordered.replicas
+    assert "s of one decode worker's work wait now" in ordered.reason
 
 
 def test_a_pod_that_gets_no_place_is_taken_back_and_not_ordered_again_at_once() -> None:

@@ -36,7 +36,19 @@ def test_a_decision_takes_a_fraction_of_a_second(
 ) -> None:
     prefill, decode = pool(workers("p", 7)), pool(workers("d", 5))
     promise = Promise(gap_s=gap_s)
-    view = cell(prefill, decode, ARRIVALS, promise=promise, max_gpus=max_gpus)
+    _decide_in_time(cell(prefill, decode, ARRIVALS, promise=promise, max_gpus=max_gpus), measured)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("gap_s", [0.05, 0.007], ids=["easy", "tight"])
+def test_so_does_one_on_workers_that_do_both(gap_s: float, measured: Measured) -> None:
+    """Whose number is replayed in part where so many came."""
+    both = pool(workers("d", 9), most=24)
+    view = cell(decode=both, arrivals=ARRIVALS, promise=Promise(gap_s=gap_s))
+    _decide_in_time(replace(view, roles={"decode": both}), measured)
+
+
+def _decide_in_time(view: View, measured: Measured) -> None:
     first_s, memory = _seconds(view, Memory())
     measured.note(f"the first of a process, {len(ARRIVALS)} requests: {1000 * first_s:.0f} ms")
     slowness = core_slowness()

@@ -52,6 +52,21 @@ def test_a_budget_shows_the_pairs_and_json_the_outcomes(
     assert "6 GPUs" in page
 
 
+def test_workers_that_do_both_are_one_role(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = ("replay", "foresight", "static-9", "hpa-0.5", "keda", "keda-hpa")
+    named = [word for policy in policies for word in ("--policy", policy)]
+    page = simulated(tmp_path, "--topology", "agg", *named, "--budget", "9", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [one["policy"] for one in found["outcomes"]] == list(policies)
+    for outcome in found["outcomes"]:
+        assert set(outcome["orders"]) == {"decode"}
+        assert all(sum(pods.values()) <= 9 for _, pods in outcome["path"])
+        assert outcome["num_requests"] > 0
+    assert "do both" in page and "Prefill and decode pods over time" not in page
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -59,6 +74,9 @@ def test_a_budget_shows_the_pairs_and_json_the_outcomes(
         (("--trace", "nowhere"), "--trace nowhere: "),
         (("--swing", "2"), "--swing: "),
         (("--budget", "1"), "--budget: "),
+        (("--topology", "agg", "--policy", "planner"), "--policy planner: it knows no workers"),
+        (("--topology", "agg", "--policy", "static-2x3"), "this cell takes static-N"),
+        (("--topology", "agg", "--decode"), "--decode: workers of topology agg decode anyway"),
         (("--hours", "0"), "'0' is not above zero"),
         (("--out", "/nowhere/report.html", "--policy", "static-3"), "--out /nowhere/report.html: "),
     ],
