@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Names = Literal["workers", "lease", "any"]
-"""the objects of a right: the Deployments of both roles, the one lease, or all of the namespace"""
+"""the objects of a right: the Deployments of its roles, the one lease, or all of the namespace"""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ MOST_TURNS = 64
 """in which a prompt is computed; one of more chunks has several of them in each"""
 
 MixedRequest = tuple[float, float, float, int, int, int, int, int]
-"""Second of arrival, seconds of its chunks beside what their steps take anyway, seconds from token
+"""Second of arrival, seconds of its chunks besides what their steps take anyway, seconds from token
 to token alone on a worker, its chunks, tokens to compute, tokens of the prompt, steps after the
 first token, and the KV blocks it takes."""
 
@@ -317,7 +317,7 @@ class _Worker:
         self._steps, self._step_s = steps, step_s
 
     def _compute(self, num_steps: int, chunk_s: float) -> None:
-        """So many steps, with `chunk_s` seconds of chunks."""
+        """`num_steps`, with `chunk_s` seconds of chunks."""
         running = self._running
         grow_s = self._context_token_s * len(running) / 2
         self._now_s += num_steps * (self._step_s + grow_s * num_steps) + chunk_s

@@ -42,7 +42,7 @@ def test_a_decision_takes_a_fraction_of_a_second(
 @pytest.mark.alone
 @pytest.mark.parametrize("gap_s", [0.05, 0.007], ids=["easy", "tight"])
 def test_so_does_one_on_workers_that_do_both(gap_s: float, measured: Measured) -> None:
-    """Whose number is replayed in part where so many came."""
+    """Some of them are replayed, with their part of the requests."""
     both = pool(workers("d", 9), most=24)
     view = cell(decode=both, arrivals=ARRIVALS, promise=Promise(gap_s=gap_s))
     _decide_in_time(replace(view, roles={"decode": both}), measured)
