@@ -67,8 +67,10 @@ def read_measured_run(path: Path) -> MeasuredRun:
             "its status at the URL that was loaded, and this release's `bench serve`"
         ) from None
     by_role = {role: [one for of, one in workers if of == role] for role in ROLES}
+    if not by_role["prefill"]:  # decode workers did both
+        del by_role["prefill"]
     kinds = {role: _kind(where, role, found) for role, found in by_role.items()}
-    return MeasuredRun(loads, {role: len(by_role[role]) for role in ROLES}, kinds)
+    return MeasuredRun(loads, {role: len(found) for role, found in by_role.items()}, kinds)
 
 
 def _lines(path: Path, where: str) -> Iterator[Line]:
@@ -132,8 +134,6 @@ def _worker(entry: Line, block_size: int) -> tuple[str, WorkerView]:
 def _kind(where: str, role: Role, workers: Sequence[WorkerView]) -> WorkerKind:
     worker = TypicalWorker.of(workers)
     if worker is None:
-        lacks = f"no {role} worker" + (" that knows what its steps take" if workers else "")
-        raise SettingsError(
-            f"{where}: the cell has {lacks}; prefill and decode workers apart are simulated"
-        )
+        knows = " that knows what its steps take" if workers else ""
+        raise SettingsError(f"{where}: the cell has no {role} worker{knows}")
     return WorkerKind(worker.costs, worker.step_tokens, worker.num_blocks, worker.block_size)

@@ -8,12 +8,17 @@ from services.simulator.prediction import WITHIN, InTime, Prediction, Row
 
 def compared(run: MeasuredRun, prediction: Prediction) -> str:
     """All load points, and a last line that says whether to trust the simulator."""
-    workers = " and ".join(f"{number} {role}" for role, number in run.num_workers.items())
-    return "".join(f"{line}\n" for line in _lines(workers, prediction))
+    return "".join(f"{line}\n" for line in _lines(_workers(run), prediction))
+
+
+def _workers(run: MeasuredRun) -> str:
+    if "prefill" in run.num_workers:
+        return " and ".join(f"{number} {role}" for role, number in run.num_workers.items())
+    return f"{run.num_workers['decode']} aggregated"
 
 
 def _lines(workers: str, prediction: Prediction) -> Iterator[str]:
-    yield f"{workers} workers, simulated with the step times that they had learned"
+    yield f"workers: {workers}, simulated with the step times that they had learned"
     for share in prediction.shares:
         yield ""
         yield f"{share.load:32}  measured  predicted     off"

@@ -16,7 +16,7 @@ from services.simulator.cell import Setup, SimulatedCell
 from services.simulator.measured_run import read_measured_run
 from services.simulator.policies.static import StaticPolicy
 from services.simulator.prediction import Prediction, predict
-from services.simulator.report.comparison import verdict
+from services.simulator.report.comparison import compared, verdict
 from services.simulator.worker_kind import WorkerKind
 from shared.errors import SettingsError
 from shared.protocol import StepCosts
@@ -109,6 +109,18 @@ def test_the_workers_that_served_are_simulated(tmp_path: Path) -> None:
     assert max(row.off for row in rows if row.name == "time to first token") > 1
 
 
+def test_a_cell_whose_workers_do_both_is_simulated_as_one(tmp_path: Path) -> None:
+    """Its decode worker is far too slow for these prompts, and so it is predicted."""
+    lines = recorded()
+    del lines[0]["endpoint"]["status_after"]["workers"][:2]
+    path = written(tmp_path, lines)
+    run = read_measured_run(path)
+    assert run.num_workers == {"decode": 1}
+    prediction = predict(run, Promise(0.2, 0.1))
+    assert compared(run, prediction).startswith("workers: 1 aggregated,")
+    assert max(row.off for row in prediction.rows if row.name == "time to first token") > 1
+
+
 def test_what_was_refused_is_counted_apart(tmp_path: Path) -> None:
     lines = recorded()
     for line in lines[1:21]:
@@ -130,7 +142,7 @@ def test_the_command_prints_a_table_or_json(
     command = ["autoscaler", "simulate", "--measured", str(path), "--slo-ttft-ms", "200"]
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 prefill and 1 decode workers")
+    assert out.startswith("workers: 2 prefill and 1 decode,")
     assert "time to first token, p99" in out and "+0 %" in out and "in time, of" in out
     assert main([*command, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 9
@@ -140,9 +152,8 @@ def _without_status(lines: list[dict[str, Any]]) -> None:
     lines[0]["endpoint"]["status_after"] = None
 
 
-def _without_prefill(lines: list[dict[str, Any]]) -> None:
-    workers = lines[0]["endpoint"]["status_after"]["workers"]
-    workers[:] = [one for one in workers if one["role"] == "decode"]
+def _without_decode(lines: list[dict[str, Any]]) -> None:
+    lines[0]["endpoint"]["status_after"]["workers"].pop()
 
 
 def _without_costs(lines: list[dict[str, Any]]) -> None:
@@ -158,7 +169,7 @@ def _without_requests(lines: list[dict[str, Any]]) -> None:
     ("spoil", "said"),
     [
         (_without_status, "says nothing of the cell's workers"),
-        (_without_prefill, "the cell has no prefill worker; prefill and decode workers apart"),
+        (_without_decode, "the cell has no decode worker$"),
         (_without_costs, "no prefill worker that knows what its steps take"),
         (_without_requests, "has no requests"),
     ],
