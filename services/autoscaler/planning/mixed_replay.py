@@ -25,7 +25,7 @@ prompts alone, so workers do not decode equally much.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from math import ceil, inf
 from operator import itemgetter
 from random import Random
@@ -160,46 +160,42 @@ class _Tally:
 
 
 class _Line:
-    """Where a prompt goes: to the worker without a prompt whose prompts cost least, of as many as a
-    router compares; else to the one whose prompts are done first."""
+    """Where a prompt goes, as a router sends it: by its estimate of the time to the first token,
+    what is left of a worker's prompts and what this one costs there."""
 
-    __slots__ = ("_busy", "_compares_all", "_idle", "_random", "_workers")
+    __slots__ = ("_compares_all", "_free_s", "_random", "_workers")
 
     def __init__(self, workers: Sequence["_Worker"], num_workers: int) -> None:
         """`num_workers`: that the router knows."""
         self._workers = workers
         self._compares_all = num_workers <= ALL_COMPARED
-        self._idle = [(worker.token_s, at) for at, worker in enumerate(workers)]
-        """(seconds a prompt token takes there, worker)"""
-        self._busy: list[tuple[float, int]] = []
-        """heap of (second at which its prompts are computed, worker)"""
+        self._free_s = [-inf] * len(workers)
+        """when the prompts of each are computed"""
         self._random = Random(len(workers)).random  # noqa: S311 -- the same in each replay
 
     def take(self, request: MixedRequest) -> None:
-        idle, busy, workers = self._idle, self._busy, self._workers
-        while busy and busy[0][0] <= request[0]:
-            at = heappop(busy)[1]
-            idle.append((workers[at].token_s, at))
-        if idle:
-            at = self._cheapest()
-            heappush(busy, (workers[at].take(request), at))
-        else:
-            at = busy[0][1]
-            heapreplace(busy, (workers[at].take(request), at))
+        at_s, num_tokens = request[0], request[4]
+        free_s, workers = self._free_s, self._workers
+        chosen, least_s = 0, inf
+        for at in self._candidates(at_s):
+            left_s = free_s[at] - at_s
+            estimate_s = num_tokens * workers[at].token_s + (left_s if left_s > 0 else 0.0)
+            if estimate_s < least_s:
+                chosen, least_s = at, estimate_s
+        free_s[chosen] = workers[chosen].take(request)
 
-    def _cheapest(self) -> int:
-        idle, num = self._idle, len(self._idle)
+    def _candidates(self, at_s: float) -> Sequence[int]:
+        """Of many the first that has no prompt, or has it the shortest, and two at random."""
+        num, random = len(self._workers), self._random
         if self._compares_all:
-            place = idle.index(min(idle))
-        else:
-            place, random = int(self._random() * num), self._random
-            for other in (int(random() * num), int(random() * num)):
-                if idle[other] < idle[place]:
-                    place = other
-        chosen = idle[place]
-        idle[place] = idle[-1]
-        idle.pop()
-        return chosen[1]
+            return range(num)
+        return self._least_loaded(at_s), int(random() * num), int(random() * num)
+
+    def _least_loaded(self, at_s: float) -> int:
+        for at, free_s in enumerate(self._free_s):
+            if free_s <= at_s:
+                return at
+        return self._free_s.index(min(self._free_s))
 
 
 class _Worker:
