@@ -20,6 +20,8 @@ STEADY_REVERSALS = 0.0
 """of a load that stays within 10 %"""
 ABOVE = {"azure": 0.0, "mooncake": 0.003}
 """of attainment, that a rival may lie above the policy's curve"""
+MOONCAKE = ("mooncake", "conversation")
+"""in the name of a load; the files that were published are called conversation_trace and so on"""
 BELOW = 0.01
 """under the curve lie rivals that keep less than WEAK, on the bursty trace"""
 WEAK = 0.97
@@ -94,7 +96,7 @@ def _rival(load: str, policy: str, share: float, ours: float | None) -> list[Cla
     if ours is None:
         return []
     above = share - ours
-    trace = "mooncake" if "mooncake" in load else "azure"
+    trace = "mooncake" if any(name in load for name in MOONCAKE) else "azure"
     limit = ABOVE[trace]
     text = f"{load}: {policy} at most {100 * limit:g} points above the curve"
     result = [Claim(text, f"{100 * above:+.2f}", above <= limit)]

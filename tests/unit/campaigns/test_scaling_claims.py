@@ -52,8 +52,9 @@ def test_a_rival_above_the_curve_is_seen(load: str, more: Outcome, said: str) ->
     assert any(said in text for text in failing(load, more))
 
 
-def test_mooncake_allows_a_little_more() -> None:
-    assert failing("mooncake", outcome("hpa-0.7", 8.0, 0.972)) == []
+@pytest.mark.parametrize("load", ["mooncake", "conversation_trace", "conversation_trace, 12 GPUs"])
+def test_mooncake_allows_a_little_more(load: str) -> None:
+    assert failing(load, outcome("hpa-0.7", 8.0, 0.972)) == []
 
 
 def test_a_steady_load_allows_no_reversal_at_all() -> None:
