@@ -26,6 +26,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import compress, cycle
 from math import ceil, inf
 from operator import itemgetter
 from random import Random
@@ -84,20 +85,20 @@ class MixedReplay:
         blocks for is left out, and so is one that is over before `since_s`."""
         block_size, step_tokens = max(1, worker.block_size), max(1, worker.step_tokens)
         costs, requests = worker.costs, list[MixedRequest]()
-        alone_s = costs.step_s + costs.row_s
+        step_s, context_token_s, num_blocks = costs.step_s, costs.context_token_s, worker.num_blocks
+        alone_s = step_s + costs.row_s
         for arrival, prompt_s in zip(arrivals, takes_s, strict=True):
-            num_prompt, num_output = arrival.num_prompt_tokens, max(1, arrival.num_output_tokens)
+            num_prompt, num_output = arrival.num_prompt_tokens, arrival.num_output_tokens or 1
             needed = -(-(num_prompt + num_output) // block_size)
-            if needed > worker.num_blocks:
+            if needed > num_blocks:
                 continue
             num_tokens = max(1, num_prompt - arrival.num_cached_tokens)
             num_chunks = -(-num_tokens // step_tokens)
-            chunk_s = max(0.0, prompt_s - num_chunks * costs.step_s)
+            chunk_s = prompt_s - num_chunks * step_s
             num_steps = num_output - 1
-            gap_s = alone_s + costs.context_token_s * (num_prompt + num_steps / 2)
+            gap_s = alone_s + context_token_s * (num_prompt + num_steps / 2) if num_steps else 0.0
             sizes = (num_chunks, num_tokens, num_prompt, num_steps, needed)
-            requests.append((arrival.at_s, chunk_s, gap_s if num_steps else 0.0, *sizes))
-        num_blocks = worker.num_blocks
+            requests.append((arrival.at_s, chunk_s, gap_s, *sizes))
         everything = cls(requests, costs, step_tokens, num_blocks, promise, growth=growth)
         return everything._since(since_s)
 
@@ -109,10 +110,13 @@ class MixedReplay:
     def _since(self, since_s: float) -> "MixedReplay":
         """With those that run then, as slow as is promised, or come later."""
         wait_s, gap_s = self.promise.wait_s, self.promise.gap_s
-        left = [
-            one for one in self.requests if one[0] + wait_s + one[1] + gap_s * one[6] >= since_s
+        first = bisect_left(self.requests, since_s, key=_moment)
+        running = [
+            one
+            for one in self.requests[:first]
+            if one[0] + wait_s + one[1] + gap_s * one[6] >= since_s
         ]
-        return replace(self, requests=left, since_s=since_s)
+        return replace(self, requests=[*running, *self.requests[first:]], since_s=since_s)
 
     def share(self, num_workers: int, at_least: float = 0.0, strictness: float = 1.0) -> float:
         """Requests that waited at most `strictness` x `wait_s`, their prompt's own computing apart,
@@ -144,8 +148,8 @@ class MixedReplay:
         num = min(num_workers, max(LEAST_WORKERS, num))
         if num == num_workers:
             return num, self.requests
-        at = range(len(self.requests))
-        return num, [self.requests[j] for j in at if j * num % num_workers < num]
+        taken = [at * num % num_workers < num for at in range(num_workers)]
+        return num, list(compress(self.requests, cycle(taken)))
 
 
 _moment = itemgetter(0)
