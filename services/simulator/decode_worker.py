@@ -71,9 +71,7 @@ class DecodeWorker:
         return replace(seen, num_unreserved_tokens=num_tokens)
 
     def _blocks(self, request: Request) -> int:
-        """One that no worker has blocks for takes all of them."""
-        num_tokens = request.arrival.num_prompt_tokens + request.arrival.num_output_tokens
-        return min(self.kind.num_blocks, self.kind.num_blocks_for(num_tokens))
+        return self.kind.blocks_of(request.arrival)
 
     def _admit(self) -> None:
         routed = self.routed
@@ -110,9 +108,7 @@ class DecodeWorker:
 
     def _per_step(self) -> tuple[float, float]:
         """Seconds of the first step, and half of what each makes the next one longer."""
-        costs, num = self.kind.costs, len(self._running)
-        first_s = costs.step_s + num * costs.row_s + self._context * costs.context_token_s
-        return max(first_s, 1e-6), num * costs.context_token_s / 2
+        return self.kind.decoding_s(len(self._running), self._context)
 
     def _seconds(self, num_steps: float) -> float:
         step_s, grow_s = self._per_step()

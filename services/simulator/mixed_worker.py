@@ -22,8 +22,6 @@ from services.simulator.worker_kind import WorkerKind
 from shared.engine.scheduling.prompt_order import PromptOrder
 from shared.queue.backlog import taken_room
 
-LEAST_STEP_S = 1e-6
-
 
 class MixedWorker:
     """`on_computed` is called with each prompt that was computed, `on_ended` with each request that
@@ -216,9 +214,7 @@ class MixedWorker:
 
     def _per_step(self) -> tuple[float, float]:
         """Seconds of the next step's decoding, and half of what each makes the next one longer."""
-        costs, num = self.kind.costs, len(self._running)
-        first_s = costs.step_s + num * costs.row_s + self._context * costs.context_token_s
-        return max(first_s, LEAST_STEP_S), num * costs.context_token_s / 2
+        return self.kind.decoding_s(len(self._running), self._context)
 
     def _seconds(self, num_steps: float) -> float:
         step_s, grow_s = self._per_step()
@@ -236,9 +232,7 @@ class MixedWorker:
             self._steps = to
 
     def _blocks(self, request: Request) -> int:
-        """One that no worker has blocks for takes all of them."""
-        num_tokens = request.arrival.num_prompt_tokens + request.arrival.num_output_tokens
-        return min(self.kind.num_blocks, self.kind.num_blocks_for(num_tokens))
+        return self.kind.blocks_of(request.arrival)
 
     def _bucket(self, request: Request) -> int:
         return self._order.bucket_of(request.turn)

@@ -7,7 +7,11 @@ from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Role
 from services.autoscaler.view import WorkerView as SeenWorker
 from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
+from shared.kv.layout import num_blocks_for
 from shared.protocol import StepCosts
+
+LEAST_STEP_S = 1e-6
+"""no step takes less, whatever is said to take nothing"""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,17 @@ class WorkerKind:
             block_size=self.block_size,
         )
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+    def blocks_of(self, arrival: Arrival) -> int:
+        """KV blocks of its prompt and answer; one that no worker has blocks for takes all."""
+        num_tokens = arrival.num_prompt_tokens + arrival.num_output_tokens
+        return min(self.num_blocks, num_blocks_for(num_tokens, self.block_size))
+
+    def decoding_s(self, num_sequences: int, context: float) -> tuple[float, float]:
+        """Seconds of a step that decodes `num_sequences` whose contexts sum to `context` tokens,
+        and half of what each such step makes the next one longer."""
+        costs = self.costs
+        first_s = costs.step_s + num_sequences * costs.row_s + context * costs.context_token_s
+        return max(first_s, LEAST_STEP_S), num_sequences * costs.context_token_s / 2
 
 
 PREFILL = WorkerKind(StepCosts(chunk_token_s=6e-5))

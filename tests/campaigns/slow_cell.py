@@ -60,7 +60,7 @@ def slow_cell(
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
-        stack.callback(_stop, processes)
+        stack.callback(stop_all, processes)
         links: list[Link] = []
         meet = stack.enter_context(tempfile.TemporaryDirectory(prefix="kv"))
         travel = ("--transport", transport, "--transfer-dir", meet)
@@ -106,7 +106,8 @@ def _is_ready(cluster: Cluster, num_workers: int) -> bool:
         return False
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask them all, then wait; one that does not end is killed."""
     for process in processes:
         process.terminate()
     for process in processes:

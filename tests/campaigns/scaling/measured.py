@@ -28,6 +28,7 @@ from shared.protocol import StepCosts
 from shared.state.embedded import EmbeddedRedis
 from tests.campaigns.figures import Figure, at_most, judge, say
 from tests.campaigns.scaling.paced_worker import COSTS, MODULE
+from tests.campaigns.slow_cell import stop_all
 from tests.e2e.cluster import BATON
 from tests.e2e.wire import free_port
 
@@ -40,7 +41,7 @@ RATES = (5.5, 7.2, 8.2)
 LOAD = ("--input", "200-2000", "--output", "10-60", "--ignore-eos", "--warmup", "4")
 PROMISE = Promise(wait_s=1.0, gap_s=0.1)
 SHARE_WITHIN = 0.03
-READY_S, STOP_S = 120.0, 20.0
+READY_S = 120.0
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def paced_cell(folder: Path) -> Iterator[str]:
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
-        stack.callback(_stop, processes)
+        stack.callback(stop_all, processes)
         port = stack.enter_context(free_port())
         gateway = ("--port", str(port), "--topology", "pd")
         processes.append(_serve(folder, "gateway", redis.url, BATON, *gateway))
@@ -90,17 +91,6 @@ def _wait_ready(url: str, num_workers: int) -> None:
             pass
         time.sleep(0.5)
     raise TimeoutError(f"not all workers of the cell were ready within {READY_S:g} s")
-
-
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def measure(url: str, path: Path, seconds: float, rates: Sequence[float]) -> None:
