@@ -205,6 +205,7 @@ class Engine:
         if self.in_flight and (scheduler.must_preempt or scheduler.turns.any):
             done = self._pipeline.drain()  # reported before a sequence is preempted
         else:
+            self._pipeline.begin()
             scheduled, marks = self._schedule(output)
             done = self._pipeline.turn(scheduled, marks)
             scheduler.release_sources(scheduled)
@@ -319,12 +320,11 @@ class Engine:
     def _book(self, step: StartedStep, output: StepOutput) -> None:
         """Book what the step computed, then the sampled tokens, in the order of the batch."""
         self._stirred = True
-        tokens = iter(step.tokens.wait())
+        tokens = iter(self._pipeline.wait(step))
         self.alone = None
         computed = [(item, next(tokens) if item.samples else None) for item in step.items]
         sampled = [(item.sequence, token.token_id) for item, token in computed if token]
         show_first_tokens(self._pool, self.memory, sampled)
-        self._pipeline.note_end()
         if step.marks is not None:
             self.kv_pool.marks.end_step(step.marks.number)
         self.step_clock.note(step.timed)

@@ -1,9 +1,11 @@
 """--tune on a GPU: sizes are found before the pool and the graphs are made, and cost neither."""
 
+import gc
 import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from shared.engine.engine import Engine
 from shared.settings.profiles import LARGEST, PROFILES
@@ -52,7 +54,9 @@ def test_the_pool_is_that_of_the_sizes_which_were_found(
     check_engine(tuned)
     tuned.try_out()
     tuned.rehearse()
-    del tuned
+    del tuned  # its pool too, whose parts know each other
+    gc.collect()
+    torch.cuda.empty_cache()
     caplog.clear()
     kept = engine_of(tmp_path, tune=True, eager=eager)
     assert "ms of steps" not in caplog.text

@@ -16,7 +16,7 @@ from shared.engine.running.model_runner import Runner
 from shared.engine.running.step_clock import StepClock, TimedStep
 from shared.engine.sampling.prompt_scores import ScoredRows
 from shared.engine.sampling.sample_row import SampleRow
-from shared.engine.sampling.sampled_tokens import SampledTokens, TokenSampler
+from shared.engine.sampling.sampled_tokens import SampledToken, SampledTokens, TokenSampler
 from shared.engine.scheduling.batch import HostBatch, ScheduledSequence, pack_batch
 from shared.engine.scheduling.grammars import allowed_tokens
 from shared.engine.scheduling.prompt_rows import ScoredSpan, score_plan, scored_spans
@@ -98,9 +98,17 @@ class StepPipeline:
         if logits is not None:
             self._sampler.sample(logits, [_EXERCISED])
 
-    def note_end(self) -> None:
-        """A step that was handed back has ended."""
-        self._launch_time.follow()
+    def wait(self, step: StartedStep) -> list[SampledToken]:
+        """The tokens of a step that was handed back; they are there once it has ended."""
+        had_ended = step.tokens.ready()
+        tokens = step.tokens.wait()
+        took_s = step.timed.duration.seconds() if had_ended and step.timed else None
+        self._launch_time.follow(took_s)
+        return tokens
+
+    def begin(self) -> None:
+        """A step is decided from now on, for the next turn."""
+        self._launch_time.begin()
 
     def turn(self, scheduled: ScheduledBatch, marks: StepMarks | None = None) -> list[StartedStep]:
         """Start this step if it computes anything, and make its marks; the steps to book now,
@@ -120,7 +128,6 @@ class StepPipeline:
     def _start(self, scheduled: ScheduledBatch, marks: StepMarks | None) -> StartedStep:
         """Run the model and sample."""
         items, before = scheduled.items, self._in_flight
-        self._launch_time.begin(late=before is not None and before.tokens.ready())
         rows_ahead = before.rows if before else None
         batch = pack_batch(items, scheduled.copies, self._block_size, rows_ahead)
         spans = scored_spans(items) if scheduled.scores else ()
@@ -130,13 +137,17 @@ class StepPipeline:
         first = items[0].sequence.attempt
         self._clock.begin(batch, follows=before is not None or first == self._first)
         self._first = first
+        if batch.shape.has_chunks:
+            self._launch_time.reach(late=_is_over(before))
         logits = self._runner.run(batch, previous, marks.on_stored if marks else None)
         scored = self._runner.scorer.take().on_host() if spans else None
         if marks is not None:
             marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
         timed = self._clock.end()
-        self._launch_time.end()
+        if not batch.shape.has_chunks:  # it is launched as a whole
+            self._launch_time.reach(late=_is_over(before))
+        self._launch_time.end(self._clock.predict(batch))
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
             sequence.num_in_flight_tokens += num_tokens
@@ -146,6 +157,10 @@ class StepPipeline:
                 if sequence.spec.mode != "prefill":
                     sequence.state = SequenceState.DECODE
         return StartedStep(items, batch, tokens, rows, marks, timed, spans, scored)
+
+
+def _is_over(step: StartedStep | None) -> bool:
+    return step is not None and step.tokens.ready()
 
 
 def _sample_rows(items: Run[ScheduledSequence]) -> list[SampleRow]:
