@@ -17,7 +17,7 @@ from shared.errors import AttemptError, BatonError
 from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.protocol import FinishReason
 
-SUBMITS_PER_TURN = 16
+SUBMITS_PER_TURN = 4
 """then the event loop has a turn"""
 
 
@@ -79,8 +79,7 @@ class ChoiceGroup:
 
     async def _submit_opening(self, opening: Sequence[int]) -> None:
         for place, index in enumerate(opening):
-            if place and place % SUBMITS_PER_TURN == 0:
-                await asyncio.sleep(0)
+            await _give_turn(place)
             self._submit_one(index, self._requests[index])
 
     @property
@@ -111,7 +110,7 @@ class ChoiceGroup:
             if self._given_up:  # whoever reads is about to be cancelled, and there is no end to see
                 await asyncio.Event().wait()
             if not self._all_accepted:
-                self._submit_due()
+                await self._submit_due()
             if self._all_accepted and (arrived := self._take()):
                 return arrived
             await self._wait()
@@ -172,14 +171,16 @@ class ChoiceGroup:
         self._generations[index] = generation
         self._unbegun.append(index)
 
-    def _submit_due(self) -> None:
+    async def _submit_due(self) -> None:
         """Submit those whose prompt is in a cache by now; note when all are accepted."""
         begun = [index for index in self._unbegun if self._generations[index].begun]
         self._unbegun = [index for index in self._unbegun if index not in begun]
-        for index in begun:
-            prompt_inc = self._generations[self._order.leader(index)].prompt_incarnation
-            for due in self._order.begun(index):
-                self._follow(due, prompt_inc)
+        all_due = [due for index in begun for due in self._order.begun(index)]
+        for place, due in enumerate(all_due):
+            await _give_turn(place)
+            if self._given_up:
+                return
+            self._follow(due, self._generations[self._order.leader(due)].prompt_incarnation)
         for generation in self._generations.values():
             self._check(generation)
         accepted = sum(generation.accepted for generation in self._generations.values())
@@ -205,6 +206,12 @@ class ChoiceGroup:
             elif generation.ended:
                 raise _ended_early()
         return arrived
+
+
+async def _give_turn(num_submitted: int) -> None:
+    """To the event loop, after every few choices."""
+    if num_submitted and num_submitted % SUBMITS_PER_TURN == 0:
+        await asyncio.sleep(0)
 
 
 def _ended_early() -> BatonError:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ STAGES: tuple[Stage, ...] = ("queue", "prefill", "handover", "decode")
 _STAGES = ("earlier_attempts", *STAGES)
 _GATEWAY = "gateway"
 _NOTABLE_WAIT_NS = 1_000_000
+_SPAN_FIELDS = tuple(each.name for each in fields(Span))
 
 
 @dataclass
@@ -241,13 +242,13 @@ class Receipt:
             "waited": self.waited,
             "route": self.attempts[-1].route if self.attempts else "",
             "workers": self._workers(),
-            "attempts": [asdict(attempt) for attempt in self.attempts],
+            "attempts": [dict(vars(attempt)) for attempt in self.attempts],
             "transport": moved.get(names.TRANSFER_TRANSPORT, ""),
             "transport_chosen_because": moved.get(names.TRANSFER_WHY, ""),
             "bytes": moved.get(names.TRANSFER_BYTES, 0),
             "blocks": moved.get(names.TRANSFER_BLOCKS, 0),
             "stages": [
-                {**asdict(span), "epoch": epoch, "worker": worker}
+                {**_plain(span), "epoch": epoch, "worker": worker}
                 for epoch, worker, span in sorted(
                     [*self.own_spans(), *self.spans], key=lambda item: item[2].start_ns
                 )
@@ -267,3 +268,8 @@ class Receipt:
         last = self.attempts[-1]
         pair = {"prefill": last.prefill, "decode": last.decode}
         return {role: worker for role, worker in pair.items() if worker}
+
+
+def _plain(span: Span) -> dict[str, Any]:
+    """Its fields; `asdict`, which copies them too, takes ten times as long."""
+    return {name: getattr(span, name) for name in _SPAN_FIELDS}

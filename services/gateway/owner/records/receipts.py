@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-import json
 import zlib
 from collections import OrderedDict, deque
 from typing import Any, NamedTuple
+
+import msgpack
 
 from services.gateway.owner.records.group_receipt import group_body
 from services.gateway.owner.records.receipt import Receipt
@@ -13,14 +14,25 @@ from services.gateway.owner.records.row import Row
 
 MAX_RECEIPTS = 1000
 MAX_OPEN = 128
-"""of these, the latest that may still hear of a span; the rest are kept as text"""
+"""of these, the latest that may still hear of a span; the rest are kept as bytes"""
 
 
 class Packed(NamedTuple):
     """A receipt that changes no more."""
 
-    text: bytes
+    packed: bytes
     row: Row
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> "Packed":
+        """As objects it takes five times the memory."""
+        packed: bytes = msgpack.packb(receipt.as_dict())
+        return cls(zlib.compress(packed, 1), Row.of(receipt))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the receipt said."""
+        said: dict[str, Any] = msgpack.unpackb(zlib.decompress(self.packed))
+        return said
 
 
 class Receipts:
@@ -58,9 +70,6 @@ class Receipts:
         if known:
             return group_body(rid, known)
         found = self._by_rid.get(rid)
-        if isinstance(found, Packed):
-            body: dict[str, Any] = json.loads(zlib.decompress(found.text))
-            return body
         return None if found is None else found.as_dict()
 
     def rows(self) -> list[Row]:
@@ -94,10 +103,7 @@ class Receipts:
             self._groups.pop(group, None)
 
     def _pack(self, receipt: Receipt) -> None:
-        """A receipt as objects takes five times the memory of its text, compressed."""
         if not receipt.ended_ns:
             self._open.append(receipt)
         elif receipt.rid in self._by_rid:
-            text = json.dumps(receipt.as_dict(), separators=(",", ":"))
-            packed = Packed(zlib.compress(text.encode(), 1), Row.of(receipt))
-            self._by_rid[receipt.rid] = packed
+            self._by_rid[receipt.rid] = Packed.of(receipt)

@@ -1,6 +1,7 @@
 """The generations of one answer: what is given out when, and whose failure is whose."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from shared.protocol import FinishReason, Sampling
 
 pytestmark = pytest.mark.anyio
 FAILURE = AttemptError("gone", code="attempts_exhausted")
+FEW = 5
+"""choices that one turn may submit"""
 FULL = OverloadedError("full", retry_after_s=1.0)
 
 
@@ -83,6 +86,31 @@ async def test_of_large_groups_as_many_are_accepted_as_have_room() -> None:
     starts = [group_of(owner, 40, 4, starting).start() for _ in range(4)]
     results = await asyncio.gather(*starts, return_exceptions=True)
     assert [isinstance(result, ChoiceGroup) for result in results] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("length", [8, 40], ids=["at once", "once their prompt is computed"])
+async def test_others_have_a_turn_after_every_few_choices(length: int) -> None:
+    """A hundred choices take the event loop as long as many tokens of others."""
+    owner = Owner()
+    numbers = [0]
+
+    async def look() -> None:
+        while len(owner.requests) < 90:
+            numbers.append(len(owner.requests))
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    group = await group_of(owner, 90, length).start()
+    owner.generations[0].put(tokens(1))
+    arriving = asked(group)
+    for _ in range(90):
+        for generation in owner.generations[1:]:
+            generation.put(tokens(1))
+        await turn()
+    await looking
+    numbers.append(len(owner.requests))
+    assert max(after - before for before, after in pairwise(numbers)) <= FEW
+    arriving.cancel()
 
 
 async def test_nothing_is_given_out_before_every_choice_is_accepted() -> None:
