@@ -1,7 +1,6 @@
 """Puts an engine together from settings: checkpoint, device, ranks, scheduler, and the loop."""
 
 import logging
-from dataclasses import replace
 from typing import Literal, cast
 
 from shared.engine.engine import Engine
@@ -37,8 +36,6 @@ def build_engine(
     other processes to its pools; default: none."""
     access = access or PoolAccess()
     engine.check_tunable(compute.tp)
-    if role == "prefill":  # few of its steps look like decode steps: not worth capturing graphs for
-        engine = replace(engine, eager=True)
     if compute.tp == 1:
         ranks = SingleRank()
         parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, access.kind)

@@ -10,6 +10,7 @@ import torch
 from shared.engine.layers.row_sizes import graph_sizes
 from shared.engine.scheduling.batch import HostBatch
 from shared.engine.scheduling.sequence import SequenceSpec
+from shared.engine.scheduling.token_rows import as_token_rows
 from shared.protocol import Attempt, Sampling, Work
 from tests.gpu.device_model import device_runner
 from tests.support.models.built_engine import built_engine
@@ -54,6 +55,25 @@ def test_logits_equal_the_cpus(name: str, tmp_path: Path) -> None:
     batch = hand_made_batch(steps, 16, all_rows=True)
     on_gpu = device_runner(checkpoint, num_blocks=30, max_sequences=200).run(batch).cpu()
     torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=MAX_ERROR)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_prompts_of_a_captured_step_have_the_cpus_logits(name: str, tmp_path: Path) -> None:
+    """Whole prompts, and their ends when the rest is there, as rows of a graph: the first run
+    captures it, the others replay it."""
+    checkpoint = write_checkpoint(tmp_path, CONFIGS[name])
+    plain = TinyRunner(checkpoint, num_blocks=30, block_size=16)
+    runner = device_runner(checkpoint, num_blocks=30, max_sequences=200)
+    for cut in (0, 0, 9, 1):
+        steps = [
+            Rows(prompt, min(cut, len(prompt) - 1), len(prompt), range(10 * index, 10 * index + 9))
+            for index, prompt in enumerate(PROMPTS)
+        ]
+        batch = hand_made_batch(steps, 16, all_rows=False)
+        rows = as_token_rows(batch, runner.whole_rows)
+        assert batch.shape.has_chunks and not rows.shape.has_chunks
+        wanted = plain.runner.run(batch)
+        torch.testing.assert_close(runner.run(rows).cpu(), wanted, rtol=0, atol=MAX_ERROR)
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["graphs", "eager"])

@@ -23,6 +23,7 @@ class LeadingRunner:
         self._end = weakref.finalize(self, _end, self._own, ranks, followers)
         self.runs_ahead = runner.runs_ahead
         self.device = runner.device
+        self.whole_rows = runner.whole_rows
         self.scorer = runner.scorer  # rank 0 alone has whole logits
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Runs the model on a GPU: whole decode steps as captured graphs, everything else kernel by kernel.
+"""Runs the model on a GPU: steps of single tokens as captured graphs, all else kernel by kernel.
 
 The host never waits here. It puts a step together, starts it and goes on to the next, while the
 ids of sampled tokens stay on the device.
@@ -41,6 +41,7 @@ class DeviceRunner:
         self._model = model
         self.kv_pool = kv_pool
         self.device = kv_pool.device
+        self.whole_rows = 0 if eager else graphs.sizes[-1]
         self._attention = attention
         self._inputs = inputs
         self.graphs = graphs
@@ -90,15 +91,13 @@ class DeviceRunner:
         eager: bool,
     ) -> torch.Tensor:
         shape = batch.shape
-        decodes = shape.num_tokens == shape.num_sequences == shape.num_logits_rows
-        if decodes and not shape.num_copies:
+        if not (shape.has_chunks or shape.num_copies or batch.scores is not None):
             return self._decode(batch, previous, eager=eager)
         tensors = self._inputs.upload(batch, previous)
         if shape.num_copies:
             copy_blocks(self.kv_pool, tensors.copies)
         self._attention.begin(tensors, self.kv_pool)
-        attention = watched(self._attention, on_stored)
-        hidden = self._model.forward(tensors, self.kv_pool, attention)
+        hidden = self._model.forward(tensors, self.kv_pool, watched(self._attention, on_stored))
         if batch.scores is not None:
             self.scorer.score(batch.scores, hidden)
         if not shape.num_logits_rows:
@@ -111,14 +110,15 @@ class DeviceRunner:
         num_rows = batch.shape.num_tokens
         size = self.graphs.size_for(num_rows)
         self._inputs.upload(batch, previous, size)
-        if size not in self._steps:
-            self._steps[size] = self._decode_step(size)
-        step = self._steps[size]
+        if (step := self._steps.get(size)) is None:
+            step = self._steps[size] = self._decode_step(size)
         if eager:
             step()
         else:
             self.graphs.run(size, step)
-        return step.logits[:num_rows]
+        if batch.shape.num_logits_rows == num_rows:
+            return step.logits[:num_rows]
+        return step.logits.index_select(0, self._inputs.logits_rows(batch.shape))
 
     def _decode_step(self, size: int) -> "DecodeStep":
         if not self._logits.numel():

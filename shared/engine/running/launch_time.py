@@ -23,7 +23,10 @@ EXERCISE_EVERY_S, EXERCISED_S = 0.002, 0.1
 EASE = 0.98
 """of the slack that the next launch leaves"""
 NUM_LEADS = 16
-"""that are remembered; the longest of them is taken for an accident"""
+"""that are remembered"""
+LEAD_SHARE = 0.75
+"""of them are shorter than the one that is counted on: the longest come of accidents, and of small
+steps next to large ones"""
 
 
 class LaunchTime:
@@ -32,7 +35,7 @@ class LaunchTime:
     def __init__(self, clock: Clock) -> None:
         self.slack_s = LEAST_SLACK_S
         self._clock = clock
-        self._leads_s = deque((0.0, 0.0), NUM_LEADS)
+        self._leads_s = deque((0.0,), NUM_LEADS)
         self._lead_s = 0.0
         self._begun_s = self._reached_s = 0.0
         self._starts_s = self._before_starts_s = 0.0
@@ -58,7 +61,7 @@ class LaunchTime:
         first_s = self._reached_s - self._begun_s
         all_s = self._clock.monotonic_s() - self._begun_s
         self._leads_s.append(max(first_s, all_s - takes_s))
-        self._lead_s = sorted(self._leads_s)[-2]
+        self._lead_s = sorted(self._leads_s)[int(LEAD_SHARE * (len(self._leads_s) - 1))]
 
     def follow(self, took_s: float | None) -> None:
         """The step before the last launch has ended: the device begins with the last one. `took_s`:

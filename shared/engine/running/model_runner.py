@@ -35,6 +35,11 @@ class Runner(Protocol):
     def device(self) -> torch.device:
         """Where it computes, and its logits lie."""
 
+    @property
+    def whole_rows(self) -> int:
+        """The most sequences of a step that is started as a whole, where each of them has one
+        token; that takes the host little. 0: no step is."""
+
     def run(
         self,
         batch: HostBatch,
@@ -66,6 +71,7 @@ class ModelRunner:
     """One model and its KV pool on the CPU, bit for bit the same whatever shares a batch."""
 
     runs_ahead = False
+    whole_rows = 0
 
     def __init__(self, model: Model, kv_pool: torch.Tensor, attention: Attention) -> None:
         self._model = model

@@ -23,6 +23,7 @@ from shared.engine.scheduling.prompt_rows import ScoredSpan, score_plan, scored_
 from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.sequence import Sequence, SequenceState
 from shared.engine.scheduling.step_marks import StepMarks
+from shared.engine.scheduling.token_rows import as_token_rows
 from shared.protocol import Attempt, Sampling
 
 _EXERCISED = SampleRow(Sampling(max_tokens=1, temperature=0.0), 0, 0)
@@ -133,6 +134,7 @@ class StepPipeline:
         spans = scored_spans(items) if scheduled.scores else ()
         if spans:
             batch = replace(batch, scores=score_plan(spans))
+        batch = as_token_rows(batch, self._runner.whole_rows)
         previous = before.tokens.device_ids if before else None
         first = items[0].sequence.attempt
         self._clock.begin(batch, follows=before is not None or first == self._first)

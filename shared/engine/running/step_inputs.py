@@ -93,11 +93,15 @@ class StepInputs:
             slot_mapping=self._slots[:rows],
             context_lens=self._context_lens[: shape.num_sequences],
             block_tables=self._tables[: shape.num_sequences],
-            logits_rows=packed[section_span(shape, Section.LOGITS_ROWS)].long(),
+            logits_rows=self.logits_rows(shape),
             copies=packed[section_span(shape, Section.COPIES)].long().view(-1, 2),
             query_lens=tuple(batch.query_lens.tolist()),
             context_lens_host=tuple(batch.context_lens.tolist()),
         )
+
+    def logits_rows(self, shape: BatchShape) -> torch.Tensor:
+        """Of the step of this shape that was uploaded last."""
+        return self._packed[section_span(shape, Section.LOGITS_ROWS)].long()
 
 
 class _Stage:

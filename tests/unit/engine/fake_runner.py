@@ -32,6 +32,8 @@ from tests.unit.engine.sampling.plain_sampling import plain_logits, without_pena
 
 VOCAB_SIZE = 48
 BLOCK_SIZE = 4
+WHOLE_ROWS = 6
+"""of a runner that runs ahead, as a GPU does: small steps with chunks are started as a whole"""
 ROOT = bytes(32)
 LAYOUT = KVLayout("fake", "float32", 1, 2, 1, 2, BLOCK_SIZE)
 """64 bytes: as many as the fake runner keeps of a block"""
@@ -51,6 +53,7 @@ class FakeRunner:
 
     def __init__(self, num_blocks: int, *, runs_ahead: bool = False) -> None:
         self.runs_ahead = runs_ahead
+        self.whole_rows = WHOLE_ROWS if runs_ahead else 0
         self.kv = np.full((num_blocks, BLOCK_SIZE, 2), -1, dtype=np.int64)
         self.num_tokens_fed = 0
         self.max_tokens_fed = 0

@@ -5,21 +5,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 import torch
 
-from shared.engine import build
 from shared.engine.layers import matrices as layers
 from shared.engine.layers.kv_cache import copy_blocks, pool_of
 from shared.engine.loading.devices import resolve_device, set_threads
-from shared.engine.loading.rank import build_rank, check_arithmetic
-from shared.engine.loading.runner_parts import RunnerParts
+from shared.engine.loading.rank import check_arithmetic
 from shared.errors import MissingError, SettingsError
 from shared.kv.memory import KVMemory
 from shared.model.checkpoint import kv_layout
-from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings
 from tests.support.models.built_engine import built_engine
 from tests.support.models.tiny_model import TINY, model_of, write_checkpoint
 from tests.support.oracles.engine_integrity import check_engine
@@ -55,25 +51,6 @@ def test_an_engine_takes_memory_and_length_from_settings(tmp_path: Path) -> None
     assert (engine.memory.num_blocks, engine.memory.layout.block_size) == (9, 8)
     assert engine.load().free == 9
     check_engine(engine)
-
-
-def test_a_prefill_worker_captures_no_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-
-    def watched(
-        compute: ComputeSettings, kv: KVSettings, engine: EngineSettings, *rest: Any
-    ) -> RunnerParts:
-        seen.append(engine.eager)
-        return build_rank(compute, kv, engine, *rest)
-
-    monkeypatch.setattr(build, "build_rank", watched)
-    checkpoint = write_checkpoint(tmp_path, TINY)
-    roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
-    for role in roles:
-        built_engine(settings_with(model=str(checkpoint.path), device="cpu", kv_memory_mib=1), role)
-    assert seen == [True, False]
 
 
 @pytest.mark.parametrize(("num_blocks", "limited"), [(4, True), (4096, False)])

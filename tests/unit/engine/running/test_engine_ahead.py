@@ -10,6 +10,7 @@ from shared.engine.scheduling.batch import SKIP_SLOT, HostBatch
 from shared.protocol import Sampling
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
+    WHOLE_ROWS,
     answer_alone,
     fake_engine,
     make_prompt,
@@ -43,6 +44,14 @@ def test_tokens_are_those_of_an_engine_that_waits() -> None:
         for spec, prompt in zip(specs, prompts, strict=True):
             wanted = answer_alone(prompt, len(prompt), sampling, 64)
             assert tokens_of(outputs, spec.work.attempt) == wanted
+
+
+def test_a_few_tokens_of_a_prompt_are_started_as_a_whole() -> None:
+    for length, chunks in ((WHOLE_ROWS, []), (WHOLE_ROWS + 1, [WHOLE_ROWS + 1])):
+        engine, runner = fake_engine(16, runs_ahead=True)
+        engine.add(make_spec("a", make_prompt(length), GREEDY))
+        engine.step()
+        assert (runner.num_tokens_fed, runner.chunk_ends) == (length, chunks)
 
 
 def test_nothing_is_computed_after_a_length_that_is_known_to_end_it() -> None:

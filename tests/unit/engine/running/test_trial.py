@@ -26,6 +26,7 @@ class SlowRunner:
     """Takes a known time a run."""
 
     runs_ahead = False
+    whole_rows = 0
     device = torch.device("cpu")
     scorer = PromptScorer(lambda hidden: hidden, 1)
 

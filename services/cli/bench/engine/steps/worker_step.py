@@ -125,6 +125,7 @@ def _spec(number: int, longest: int) -> SequenceSpec:
 
 class _NoModel:
     runs_ahead = True
+    whole_rows = 0
     device = torch.device("cpu")
     scorer = PromptScorer(lambda hidden: hidden, 1)
 
