@@ -75,6 +75,11 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Leave a trace of the next steps: shared/engine/running/step_trace.py."""
+
+
+@dataclass(frozen=True)
 class Ready:
     """The engine loaded its model."""
 
@@ -159,7 +164,7 @@ class StepReport:
     """whose step is in flight, where that computes no other, as it must"""
 
 
-Command = Add | Reserve | Nearing | Adopt | Release | Abort | Beat
+Command = Add | Reserve | Nearing | Adopt | Release | Abort | Beat | Trace
 Event = Ready | Refused | Scheduled | StepReport
 CHANNEL_CODEC = Codec((*typing.get_args(Command), *typing.get_args(Event)))
 

@@ -11,8 +11,10 @@ all workers are built alike.
 
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from shared.engine.build import build_engine
 from shared.engine.engine import Engine
@@ -23,6 +25,7 @@ from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.pool_access import PoolAccess, descriptors_of, start_mover
 from shared.engine.rank_processes.followers import RankLostError, end_process
+from shared.engine.running.step_trace import StepTrace
 from shared.engine.scheduling.sequence import SequenceSpec
 from shared.errors import BatonError, OutOfBlocksError, ProtocolError, RequestError
 from shared.model.checkpoint import load_checkpoint
@@ -49,6 +52,7 @@ from shared.worker.channel import (
     Reserved,
     Scheduled,
     StepReport,
+    Trace,
 )
 from shared.worker.identity import WorkerRole
 
@@ -75,6 +79,7 @@ class EngineLoop:
         self._began_ns = 0
         """when the step in flight began to run"""
         self._gauged_ns = 0
+        self._trace = StepTrace(Path(tempfile.gettempdir()))
         engine.on_scheduled = self._report_scheduled
 
     def run(self) -> None:
@@ -121,7 +126,9 @@ class EngineLoop:
     def _step(self) -> None:
         start_ns = time.time_ns()
         ran_ahead = self._engine.in_flight
+        self._trace.begin_step()
         output = self._engine.step()
+        self._trace.end_step()
         for attempt, problem in output.failed:
             self._channel.send(Refused(attempt, problem))
         for attempt, problem in output.refused:
@@ -148,6 +155,8 @@ class EngineLoop:
                 self._engine.abort(attempt)
             case Beat() if not self._engine.has_work:
                 self._engine.meet()  # a rank that hangs shows although no step needs it
+            case Trace():
+                self._trace.ask()
             case Beat():
                 pass  # the report of this turn answers it
 

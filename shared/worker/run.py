@@ -2,6 +2,7 @@
 
 engine process loads the model -> transport and link server listen -> registered
 SIGTERM                        -> refuse new work, finish what runs, leave
+SIGUSR2                        -> the engine leaves a trace of its next steps
 the engine dies                -> all that it served ends, and begins again as a new incarnation
 it hangs, or cannot start      -> this process ends, see `shared.worker.lives`
 """
@@ -24,7 +25,7 @@ from shared.settings.groups import NetworkSettings, Settings
 from shared.settings.load import said_of_preset
 from shared.telemetry.logs import configure_logs
 from shared.transfer.build import check_transport
-from shared.worker.channel import Ready
+from shared.worker.channel import Ready, Trace
 from shared.worker.engine_client import EngineClient, EngineExitError
 from shared.worker.fork_client import ForkServer
 from shared.worker.identity import Identity, WorkerRole
@@ -88,6 +89,8 @@ class Worker:
         self._build_service = build_service
         self._server = ForkServer(settings, role)
         self._lives = Lives()
+        self._engine: EngineClient | None = None
+        """the last one"""
         self._node: Node | None = None
         """what serves; None while an engine starts or ends"""
         self._probes = ProbeServer(self._unready, self._trouble)
@@ -96,6 +99,7 @@ class Worker:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._trace)
         stopping = asyncio.create_task(stop.wait())
         try:
             while (died := await self._live(stopping)) is not None:
@@ -112,7 +116,7 @@ class Worker:
         """One incarnation, until its engine ends, which is returned, or this process was asked to
         stop. EngineExitError if its engine does not start."""
         settings = self._settings
-        engine = EngineClient(settings, self._server)
+        self._engine = engine = EngineClient(settings, self._server)
         try:
             ready = await _load(engine, stopping)
             if ready is None:
@@ -157,6 +161,10 @@ class Worker:
         network, port = self._settings.network, self._settings.worker.probe_port
         if port and not self._probes.listens:
             await self._probes.start(network.host, port)
+
+    def _trace(self) -> None:
+        if self._engine is not None:
+            self._engine.send(Trace())
 
     def _unready(self) -> str:
         return self._node.unready if self._node is not None else "its engine is not loaded"

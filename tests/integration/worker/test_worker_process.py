@@ -1,17 +1,23 @@
 """A real worker: it registers, says what its engine died of, drains and leaves."""
 
 import asyncio
+import gzip
+import json
 import logging
+import re
 import signal
 import socket
 from contextlib import closing
 from dataclasses import replace
 from math import nan
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from shared.challenge import Challenge
+from shared.engine.running.step_trace import NUM_STEPS
 from shared.errors import PeerLostError
 from shared.protocol import (
     SPOKEN,
@@ -78,6 +84,27 @@ async def test_a_worker_registers_and_answers(
     measured.at_most("memory of io", sizes["io"], 150, "MiB")
     measured.at_most("memory of io and engine", sum(sizes.values()), 700, "MiB")
     await link.close()
+
+
+async def test_a_worker_that_is_asked_for_a_trace_serves_on(serve: Serve, redis_url: str) -> None:
+    worker = serve("decode")
+    link, entry = await dialled(worker, redis_url)
+    worker.io.send_signal(signal.SIGUSR2)
+    link.send(local_prompt(entry.incarnation, "r", max_tokens=NUM_STEPS + 9))
+    tokens: list[int] = []
+    while len(tokens) < NUM_STEPS + 9:
+        tokens += [token for run in (await link.take(Tokens)).runs for token in run.token_ids]
+    said = wait_for(lambda: re.search(r"a trace of \d+ steps: (\S+)", worker.errors()))
+    assert taken_trace(Path(said[1]))["traceEvents"]
+    await link.close()
+
+
+def taken_trace(path: Path) -> dict[str, Any]:
+    """What was in the file, which then is gone."""
+    with gzip.open(path) as file:
+        trace: dict[str, Any] = json.load(file)
+    path.unlink()
+    return trace
 
 
 async def test_a_kill_from_outside_is_nobodys_fault(serve: Serve, redis_url: str) -> None:
