@@ -18,8 +18,7 @@ are not free. Its first token comes with its prompt, the others one a step. Step
 are counted from one leave to the next, as in `decode_replay`.
 
 Pure. Each of the n workers is replayed: how many chunks meet a short answer is chance, and their
-mean alone would say that none is late. Prompts go where the router sends them, which looks at
-prompts alone, so workers do not decode equally much.
+mean alone would say that none is late. Prompts go where the router sends them.
 """
 
 from bisect import bisect_left
@@ -29,17 +28,11 @@ from heapq import heappop, heappush
 from itertools import compress, cycle
 from math import ceil, inf
 from operator import itemgetter
-from random import Random
 
 from services.autoscaler.planning.decode_replay import LEAST_STEP_S
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
 from shared.protocol import StepCosts
-
-ALL_COMPARED = 8
-"""workers of which a router compares all; of more it compares three"""
-LATEST_WEIGHT = 0.2
-"""of the latest prompt, in what routers take a worker's prompt tokens to cost"""
 
 MOST_REQUESTS = 8000
 LEAST_WORKERS = 4
@@ -129,7 +122,9 @@ class MixedReplay:
         num_replayed, requests = self._part(num_workers)
         tally = _Tally()
         workers = [_Worker(self, strictness, tally) for _ in range(num_replayed)]
-        line = _Line(workers, num_workers)
+        costs = self.costs
+        token_s = costs.chunk_token_s + costs.step_s / self.step_tokens
+        line = _Line(workers, token_s * self.growth / strictness)
         num_judged = len(requests) - bisect_left(requests, self.since_s, key=_moment)
         most_late = (1 - at_least) * num_judged
         for request in requests:
@@ -164,42 +159,28 @@ class _Tally:
 
 
 class _Line:
-    """Where a prompt goes, as a router sends it: by its estimate of the time to the first token,
-    what is left of a worker's prompts and what this one costs there."""
+    """Where a prompt goes, as a router sends it: where it adds the least, what is left of a
+    worker's prompts, what this one costs, and that again for each sequence that it holds up."""
 
-    __slots__ = ("_compares_all", "_free_s", "_random", "_workers")
+    __slots__ = ("_free_s", "_token_s", "_workers")
 
-    def __init__(self, workers: Sequence["_Worker"], num_workers: int) -> None:
-        """`num_workers`: that the router knows."""
+    def __init__(self, workers: Sequence["_Worker"], token_s: float) -> None:
+        """`token_s`: seconds per prompt token, as a router knows them."""
         self._workers = workers
-        self._compares_all = num_workers <= ALL_COMPARED
+        self._token_s = token_s
         self._free_s = [-inf] * len(workers)
         """when the prompts of each are computed"""
-        self._random = Random(len(workers)).random  # noqa: S311 -- the same in each replay
 
     def take(self, request: MixedRequest) -> None:
-        at_s, num_tokens = request[0], request[4]
-        free_s, workers = self._free_s, self._workers
+        at_s, prompt_s = request[0], request[4] * self._token_s
         chosen, least_s = 0, inf
-        for at in self._candidates(at_s):
-            left_s = free_s[at] - at_s
-            estimate_s = num_tokens * workers[at].token_s + (left_s if left_s > 0 else 0.0)
-            if estimate_s < least_s:
-                chosen, least_s = at, estimate_s
-        free_s[chosen] = workers[chosen].take(request)
-
-    def _candidates(self, at_s: float) -> Sequence[int]:
-        """Of many the first that has no prompt, or has it the shortest, and two at random."""
-        num, random = len(self._workers), self._random
-        if self._compares_all:
-            return range(num)
-        return self._least_loaded(at_s), int(random() * num), int(random() * num)
-
-    def _least_loaded(self, at_s: float) -> int:
         for at, free_s in enumerate(self._free_s):
-            if free_s <= at_s:
-                return at
-        return self._free_s.index(min(self._free_s))
+            added_s = prompt_s + (free_s - at_s if free_s > at_s else 0.0)
+            if added_s < least_s:
+                added_s += prompt_s * self._workers[at].num_sequences(at_s)
+                if added_s < least_s:
+                    chosen, least_s = at, added_s
+        self._free_s[chosen] = self._workers[chosen].take(request)
 
 
 class _Worker:
@@ -211,6 +192,7 @@ class _Worker:
         "_context_token_s",
         "_gap_s",
         "_growth",
+        "_leaves_s",
         "_left",
         "_now_s",
         "_num_blocks",
@@ -224,13 +206,10 @@ class _Worker:
         "_tally",
         "_used",
         "_wait_s",
-        "token_s",
     )
 
     def __init__(self, replay: MixedReplay, strictness: float, tally: _Tally) -> None:
         costs, growth = replay.costs, replay.growth
-        self.token_s = costs.chunk_token_s + costs.step_s / replay.step_tokens
-        """of its latest prompts, as a router knows it"""
         self._alone_s = self._step_s = max(LEAST_STEP_S, costs.step_s)
         """of a step: of the next one without a chunk, and of one in which nothing runs"""
         self._row_s = growth * costs.row_s
@@ -245,6 +224,8 @@ class _Worker:
         self._tally = tally
         self._now_s = -inf
         """until when it is replayed: the end of a step"""
+        self._leaves_s = inf
+        """when a sequence ends next, if no prompt comes before"""
         self._begins_s = -inf
         """when its latest prompt began, or those with it"""
         self._left = 0
@@ -270,13 +251,12 @@ class _Worker:
                 self.decode_until(at_s)
             while not self._fits(num_blocks):
                 self._compute(self._running[0][0] - self._steps, 0.0)
-            begins_s = self._begins_s = self._now_s
+            self._begins_s = self._now_s
             self._left = num_chunks * self._step_tokens - num_tokens
             each = -(-num_chunks // MOST_TURNS)
             for num_done in range(0, num_chunks, each):
                 num = min(each, num_chunks - num_done)
                 self._compute(num, chunk_s * num / num_chunks)
-            self.token_s += LATEST_WEIGHT * ((self._now_s - begins_s) / num_tokens - self.token_s)
         now_s = self._now_s
         latest_s = inf
         if at_s >= self._since_s:
@@ -291,7 +271,15 @@ class _Worker:
             heappush(self._running, entry)
             self._step_s += self._row_s + self._context_token_s * num_prompt
             self._used += num_blocks
+        self._note_leave()
         return now_s
+
+    def num_sequences(self, at_s: float) -> int:
+        """That decode then, or when its prompts are computed."""
+        if self._leaves_s <= at_s:
+            self.decode_until(at_s)
+            self._note_leave()
+        return len(self._running)
 
     def decode_until(self, end_s: float) -> None:
         """Up to the end of the step that runs then. `k` steps take `step_s * k + grow_s * k^2`
@@ -315,6 +303,13 @@ class _Worker:
                     self._tally.num_late += 1
         self._now_s = now_s if now_s > end_s else end_s
         self._steps, self._step_s = steps, step_s
+
+    def _note_leave(self) -> None:
+        self._leaves_s, running = inf, self._running
+        if running:
+            num_steps = running[0][0] - self._steps
+            grow_s = self._context_token_s * len(running) / 2
+            self._leaves_s = self._now_s + num_steps * (self._step_s + grow_s * num_steps)
 
     def _compute(self, num_steps: int, chunk_s: float) -> None:
         """`num_steps`, with `chunk_s` seconds of chunks."""

@@ -1,9 +1,8 @@
 """Step 3 of a request: which worker computes the prompt, and which one decodes.
 
 Pure: a decision from a snapshot of the workers, their cached prefixes and a fitted cost. The
-estimate is the time to token 1, (queued + uncached tokens) * seconds per token. Candidates are
-the holders of the longest prefixes, two random workers and the least loaded one: enough to
-find the best in practice, and not everybody picks the same worker at once.
+estimate is the time to token 1, (queued + uncached tokens) * seconds per token. A worker that
+decodes too holds its sequences up with a prompt, so there each of them adds the prompt's seconds.
 """
 
 import random
@@ -15,10 +14,9 @@ from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.machine.effects import LocalReason, Mode
 from services.gateway.owner.placement.admission import is_behind, taken_in_time
 from services.gateway.owner.placement.avoidance import NOBODY, Avoidance
+from services.gateway.owner.placement.candidates import candidates
 from shared.settings.groups import Topology
 
-MAX_HOLDERS = 8
-NUM_RANDOM = 2
 _ROOM, _EARLY_ROOM = attrgetter("room_tokens"), attrgetter("early_room_tokens")
 
 
@@ -105,7 +103,7 @@ def reachable(
 
 
 def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> Route | None:
-    """Step 3: the worker with the lowest estimate among the candidates with room; None: backlog.
+    """Step 3: the worker that costs least among the candidates with room; None: backlog.
 
     A worker that failed is not chosen for being the only one with room: it has room because it
     fails."""
@@ -117,24 +115,27 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     workers = list(prompt.avoidance.unsuspected(workers))
     if not workers:
         return None
-    candidates = _candidates(workers, prompt, rng)
-    estimates = [_estimate(worker, prompt) for worker in candidates]
-    best = min(range(len(candidates)), key=lambda at: (estimates[at], candidates[at].incarnation))
-    chosen = candidates[best]
+    preferred, decodes = prompt.prefer_incarnation, placement.mode == "local"
+    compared = candidates(workers, prompt.holders, preferred, rng, decodes=decodes)
+    cost = _added_s if decodes else _estimate_s
+    # A retry's former worker comes first: its cache holds what that attempt computed.
+    chosen = min(
+        compared, key=lambda w: (w.incarnation != preferred, cost(w, prompt), w.incarnation)
+    )
     return Route(
         incarnation=chosen.incarnation,
         mode=placement.mode,
         reason=placement.reason,
         num_uncached_tokens=_uncached(chosen, prompt),
-        estimate_s=estimates[best][1],
-        num_candidates=len(candidates),
+        estimate_s=_estimate_s(chosen, prompt),
+        num_candidates=len(compared),
         why=_why(chosen, prompt, len(workers)),
     )
 
 
 def moving_route(source: WorkerView, prompt: Prompt) -> Route:
     """To the worker that decodes the request: its cache has what another is to go on with."""
-    num_uncached, estimate_s = _uncached(source, prompt), _estimate(source, prompt)[1]
+    num_uncached, estimate_s = _uncached(source, prompt), _estimate_s(source, prompt)
     return Route(source.incarnation, "prefill", "", num_uncached, estimate_s, 1, "moves")
 
 
@@ -169,45 +170,22 @@ def _lane(workers: Sequence[WorkerView]) -> Sequence[WorkerView]:
     return sorted(workers, key=lambda worker: worker.incarnation)[:1]
 
 
-def _candidates(
-    workers: list[WorkerView], prompt: Prompt, rng: random.Random
-) -> Sequence[WorkerView]:
-    if len(workers) <= MAX_HOLDERS:
-        return workers
-    holders = prompt.holders
-    chosen = [_least_loaded(workers)]
-    if holders:
-        held = [
-            (-holders[w.incarnation], w.queued_tokens, w.incarnation, w)
-            for w in workers
-            if w.incarnation in holders
-        ]
-        chosen += [item[-1] for item in sorted(held)[:MAX_HOLDERS]]
-    chosen += [workers[int(rng.random() * len(workers))] for _ in range(NUM_RANDOM)]
-    if prompt.prefer_incarnation is not None:
-        chosen += [worker for worker in workers if worker.incarnation == prompt.prefer_incarnation]
-    return list({worker.incarnation: worker for worker in chosen}.values())
-
-
-def _least_loaded(workers: list[WorkerView]) -> WorkerView:
-    best, best_s = workers[0], float("inf")
-    for worker in workers:
-        queue_s = worker.queued_tokens * worker.token_s
-        if queue_s < best_s or (queue_s == best_s and worker.incarnation < best.incarnation):
-            best, best_s = worker, queue_s
-    return best
-
-
 def _uncached(worker: WorkerView, prompt: Prompt) -> int:
     """Tokens left to compute; the last one always is, its logits are wanted."""
     cached = prompt.holders.get(worker.incarnation, 0) * prompt.block_size
     return max(prompt.num_tokens - cached, 1)
 
 
-def _estimate(worker: WorkerView, prompt: Prompt) -> tuple[bool, float]:
-    """Sorts a retry's former worker first: its cache holds what that attempt computed."""
-    seconds_s = (worker.queued_tokens + _uncached(worker, prompt)) * worker.token_s
-    return (worker.incarnation != prompt.prefer_incarnation, seconds_s)
+def _estimate_s(worker: WorkerView, prompt: Prompt) -> float:
+    """Until token 1."""
+    return (worker.queued_tokens + _uncached(worker, prompt)) * worker.token_s
+
+
+def _added_s(worker: WorkerView, prompt: Prompt) -> float:
+    """By this choice, to all requests: until its token 1, and as long as the prompt is computed to
+    each that decodes there, or will by then: it hardly goes on meanwhile."""
+    held_up_s = worker.num_sequences * _uncached(worker, prompt) * worker.token_s
+    return _estimate_s(worker, prompt) + held_up_s
 
 
 def _why(chosen: WorkerView, prompt: Prompt, num_workers: int) -> str:

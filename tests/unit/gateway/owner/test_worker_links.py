@@ -21,6 +21,23 @@ def states(bench: Bench) -> list[tuple[str, str]]:
     return [(entry["id"], entry["state"]) for entry in bench.door.status()["workers"]]
 
 
+async def test_what_was_sent_since_a_worker_last_spoke_counts_as_sequences_there() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, KV))
+        worker = bench.links.get(d.incarnation)
+        assert worker is not None and worker.view.num_sequences == 3
+        worker.charge("first", 5)
+        worker.charge("second", 5)
+        assert worker.view.num_sequences == 5
+        d.say(Pong(2, KV))
+        assert worker.view.num_sequences == 5, "they are still on the way"
+        bench.clock.advance(0.1)
+        d.say(Pong(3, KV))
+        assert worker.view.num_sequences == 3, "it counts them, or has refused them"
+
+
 async def test_status_shows_what_a_worker_says_of_itself() -> None:
     d = FakeWorker("decode", "d0")
     async with started(Bench()) as bench:

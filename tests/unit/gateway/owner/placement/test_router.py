@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.gateway.owner.links.worker_view import WorkerView
+from services.gateway.owner.machine.effects import Mode
 from services.gateway.owner.placement.admission import HAND_OVER_LIMIT_S
 from services.gateway.owner.placement.avoidance import NOBODY, Avoidance
 from services.gateway.owner.placement.router import (
@@ -47,9 +48,11 @@ def route(
     holders: dict[str, int] | None = None,
     prefer: str | None = None,
     avoidance: Avoidance = NOBODY,
+    mode: Mode = "prefill",
+    seed: int = 3,
 ) -> Route | None:
     prompt = Prompt(512, 16, holders or {}, prefer, avoidance)
-    return choose_worker(Placement("prefill", "", workers), prompt, random.Random(3))  # noqa: S311
+    return choose_worker(Placement(mode, "", workers), prompt, random.Random(seed))  # noqa: S311
 
 
 def chosen(result: Route | None) -> str:
@@ -117,6 +120,67 @@ def test_many_workers_the_best_holder_is_always_a_candidate() -> None:
 def test_many_workers_the_least_loaded_is_always_a_candidate() -> None:
     workers = [view(f"p{at:02}", 400 if at != 17 else 0) for at in range(64)]
     assert chosen(route(workers)) == "p17"
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("local", "d1"), ("prefill", "d0")], ids=["decodes", "hands over"]
+)
+def test_a_worker_that_decodes_too_costs_what_its_sequences_wait_for_the_prompt(
+    mode: Mode, expected: str
+) -> None:
+    """Each of them waits for 512 tokens, so one less is worth a queue of up to 512."""
+    workers = [view("d0", num_sequences=1), view("d1", 500)]
+    assert chosen(route(workers, mode=mode)) == expected
+    workers[1].queued_tokens = 520
+    assert chosen(route(workers, mode=mode)) == "d0"
+
+
+def test_a_cached_prefix_is_worth_what_sequences_do_not_wait_for() -> None:
+    """480 of 512 tokens are cached: each of the holder's sequences waits for 32, not for 512."""
+    workers = [view("d0", num_sequences=14), view("d1")]
+    result = route(workers, {"d0": 30}, mode="local")
+    assert result is not None and (result.incarnation, result.why) == ("d0", "prefix")
+    workers[0].num_sequences = 16
+    assert chosen(route(workers, {"d0": 30}, mode="local")) == "d1"
+
+
+def test_the_estimate_is_the_time_to_token_1_wherever_the_sequence_decodes() -> None:
+    workers = [view("d0", 300, num_sequences=7)]
+    result = route(workers, mode="local")
+    assert result is not None and result.estimate_s == pytest.approx(812e-4)
+
+
+def test_a_retry_prefers_its_worker_whatever_decodes_there() -> None:
+    workers = [view("d0"), view("d1", num_sequences=30)]
+    assert chosen(route(workers, prefer="d1", mode="local")) == "d1"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_workers_the_one_with_the_fewest_sequences_is_always_a_candidate(seed: int) -> None:
+    workers = [view(f"d{at:02}", num_sequences=9 if at != 17 else 1) for at in range(64)]
+    assert chosen(route(workers, mode="local", seed=seed)) == "d17"
+
+
+def test_gateways_that_see_the_same_do_not_all_choose_the_same_empty_worker() -> None:
+    """The first eight are the least loaded by their queues, and all but those run nothing."""
+    workers = [view(f"d{at:02}", num_sequences=5 * (at < 8)) for at in range(64)]
+    found = {chosen(route(workers, mode="local", seed=seed)) for seed in range(40)}
+    assert len(found) > 10 and all(inc >= "d08" for inc in found)
+
+
+@pytest.mark.parametrize("num_workers", [2, 5, 8, 9, 32])
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_are_spread_evenly_among_equal_workers(num_workers: int, seed: int) -> None:
+    """One after the other, each seen before the next."""
+    dice = random.Random(seed)  # noqa: S311
+    workers = [view(f"d{at:02}", room_tokens=10**6) for at in range(num_workers)]
+    named = {worker.incarnation: worker for worker in workers}
+    placement = Placement("local", "agg", workers)
+    for at in range(20 * num_workers):
+        route_ = choose_worker(placement, Prompt(dice.randrange(1, 4000), 16, {}), dice)
+        named[chosen(route_)].num_sequences += 1
+        numbers = [worker.num_sequences for worker in workers]
+        assert max(numbers) - min(numbers) <= 1, f"after {at + 1} requests: {numbers}"
 
 
 @pytest.mark.parametrize(
@@ -262,16 +326,17 @@ def test_decode_goes_to_the_emptiest_that_can_hold_the_prompt() -> None:
     assert choose_decode(even, Prompt(512, 16, {"d1": 16})) == "d1"
 
 
-def test_a_decision_among_64_workers_is_cheap(measured: Measured) -> None:
+@pytest.mark.parametrize("roles", ["pd", "dd"], ids=["pd", "agg"])
+def test_a_decision_among_64_workers_is_cheap(measured: Measured, roles: str) -> None:
     """The budget is 50 us at p99 on a quiet core; the bound here allows a shared one."""
     rng = random.Random(1)  # noqa: S311
-    workers = [view(f"{'pd'[at % 2]}{at:02}", rng.randrange(4000)) for at in range(64)]
-    holders = {f"p{at:02}": rng.randrange(1, 30) for at in range(0, 64, 5)}
+    workers = [view(f"{roles[at % 2]}{at:02}", rng.randrange(4000)) for at in range(64)]
+    holders = {f"{roles[at % 2]}{at:02}": rng.randrange(1, 30) for at in range(0, 64, 5)}
     prompt = Prompt(900, 16, holders)
     times = []
     for _ in range(2000):
         start = time.perf_counter()
-        placement = choose_placement(workers, "auto", True)
+        placement = choose_placement(workers, "auto", "p" in roles)
         assert placement is not None
         choose_worker(placement, prompt, rng)
         times.append(time.perf_counter() - start)
