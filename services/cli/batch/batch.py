@@ -6,7 +6,6 @@ was answered for PATIENCE_S, and the same command goes on from there.
 """
 
 import json
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,8 +38,8 @@ class Batch:
         self.num_waiting = len(waiting)
         """lines to answer in this run"""
         self.num_answered = 0
-        self.num_failed = 0
-        """of these, with a status that is not 200"""
+        self.num_failed = target.num_failed
+        """of all that are answered, with a status that is not 200"""
         self._next: Iterator[str] = iter(waiting)
         self._lock = threading.Lock()
         self._progress_s = time.monotonic()
@@ -111,20 +110,20 @@ class Batch:
         with self._lock:
             if self._stop.is_set():
                 return
-            self._target.append(answer_line(custom_id, reply))
+            self._target.append(answer_line(self._source.answer_id(custom_id), custom_id, reply))
             self._progress_s = time.monotonic()
             self.num_answered += 1
             self.num_failed += reply.status != 200
 
 
-def answer_line(custom_id: str, reply: Reply) -> dict[str, Any]:
+def answer_line(answer_id: str, custom_id: str, reply: Reply) -> dict[str, Any]:
     """As OpenAI's batches have it."""
     try:
         body, error = json.loads(reply.content), None
     except ValueError:
         body, error = None, {"code": "not_json", "message": "the answer is no JSON"}
     return {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": answer_id,
         "custom_id": custom_id,
         "response": {
             "status_code": reply.status,

@@ -1,5 +1,6 @@
 """A batch's input: one request a line, all of them checked before the first is sent."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ KEYS = {"custom_id", "method", "url", "body"}
 MAX_ID_CHARS = 512
 MAX_TOLD = 10
 """wrong lines that one refusal names"""
+DIGEST_BYTES = 12
 
 
 class Place(NamedTuple):
@@ -21,6 +23,8 @@ class Place(NamedTuple):
 
     offset: int
     num_bytes: int
+    digest: bytes
+    """of what is asked there"""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class InputFile:
         """In the order of the lines."""
         return list(self._places)
 
+    def answer_id(self, custom_id: str) -> str:
+        """Of the answer to this line: another body has another."""
+        return f"batch_req_{self._places[custom_id].digest.hex()}"
+
     def read(self, custom_id: str) -> BatchRequest:
         """Safe to call from several threads."""
         place = self._places[custom_id]
@@ -75,11 +83,11 @@ class InputFile:
         numbers: dict[str, int] = {}
         offset = 0
         for number, content in enumerate(self._file, 1):
-            place, offset = Place(offset, len(content)), offset + len(content)
+            start, offset = offset, offset + len(content)
             if not content.strip():
                 continue
             try:
-                custom_id = checked_id(content)
+                custom_id, digest = checked(content)
             except ValueError as error:
                 yield f"line {number}: {error}"
                 continue
@@ -88,11 +96,12 @@ class InputFile:
                 yield f"line {number}: custom_id {custom_id!r} is that of line {first}"
                 continue
             numbers[custom_id] = number
-            self._places[custom_id] = place
+            self._places[custom_id] = Place(start, len(content), digest)
 
 
-def checked_id(content: bytes) -> str:
-    """The custom_id of a line; ValueError says why it is no request."""
+def checked(content: bytes) -> tuple[str, bytes]:
+    """The custom_id of a line and the digest of what it asks; ValueError says why it is no
+    request."""
     try:
         line: Any = json.loads(content)
     except (ValueError, RecursionError):
@@ -112,4 +121,5 @@ def checked_id(content: bytes) -> str:
         raise ValueError("body.stream: leave it out, an answer is one line")
     if unknown := sorted(line.keys() - KEYS):
         raise ValueError(f"{unknown[0]!r} is no field of a line")
-    return custom_id
+    asked = json.dumps([line["url"], line["body"]], sort_keys=True).encode()
+    return custom_id, hashlib.sha256(asked).digest()[:DIGEST_BYTES]

@@ -11,21 +11,24 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from shared.errors import BatonError, SettingsError
 
 SYNC_EVERY_S = 1.0
+OK = 200
 
 
 class OutputFile:
     """Open until it is closed, by one process at a time."""
 
-    def __init__(self, path: Path, custom_ids: Collection[str]) -> None:
-        """`custom_ids`: of the input. SettingsError for a file that another run writes to, or that
-        holds something else than answers to this input."""
+    def __init__(
+        self, path: Path, custom_ids: Collection[str], answer_id: Callable[[str], str]
+    ) -> None:
+        """`custom_ids`: of the input; `answer_id`: of the answer to each. SettingsError for a file
+        that another run writes to, or that holds something else than answers to this input."""
         self._path = path
         self._lock = threading.Lock()
         self._synced_s = time.monotonic()
@@ -35,8 +38,10 @@ class OutputFile:
             raise SettingsError(f"{path}: {error.strerror}") from None
         try:
             self._take()
-            self.answered = self._read(frozenset(custom_ids))
-            """custom_ids of the answers that it had when it was opened"""
+            self.num_failed = 0
+            """of the answers that it had when it was opened, those with a status that is not 200"""
+            self.answered = self._read(frozenset(custom_ids), answer_id)
+            """custom_ids of these answers"""
         except BaseException:
             os.close(self._fd)
             raise
@@ -73,7 +78,7 @@ class OutputFile:
         except BlockingIOError:
             raise SettingsError(f"{self._path}: another run writes to it") from None
 
-    def _read(self, custom_ids: frozenset[str]) -> frozenset[str]:
+    def _read(self, custom_ids: frozenset[str], answer_id: Callable[[str], str]) -> frozenset[str]:
         """The custom_ids of its answers, once a torn line is cut."""
         answered: set[str] = set()
         end = 0
@@ -83,11 +88,16 @@ class OutputFile:
                     os.ftruncate(self._fd, end)
                     break
                 end += len(line)
-                custom_id = _id_of(line)
+                custom_id, its_id, status = _said(line)
+                where = f"{self._path}: line {number}"
                 if custom_id not in custom_ids or custom_id in answered:
                     why = "answers none of the input's lines, or one that is answered already"
-                    raise SettingsError(f"{self._path}: line {number} {why}; name another file")
+                    raise SettingsError(f"{where} {why}; name another file")
+                if its_id != answer_id(custom_id):
+                    why = f"answers {custom_id!r} with another body than it has now"
+                    raise SettingsError(f"{where} {why}; take that line out, or name another file")
                 answered.add(custom_id)
+                self.num_failed += status != OK
         return frozenset(answered)
 
     def _sync(self) -> None:
@@ -95,10 +105,10 @@ class OutputFile:
         self._synced_s = time.monotonic()
 
 
-def _id_of(line: bytes) -> str:
-    """Empty where it is no answer."""
+def _said(line: bytes) -> tuple[str, str, int]:
+    """custom_id, id and status of an answer; empty and 0 where it is none."""
     try:
-        custom_id = json.loads(line)["custom_id"]
+        answer = json.loads(line)
+        return str(answer["custom_id"]), str(answer["id"]), int(answer["response"]["status_code"])
     except (ValueError, LookupError, TypeError):
-        return ""
-    return custom_id if isinstance(custom_id, str) else ""
+        return "", "", 0

@@ -20,6 +20,12 @@ class BatchProgress:
         self._start_s = self._shown_s = time.monotonic()
         self._on_terminal = sys.stderr.isatty()
 
+    def begin(self) -> None:
+        """What earlier runs did."""
+        if self._num_before:
+            num_waiting = self._batch.num_waiting
+            progress_line.keep(f"{self._num_before} lines are answered already, {num_waiting} wait")
+
     def look(self) -> None:
         now_s = time.monotonic()
         if now_s - self._shown_s < (SHOW_EVERY_S if self._on_terminal else LOG_EVERY_S):

@@ -21,6 +21,7 @@ from services.cli.batch import batch as batch_module
 from services.cli.batch.output_file import OutputFile
 from shared.errors import SettingsError
 
+ANSWERED = {"response": {"status_code": 200}}
 COMMAND = (sys.executable, "-m", "services.cli", "batch", "run")
 
 
@@ -156,12 +157,47 @@ def test_a_busy_server_is_asked_again_when_it_says(server: Server, tmp_path: Pat
     assert {each["response"]["status_code"] for each in answers_in(target).values()} == {200}
 
 
-def test_an_error_of_a_line_is_its_answer(server: Server, tmp_path: Path) -> None:
+def test_an_error_of_a_line_is_its_answer(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever goes on by the exit code hears of it, also from a run that found it there."""
     source, target = write_input(tmp_path, 3), tmp_path / "out.jsonl"
     server.statuses["id-1"] = [(400, {})]
-    assert run(source, target, "--url", server.url) == 0
+    for _ in range(2):
+        assert run(source, target, "--url", server.url) == 1
+        assert "1 of them with an error" in capsys.readouterr().err
     statuses = [each["response"]["status_code"] for each in answers_in(target).values()]
     assert sorted(statuses) == [200, 200, 400]
+
+
+def test_an_answer_to_another_body_is_none(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write_input(tmp_path, 2), tmp_path / "out.jsonl"
+    assert run(source, target, "--url", server.url) == 0
+    answered = target.read_text(encoding="utf-8")
+    source.write_text(line("id-0") + line("id-1", body={"prompt": "changed"}), encoding="utf-8")
+    assert run(source, target, "--url", server.url) == 2
+    assert "'id-1' with another body" in capsys.readouterr().err
+    assert target.read_text(encoding="utf-8") == answered
+    kept = [each for each in answered.splitlines(keepends=True) if '"id-1"' not in each]
+    target.write_text("".join(kept), encoding="utf-8")
+    assert run(source, target, "--url", server.url) == 0
+    assert "1 lines are answered already, 1 wait" in capsys.readouterr().err
+    assert answers_in(target)["id-1"]["response"]["body"]["echo"] == "changed"
+
+
+def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -> None:
+    source, target = write_input(tmp_path, 200), tmp_path / "out.jsonl"
+    server.pause_s = 0.1
+    command = [*COMMAND, str(source), str(target), "--url", server.url, "--concurrency", "4"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: S603
+    while not (target.exists() and target.stat().st_size):
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert b"run the same command to go on" in said
 
 
 def test_a_wrong_key_ends_the_batch(
@@ -206,20 +242,21 @@ def test_no_gateway_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_cut_and_other_answers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    whole = '{"custom_id":"a"}\n'
+    first, second = ({"id": f"of-{id}", "custom_id": id, **ANSWERED} for id in "ab")
+    whole = json.dumps(first) + "\n"
     path.write_text(f'{whole}{{"custom_id":"b"', encoding="utf-8")
-    with OutputFile(path, ("a", "b")) as target:
+    with OutputFile(path, ("a", "b"), "of-{}".format) as target:
         assert target.answered == {"a"}
-        target.append({"custom_id": "b"})
+        target.append(second)
         with pytest.raises(SettingsError, match="another run"):
-            OutputFile(path, ("a", "b"))
-    assert path.read_text(encoding="utf-8") == f'{whole}{{"custom_id":"b"}}\n'
+            OutputFile(path, ("a", "b"), "of-{}".format)
+    assert [json.loads(each) for each in path.read_text("utf-8").splitlines()] == [first, second]
     for ids in (("a",), ("b", "c")):
         with pytest.raises(SettingsError, match="line"):
-            OutputFile(path, ids)
+            OutputFile(path, ids, "of-{}".format)
     path.write_text(whole * 2, encoding="utf-8")
     with pytest.raises(SettingsError, match="line 2"):
-        OutputFile(path, ("a",))
+        OutputFile(path, ("a",), "of-{}".format)
 
 
 def test_kills_lose_and_double_nothing(server: Server, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from services.cli.batch.batch import Batch, answer_line
-from services.cli.batch.input_file import checked_id
+from services.cli.batch.input_file import checked
 from services.cli.batch.progress import BatchProgress
 from services.cli.gateway_client import Reply
 
@@ -30,25 +30,29 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"
 )
 def test_what_is_no_request_is_told_why(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        checked_id(json.dumps({**LINE, **change}).encode())
+        checked(json.dumps({**LINE, **change}).encode())
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_told_too(content: bytes) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        checked_id(content)
+        checked(content)
 
 
-def test_a_request_has_its_id() -> None:
-    assert checked_id(json.dumps(LINE).encode()) == "a"
+def test_a_request_has_its_id_and_a_digest_of_what_it_asks() -> None:
+    custom_id, digest = checked(json.dumps(LINE).encode())
+    assert custom_id == "a"
+    swapped = dict(reversed(LINE.items()))
+    assert checked(json.dumps({**swapped, "custom_id": "b"}).encode()) == ("b", digest)
+    for change in ({"body": {"prompt": "y"}}, {"url": "/v1/chat/completions"}):
+        assert checked(json.dumps({**LINE, **change}).encode())[1] != digest
 
 
 def test_an_answer_is_a_line_whatever_its_status() -> None:
-    line = answer_line("a", Reply(400, b'{"error": {"message": "no"}}', "r-1", None))
-    assert line.pop("id").startswith("batch_req_")
+    line = answer_line("batch_req_5", "a", Reply(400, b'{"error": {"message": "no"}}', "r-1", None))
     response = {"status_code": 400, "request_id": "r-1", "body": {"error": {"message": "no"}}}
-    assert line == {"custom_id": "a", "response": response, "error": None}
-    odd = answer_line("a", Reply(200, b"<html>", "", None))
+    assert line == {"id": "batch_req_5", "custom_id": "a", "response": response, "error": None}
+    odd = answer_line("batch_req_5", "a", Reply(200, b"<html>", "", None))
     assert (odd["response"]["body"], odd["error"]["code"]) == (None, "not_json")
 
 
