@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         InputFile(arguments.input) as source,
         OutputFile(arguments.output, source.custom_ids, source.answer_id) as target,
     ):
+        batch: Batch | None
         if arguments.model is None:
             url = gateway_url(arguments.url)
             batch = _batch(url, source, target, arguments.concurrency)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from services.cli.amount import above_zero
 from services.cli.bench.measure.result_files import check_files
-from services.cli.byte_size import parse, shown
+from services.cli.byte_size import GIB, parse, shown
 from services.cli.capacity.advice import advise
 from services.cli.capacity.devices import GPUS_MIB, Device, named_gpu, this_machine
 from services.cli.capacity.estimate import Question, estimate
@@ -16,7 +16,7 @@ from services.cli.capacity.report import as_json, render
 from services.cli.capacity.split import split_of
 from services.cli.flags import add_settings, given_settings
 from services.cli.terminal import terminal_width
-from shared.errors import SettingsError
+from shared.errors import ModelError, SettingsError
 from shared.model.checkpoint import (
     Checkpoint,
     config_checkpoint,
@@ -137,7 +137,11 @@ def _checkpoint(model: str) -> Checkpoint:
     """By its config alone."""
     if model in SHAPES and not Path(model).is_dir():
         return random_checkpoint(Path(model), model, SHAPES[model])
-    return config_checkpoint(resolve_model(model, texts_only=True), model)
+    try:
+        path = resolve_model(model, texts_only=True)
+    except ModelError as error:
+        raise ModelError(f"{error}; shapes are {', '.join(SHAPES)}") from None
+    return config_checkpoint(path, model)
 
 
 def _device(arguments: argparse.Namespace, compute: ComputeSettings) -> Device:
@@ -150,9 +154,12 @@ def _device(arguments: argparse.Namespace, compute: ComputeSettings) -> Device:
 
 def _num_bytes(text: str) -> int:
     try:
-        return parse(text)
+        num_bytes = parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if num_bytes < GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1GiB, and no GPU has that little")
+    return num_bytes
 
 
 def _positive(text: str) -> int:

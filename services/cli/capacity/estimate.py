@@ -155,11 +155,8 @@ def estimate(question: Question) -> Capacity:
     num_blocks = question.kv.blocks or _num_blocks(question, bare)
     wanted = max(MIN_BLOCKS, num_blocks_for(compute.max_model_len, layout.block_size))
     capacity = replace(bare, num_blocks=num_blocks, wanted_blocks=wanted)
-    return replace(
-        capacity,
-        rows=_rows(question, capacity),
-        usd_per_million_tokens=usd_per_million_tokens(question),
-    )
+    usd = usd_per_million_tokens(question) if capacity.fits else 0.0
+    return replace(capacity, rows=_rows(question, capacity), usd_per_million_tokens=usd)
 
 
 def hand_over_s(num_bytes: float, way: str) -> float:

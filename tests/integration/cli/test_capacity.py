@@ -105,8 +105,10 @@ def test_it_prints_60_columns_of_what_the_json_says(
     for text in (f"{content['num_blocks']:,}", "128 KiB", "0.231 USD", "upper estimate", "mapped"):
         assert text in shown
     assert shown.endswith("it fits\n")
-    assert main(["capacity", "--model=llama-3.1-8b", "--gpu=L4", "--dtype=float32"]) == 1
+    money = ("--price=2.5", "--tokens-per-s=3000")
+    assert main(["capacity", "--model=llama-3.1-8b", "--gpu=L4", "--dtype=float32", *money]) == 1
     refused = capsys.readouterr().out
+    assert "USD" not in refused, "of what nobody can run"
     assert max(map(len, refused.splitlines())) <= 60
     assert "it fits with" in refused
     assert "--tp" in refused
@@ -117,6 +119,8 @@ def test_it_prints_60_columns_of_what_the_json_says(
     [
         (["--gpu=V100"], "--gpu-memory 80GiB"),
         (["--gpu-memory=lots"], "such as 80GiB"),
+        (["--gpu-memory=0GiB"], "less than 1GiB"),
+        (["--gpu-memory=24"], "less than 1GiB"),
         (["--gpu=H100", "--gpu-memory=80GiB"], "not allowed with"),
         (["--gpu=H100", "--context=5000"], "--context 5000 is above the model's 4096"),
         (["--gpu=H100", "--prompt=5000"], "--prompt 5000 is above the model's 4096"),
@@ -124,6 +128,7 @@ def test_it_prints_60_columns_of_what_the_json_says(
         (["--gpu=H100", "--context=0"], "no number of tokens"),
         (["--device=cpu", "--tp=2"], "name one with --gpu"),
         (["--gpu=H100", "--model=llama-9"], "neither a directory nor a hub id"),
+        (["--gpu=H100", "--model=llama-9"], "shapes are llama-3.1-8b"),
         (["--gpu=H100", "--json=/nowhere/x.json"], "there is no folder"),
     ],
 )
