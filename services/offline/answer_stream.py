@@ -21,7 +21,10 @@ class AnswerStream:
         self._pieces = self._iterate()
 
     def __iter__(self) -> Iterator[str]:
-        return self._pieces
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
 
     def __enter__(self) -> Self:
         return self

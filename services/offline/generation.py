@@ -37,8 +37,8 @@ class Generation:
             while self._live:
                 self._step()
         finally:
+            self._progress.end(self._num_done, self._num_tokens + self._num_running_tokens)
             self._loop.drop(self._live)
-            self._progress.end(self._num_done, self._num_tokens)
         return [answer_of(choices) for choices in self._choices]
 
     def _begin(self, at: int, index: int) -> None:
@@ -59,8 +59,11 @@ class Generation:
             whole = len(choices) == len(self._prompts[at].samplings)
             self._num_done += whole and not any(each in self._live for each in choices)
         if self._progress.due:
-            running = sum(live.num_tokens for live in self._live)
-            self._progress.show(self._num_done, self._num_tokens + running)
+            self._progress.show(self._num_done, self._num_tokens + self._num_running_tokens)
+
+    @property
+    def _num_running_tokens(self) -> int:
+        return sum(live.num_tokens for live in self._live)
 
 
 def answer_of(choices: Sequence[LiveChoice]) -> Answer:

@@ -18,6 +18,7 @@ from shared.engine.build import build_engine
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.errors import RequestError, SettingsError
+from shared.fields.readers import invalid
 from shared.model.checkpoint import load_checkpoint
 from shared.model.checkpoint import max_model_len as longest
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings, Settings
@@ -122,6 +123,8 @@ class LLM:
         params = sampling_params or SamplingParams()
         if params.n != 1:
             raise RequestError("n: a stream has one choice", code="invalid_value", param="n")
+        if not isinstance(prompt, Sequence):
+            raise invalid("prompt", "a text, a list of token ids, or a list of messages")
         if prompt and not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
             conversation = cast(Conversation, prompt)
             read = self._reader.read_chat(conversation, params, "messages", {})
@@ -160,13 +163,18 @@ def _chosen(given: Mapping[str, Any]) -> Settings:
 
 
 def _several(prompts: TextOrIds | Sequence[TextOrIds]) -> Sequence[TextOrIds]:
-    """A text, or a list of token ids, is one prompt."""
+    """A text, or a list of token ids, is one prompt. RequestError for what is no list."""
+    if not isinstance(prompts, Sequence):
+        raise invalid("prompts", "a text, a list of token ids, or a list of these")
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         return [cast(TextOrIds, prompts)]
     return cast(Sequence[TextOrIds], prompts)
 
 
 def _conversations(messages: Conversation | Sequence[Conversation]) -> Sequence[Conversation]:
+    """RequestError for what is none, nor a list of some."""
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise invalid("messages", 'a list such as [{"role": "user", "content": "hi"}]')
     if messages and isinstance(messages[0], Mapping):
         return [cast(Conversation, messages)]
     return cast(Sequence[Conversation], messages)

@@ -144,6 +144,8 @@ def one_for_each(
     """The parameters of each prompt. RequestError where there are more or fewer of them."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
+    if isinstance(params, Mapping) or not all(isinstance(each, SamplingParams) for each in params):
+        raise invalid("sampling_params", "SamplingParams(...), or a list of them")
     if len(params) != num_prompts:
         raise RequestError(
             f"sampling_params: {len(params)} for {num_prompts} prompts; give one for all, or one "

@@ -89,6 +89,24 @@ def test_a_bad_prompt_is_named_before_anything_is_computed(llm: LLM) -> None:
     assert engine_of(llm).counters.steps == steps
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda llm: llm.generate(5), "prompts: must be a text"),
+        (lambda llm: llm.generate(text for text in "ab"), "prompts: must be a text"),
+        (lambda llm: llm.generate("a", {"max_tokens": 2}), "SamplingParams"),
+        (lambda llm: llm.generate(["a", "b"], [SamplingParams(), 2]), "SamplingParams"),
+        (lambda llm: llm.chat("hi"), "messages: must be a list"),
+        (lambda llm: llm.stream(5), "prompt: must be a text"),
+    ],
+)
+def test_what_is_of_another_type_is_told_in_words(
+    llm: LLM, call: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        call(llm)
+
+
 def test_token_ids_are_a_prompt_and_no_prompts_are_none(llm: LLM) -> None:
     (text,) = llm.generate("Once upon a time", GREEDY)
     (ids,) = llm.generate(list(text.prompt_token_ids), GREEDY)
@@ -197,10 +215,9 @@ def test_a_stream_is_the_answer_in_pieces(llm: LLM) -> None:
 def test_a_stream_and_a_list_share_the_steps(llm: LLM) -> None:
     alone = "".join(llm.stream("Once upon a time", GREEDY))
     with llm.stream("Once upon a time", GREEDY) as stream:
-        pieces = iter(stream)
-        first = next(pieces)
+        first = next(stream)
         llm.generate(["a", "b"], GREEDY)
-        assert first + "".join(pieces) == alone
+        assert first + "".join(stream) == alone
 
 
 def test_whoever_leaves_a_stream_leaves_nothing_behind(llm: LLM) -> None:
