@@ -35,8 +35,14 @@ class StepTrace:
         """A step is about to be decided."""
         if self._num_left and self._profile is None:
             wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & supported_activities()
-            self._profile = profile(activities=sorted(wanted, key=str))
-            self._profile.start()
+            begun = profile(activities=sorted(wanted, key=str))
+            try:
+                begun.start()
+            except RuntimeError as error:
+                self._num_left = 0
+                logger.error("no trace of steps: %s", error)
+            else:
+                self._profile = begun
 
     def end_step(self) -> None:
         """It was launched, and the one before it is booked."""

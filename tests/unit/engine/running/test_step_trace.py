@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import profile
 
 from shared.engine.running.step_trace import NUM_STEPS, StepTrace
 
@@ -47,6 +48,20 @@ def test_each_trace_has_the_steps_after_it_was_asked_for(
         assert str(files[-1]) in caplog.text
     step(trace)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_trace_that_cannot_begin_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: profile) -> None:
+        raise RuntimeError("another profiler runs")
+
+    monkeypatch.setattr(profile, "start", refuse)
+    trace = StepTrace(tmp_path)
+    trace.ask()
+    for _ in range(2):
+        step(trace)
+    assert caplog.text.count("no trace of steps: another profiler runs") == 1
 
 
 def test_a_trace_that_cannot_be_written_is_told(
