@@ -110,7 +110,7 @@ def worker(name: str, role: str) -> dict[str, Any]:
         "memory_bytes": {},
         "rates": {"prompt_tokens_s": 4000.0, "tokens_s": 900.0},
         "step_costs": {},
-        "step_error": 0.0,
+        "step_error": None,
         "heartbeat_age_s": 0.2,
         "queued_tokens": 31_000,
         "queued_s": 1.9,

@@ -207,7 +207,7 @@ class WorkerLink:
             "memory_bytes": self._memory(),
             "rates": self.rates.per_s(),
             "step_costs": load.step_costs._asdict(),
-            "step_error": round(load.step_error, 4),
+            "step_error": round(load.step_error, 4) or None,
             "heartbeat_age_s": round(self._clock.monotonic_s() - self.last_frame_s, 3),
         }
 

@@ -1,5 +1,7 @@
 """Links to the workers: found, watched, lost, found again, also while Redis is away."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.gateway.owner.links.worker_links import (
@@ -36,6 +38,15 @@ async def test_what_was_sent_since_a_worker_last_spoke_counts_as_sequences_there
         bench.clock.advance(0.1)
         d.say(Pong(3, KV))
         assert worker.view.num_sequences == 3, "it counts them, or has refused them"
+
+
+async def test_costs_that_no_step_has_tested_have_no_error_yet() -> None:
+    d = FakeWorker("decode", "d0")
+    async with started(Bench()) as bench:
+        await bench.add(d)
+        d.say(Pong(1, replace(KV, step_error=0.0)))
+        (entry,) = bench.door.status()["workers"]
+        assert entry["step_error"] is None
 
 
 async def test_status_shows_what_a_worker_says_of_itself() -> None:
