@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.cli.batch.input_file import BatchRequest, InputFile
-from services.cli.batch.output_file import OutputFile
+from services.cli.batch.output_file import OK, OutputFile
 from services.cli.gateway_client import GatewayClient, Reply
 from shared.errors import BatonError, NoGatewayError
 
@@ -113,7 +113,7 @@ class Batch:
             self._target.append(answer_line(self._source.answer_id(custom_id), custom_id, reply))
             self._progress_s = time.monotonic()
             self.num_answered += 1
-            self.num_failed += reply.status != 200
+            self.num_failed += reply.status != OK
 
 
 def answer_line(answer_id: str, custom_id: str, reply: Reply) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class LaunchTime:
             self.slack_s = min(max(slack_s, LEAST_SLACK_S), MOST_SLACK_S)
         self._waited = False
 
-    def end(self, takes_s: float) -> None:
-        """It has all of it. `takes_s`: the device for it."""
+    def end(self, takes_s: float = 0.0) -> None:
+        """It has all of it. `takes_s`: the device for it, where that began before the end."""
         first_s = self._reached_s - self._begun_s
         all_s = self._clock.monotonic_s() - self._begun_s
         self._leads_s.append(max(first_s, all_s - takes_s))

@@ -147,9 +147,11 @@ class StepPipeline:
             marks.finish()
         tokens = self._sampler.sample(logits, _sample_rows(items))
         timed = self._clock.end()
-        if not batch.shape.has_chunks:  # it is launched as a whole
+        if batch.shape.has_chunks:
+            self._launch_time.end(self._clock.predict(batch))
+        else:  # it is launched as a whole
             self._launch_time.reach(late=_is_over(before))
-        self._launch_time.end(self._clock.predict(batch))
+            self._launch_time.end()
         rows: dict[Sequence, int] = {}
         for sequence, _, num_tokens, samples, _ in items:
             sequence.num_in_flight_tokens += num_tokens

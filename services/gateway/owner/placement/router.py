@@ -184,8 +184,8 @@ def _estimate_s(worker: WorkerView, prompt: Prompt) -> float:
 def _added_s(worker: WorkerView, prompt: Prompt) -> float:
     """By this choice, to all requests: until its token 1, and as long as the prompt is computed to
     each that decodes there, or will by then: it hardly goes on meanwhile."""
-    held_up_s = worker.num_sequences * _uncached(worker, prompt) * worker.token_s
-    return _estimate_s(worker, prompt) + held_up_s
+    num_waiting = 1 + worker.num_sequences
+    return (worker.queued_tokens + num_waiting * _uncached(worker, prompt)) * worker.token_s
 
 
 def _why(chosen: WorkerView, prompt: Prompt, num_workers: int) -> str:
