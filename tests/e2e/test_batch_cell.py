@@ -34,7 +34,7 @@ def batch(folder: Path, source: Path, *flags: str) -> dict[str, Any]:
     done = subprocess.run(  # noqa: S603
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     assert f"{NUM_LINES}/{NUM_LINES} lines answered, 1 of them with an error" in done.stderr
     lines = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
     assert sorted(line["custom_id"] for line in lines) == sorted(map(str, range(NUM_LINES)))
