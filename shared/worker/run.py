@@ -90,7 +90,7 @@ class Worker:
         self._server = ForkServer(settings, role)
         self._lives = Lives()
         self._engine: EngineClient | None = None
-        """the last one"""
+        """None between two: the last one would keep its pool mapped"""
         self._node: Node | None = None
         """what serves; None while an engine starts or ends"""
         self._probes = ProbeServer(self._unready, self._trouble)
@@ -129,6 +129,7 @@ class Worker:
             failing = asyncio.create_task(engine.failure(step_s))
             return await self._run_node(node, failing, stopping)
         finally:
+            self._engine = None
             await engine.stop()
 
     async def _run_node(
