@@ -23,6 +23,7 @@ from shared.challenge import Versions
 from shared.codec import Codec, PackedIds
 from shared.message_parts.prompt_logprobs import PromptLogprobs
 from shared.message_parts.span import Span
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.transfer_address import NOWHERE, TransferAddress
 
 SPOKEN = Versions(oldest=6, newest=6)
@@ -128,26 +129,6 @@ class Incoming(NamedTuple):
     """measured while several reads were unanswered; 0 until they were once"""
 
 
-class StepCosts(NamedTuple):
-    """What a step of an engine takes on its device, in seconds, and each of what it computes; see
-    shared.engine.running.step_size."""
-
-    step_s: float = 0.0
-    """a step whatever it computes"""
-    row_s: float = 0.0
-    """a sequence that computes one token"""
-    context_token_s: float = 0.0
-    """a position that such a token attends to"""
-    chunk_token_s: float = 0.0
-    """a token of a chunk of a prompt"""
-    chunk_pair_s: float = 0.0
-    """a chunk's token and one position it attends to"""
-
-
-NO_COSTS = StepCosts()
-"""nobody knows them"""
-
-
 @dataclass(frozen=True)
 class Load:
     """What a worker says of itself on every frame; a hint, the worker stays the judge."""
@@ -178,6 +159,8 @@ class Load:
     """its engine has answered nothing for some seconds, nor does it compute"""
     early_room_tokens: int = -1
     """room of prompts of the default priority or earlier; -1: of an earlier release"""
+    queued_s: float = -1.0
+    """that `queued_tokens` add to its steps; -1: of an earlier release"""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from shared.protocol import NO_COSTS, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.queue.backlog import Waiting
 
 LOOK_S = 900.0

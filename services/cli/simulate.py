@@ -7,7 +7,7 @@ from math import isfinite
 
 from services.cli.amount import above_zero
 from shared.errors import MissingError
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

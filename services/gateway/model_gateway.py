@@ -14,7 +14,6 @@ from typing import cast
 
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.records.metrics_observer import MetricsObserver
@@ -81,13 +80,12 @@ class ModelGateway:
         hashing = settings.kv.hashing(network.cell_secret)
         identity = gateway_identity(settings, self.model, hashing, served, addresses)
         g_inc = identity.gateway_incarnation
-        index, cost = PrefixIndex(), PrefillCost()
+        index = PrefixIndex()
         self._links = WorkerLinks(
             RedisWorkerRegistry(redis, keys),
             served,
             g_inc,
             clock,
-            cost,
             partial(Link.dial, cell_secret=network.cell_secret),
         )
         attributes = {"service.instance.id": g_inc}
@@ -98,7 +96,6 @@ class ModelGateway:
             identity,
             GatewayStores(records, backlog, index),
             self._links,
-            cost,
             clock,
             MetricsObserver(self.metrics, self._sink, self.model.name),
         )

@@ -179,14 +179,7 @@ class SimulatedCell:
         def make(name: str) -> Worker:
             kind, gateway = self.setup.kinds[role], self._gateway
             if "prefill" not in self.setup.first:
-                return MixedWorker(
-                    name,
-                    kind,
-                    self.timeline,
-                    gateway.note_first_token,
-                    self._ended,
-                    gateway.place_waiting,
-                )
+                return MixedWorker(name, kind, self.timeline, self._ended, gateway.place_waiting)
             if role == "decode":
                 return DecodeWorker(name, kind, self.timeline, self._ended)
             return PrefillWorker(name, kind, self.timeline, self._computed, gateway.place_waiting)

@@ -4,7 +4,6 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.placement.router import (
     Placement,
     Prompt,
@@ -30,8 +29,6 @@ class Gateway:
         self._rng = rng
         self._takers: dict[str, PrefillWorker | MixedWorker] = {}
         """of prompts"""
-        self._cost = PrefillCost()
-        """of workers that do both: what decodes with a prompt makes it longer"""
         self._decode: dict[str, DecodeWorker] = {}
         self._placement: Placement | None = None
         self._backlog: deque[Request] = deque()
@@ -72,13 +69,6 @@ class Gateway:
         views = [worker.routed for worker in workers]
         self._placement = choose_placement(views, "agg", prefill_seen=False)
         self.place_waiting()
-
-    def note_first_token(self, request: Request, worker: MixedWorker) -> None:
-        """It tells what a prompt costs there now."""
-        assert request.began_s is not None and request.computed_s is not None
-        name, took_s = worker.routed.incarnation, request.computed_s - request.began_s
-        self._cost.observe(name, request.num_tokens, took_s)
-        worker.routed.token_s = self._cost.token_s(name)
 
     def arrive(self, request: Request) -> None:
         self._backlog.append(request)

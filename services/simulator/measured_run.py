@@ -13,7 +13,7 @@ from services.autoscaler.view import ROLES, Arrival, Role, WorkerView
 from services.simulator.prefill_worker import ROOM_STEPS
 from services.simulator.worker_kind import WorkerKind
 from shared.errors import SettingsError
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 Line = Mapping[str, Any]
 

@@ -24,15 +24,14 @@ from shared.queue.backlog import taken_room
 
 
 class MixedWorker:
-    """`on_computed` is called with each prompt that was computed, `on_ended` with each request that
-    had its last token, then `on_room` if another may come."""
+    """`on_ended` is called with each request that had its last token, then `on_room` if another may
+    come."""
 
     def __init__(
         self,
         incarnation: str,
         kind: WorkerKind,
         timeline: Timeline,
-        on_computed: Callable[[Request, "MixedWorker"], None],
         on_ended: Callable[[Request], None],
         on_room: Callable[[], None],
     ) -> None:
@@ -41,7 +40,6 @@ class MixedWorker:
         self.busy_s = 0.0
         """computed so far in steps with a chunk, one that runs included as a whole"""
         self._timeline = timeline
-        self._on_computed = on_computed
         self._on_ended = on_ended
         self._on_room = on_room
         self._waiting: deque[Request] = deque()
@@ -82,6 +80,7 @@ class MixedWorker:
         self._waiting.append(request)
         self._num_unstarted += self._taken_room(request)
         self.routed.queued_tokens += request.num_left
+        self.routed.queued_s += request.seconds(self.kind.costs, request.num_left)
         self._note_room()
         if not self._chunks:
             self._count_steps()
@@ -114,7 +113,7 @@ class MixedWorker:
         self._count_steps(to=step)
         ended = self._leave()
         self._next()
-        self._tell([], ended)
+        self._tell(ended)
 
     def _next(self) -> None:
         """A step ends: what is next."""
@@ -142,11 +141,8 @@ class MixedWorker:
         takes_s = self._per_step()[0]
         for request in sorted(self._writing, key=self._bucket):
             num_tokens = min(request.num_left, budget)
-            start = request.arrival.num_prompt_tokens - request.num_left
-            takes_s += num_tokens * costs.chunk_token_s
-            takes_s += num_tokens * (start + (num_tokens + 1) / 2) * costs.chunk_pair_s
-            if request.began_s is None:
-                request.began_s = self._timeline.now_s
+            takes_s += request.seconds(costs, num_tokens)
+            if request.num_left == request.num_tokens:
                 self._num_unstarted -= self._taken_room(request)
             self._chunks.append((request, num_tokens))
             budget -= num_tokens
@@ -158,19 +154,18 @@ class MixedWorker:
     def _end_step(self) -> None:
         self._count_steps(to=self._steps + 1)
         ended = self._leave()
-        computed = []
         for request, num_tokens in self._chunks:
-            request.num_left -= num_tokens
+            self.routed.queued_s -= request.seconds(self.kind.costs, num_tokens)
             self.routed.queued_tokens -= num_tokens
+            request.num_left -= num_tokens
             if not request.num_left:
                 request.computed_s = request.joined_s = self._timeline.now_s
-                computed.append(request)
                 if not self._join(request):
                     ended.append(request)
         self._writing = [request for request in self._writing if request.num_left]
         self._chunks = []
         self._next()
-        self._tell(computed, ended)
+        self._tell(ended)
 
     def _join(self, request: Request) -> bool:
         """Whether there is more than the token that came with the prompt."""
@@ -197,9 +192,7 @@ class MixedWorker:
         request.ended_s = self._timeline.now_s
         self.routed.spare_blocks += self._blocks(request)
 
-    def _tell(self, computed: list[Request], ended: list[Request]) -> None:
-        for request in computed:
-            self._on_computed(request, self)
+    def _tell(self, ended: list[Request]) -> None:
         for request in ended:
             self._on_ended(request)
         self._on_room()

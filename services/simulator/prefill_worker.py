@@ -58,6 +58,7 @@ class PrefillWorker:
         self._line.append(request)
         self._num_unstarted += self._taken_room(request)
         self.routed.queued_tokens += request.num_left
+        self.routed.queued_s += request.seconds(self.kind.costs, request.num_left)
         self._note_room()
         if not self._is_computing:
             self._begin_step()
@@ -73,9 +74,7 @@ class PrefillWorker:
         chunks: list[tuple[Request, int]] = []
         for request in sorted(self._line, key=self._bucket):
             num_tokens = min(request.num_left, budget)
-            start = request.arrival.num_prompt_tokens - request.num_left
-            takes_s += num_tokens * costs.chunk_token_s
-            takes_s += num_tokens * (start + (num_tokens + 1) / 2) * costs.chunk_pair_s
+            takes_s += request.seconds(costs, num_tokens)
             if request.num_left == request.num_tokens:
                 self._num_unstarted -= self._taken_room(request)
             chunks.append((request, num_tokens))
@@ -90,8 +89,9 @@ class PrefillWorker:
     def _end_step(self, chunks: list[tuple[Request, int]]) -> None:
         computed = []
         for request, num_tokens in chunks:
-            request.num_left -= num_tokens
+            self.routed.queued_s -= request.seconds(self.kind.costs, num_tokens)
             self.routed.queued_tokens -= num_tokens
+            request.num_left -= num_tokens
             if not request.num_left:
                 request.computed_s = self._timeline.now_s
                 computed.append(request)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from services.autoscaler.view import Arrival, Promise
 from shared.engine.scheduling.prompt_order import PromptTurn
+from shared.message_parts.step_costs import StepCosts
 
 
 @dataclass(slots=True, eq=False)
@@ -17,8 +18,6 @@ class Request:
     """tokens of its prompt that are still to be computed"""
     turn: PromptTurn = field(default_factory=PromptTurn)
     """in the order of its worker's prompts"""
-    began_s: float | None = None
-    """when a worker that decodes too began with its prompt"""
     computed_s: float | None = None
     """when its prompt was"""
     joined_s: float | None = None
@@ -31,6 +30,11 @@ class Request:
     def num_tokens(self) -> int:
         """Of its prompt, to be computed; the last one always is."""
         return max(1, self.arrival.num_prompt_tokens - self.arrival.num_cached_tokens)
+
+    def seconds(self, costs: StepCosts, num_tokens: int) -> float:
+        """What the next `num_tokens` of its prompt add to a step."""
+        start = self.arrival.num_prompt_tokens - self.num_left
+        return costs.prompt_s(start + num_tokens, start)
 
     @property
     def wait_s(self) -> float | None:

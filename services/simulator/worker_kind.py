@@ -8,7 +8,7 @@ from services.autoscaler.view import Arrival, Role
 from services.autoscaler.view import WorkerView as SeenWorker
 from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
 from shared.kv.layout import num_blocks_for
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 LEAST_STEP_S = 1e-6
 """no step takes less, whatever is said to take nothing"""
@@ -45,7 +45,7 @@ class WorkerKind:
             queued_tokens=0,
             num_sequences=0,
             spare_blocks=self.num_blocks,
-            token_s=self.token_s,
+            costs=self.costs,
         )
 
     def seen(self, routed: RoutedWorker, age_s: float, *, is_draining: bool) -> SeenWorker:

@@ -104,6 +104,7 @@ class WorkerState:
             step_costs=engine.step_costs,
             step_error=engine.step_error,
             stalled=self.stalled,
+            queued_s=self.attempts.queued_s(engine.step_costs),
         )
 
     def refusal(

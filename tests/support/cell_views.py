@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from services.autoscaler.view import Arrival, PodView, RoleView, View, WorkerView
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from shared.queue.backlog import Waiting
 
 NOW_S = 10_000.0

@@ -22,7 +22,7 @@ from operator import itemgetter
 
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 LEAST_STEP_S = 1e-6
 """no device steps faster; a fit that says so would stop the clock"""

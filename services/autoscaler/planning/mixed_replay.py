@@ -32,7 +32,7 @@ from operator import itemgetter
 from services.autoscaler.planning.decode_replay import LEAST_STEP_S
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 MOST_REQUESTS = 8000
 LEAST_WORKERS = 4

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from services.autoscaler.view import WorkerView
-from shared.protocol import NO_COSTS, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 
 WARM_S = 20.0
 """a worker's first steps compile kernels and fill caches: what they cost says nothing of later"""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.placement.router import Prompt, choose_placement, choose_worker
 from shared.kv.block_hash import STRIDE
+from shared.message_parts.step_costs import StepCosts
 from shared.state.kv_events import KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
@@ -77,7 +78,8 @@ def _view(incarnation: str, rng: random.Random) -> WorkerView:
         queued_tokens=rng.randrange(20_000),
         num_sequences=rng.randrange(8),
         spare_blocks=1000,
-        token_s=2.5e-5 * rng.uniform(0.8, 1.2),
+        queued_s=rng.uniform(0, 0.5),
+        costs=StepCosts(chunk_token_s=2e-5 * rng.uniform(0.8, 1.2), chunk_pair_s=3e-10),
     )
 
 

@@ -22,7 +22,6 @@ from services.gateway.http.protocol import GatewayProtocol
 from services.gateway.http.server import http_limits, http_server
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.records.metrics_observer import MetricsObserver
@@ -117,13 +116,12 @@ class MemoryGateway:
         liveness = MemoryGatewayLiveness()
         records = MemoryRequestRecords(liveness, clock)
         registry = MemoryWorkerRegistry(clock, ttl_s=1e9)
-        cost = PrefillCost()
         g_inc = f"gateway.{2:032x}"
         self.ends: dict[str, WorkerEnd] = {}
         self.registry = registry
         self.model = model
         served = ServedPool("pool", POOL, 16)
-        links = WorkerLinks(registry, served, g_inc, clock, cost, self._dial)
+        links = WorkerLinks(registry, served, g_inc, clock, self._dial)
         metrics = GatewayMetrics(links.samples)
         hashing = settings.kv.hashing("")
         identity = GatewayIdentity(
@@ -131,7 +129,7 @@ class MemoryGateway:
         )
         stores = GatewayStores(records, MemoryBacklog(64, (g_inc,)), PrefixIndex())
         observation = MetricsObserver(metrics, NoSpans(), model.name)
-        self.core = GatewayCore(settings.limits, identity, stores, links, cost, clock, observation)
+        self.core = GatewayCore(settings.limits, identity, stores, links, clock, observation)
         self.text = TextPool(checkpoint.path, model, hashing)
         limits = settings.limits
         models = ServedModels([Served(model, self.core.door, self.text)])

@@ -11,7 +11,6 @@ from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.door import Door
 from services.gateway.owner.frames import Frames
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.placement.placer import Placer
 from services.gateway.owner.placement.return_times import ReturnTimes
@@ -50,7 +49,6 @@ class GatewayCore:
         identity: GatewayIdentity,
         stores: GatewayStores,
         links: WorkerLinks,
-        cost: PrefillCost,
         clock: Clock,
         observer: Observer,
     ) -> None:
@@ -65,9 +63,7 @@ class GatewayCore:
         self._records = OpenRecords(self._writer, identity, self.counters)
         self.requests = Requests(links, placer, self._line, self._records, journal, returns, clock)
         self.door = Door(limits, identity, self.requests, links, journal, returns, clock)
-        self.frames = Frames(
-            self.requests, placer, journal, cost, observer, clock, identity.vocab_size
-        )
+        self.frames = Frames(self.requests, placer, journal, observer, clock, identity.vocab_size)
         self.request_clock = RequestClock(limits.first_token_timeout_s, self.requests, links, clock)
         self.loops = Loops(clock)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.gateway.owner.convictions import Convictions
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.moves import Moves
@@ -46,7 +45,6 @@ class Frames:
         requests: Requests,
         placer: Placer,
         journal: Journal,
-        cost: PrefillCost,
         observer: Observer,
         clock: Clock,
         vocab_size: int,
@@ -54,7 +52,6 @@ class Frames:
         self._requests = requests
         self._placer = placer
         self._journal = journal
-        self._cost = cost
         self._observer = observer
         self._clock = clock
         self._vocab_size = vocab_size
@@ -248,13 +245,8 @@ class Frames:
             worker.send(Cancel(Attempt(message.rid, 0), "not waiting"))
 
     def _note_first_token(self, worker: WorkerLink, live: LiveRequest, now_s: float) -> None:
-        """The first token of an epoch: it tells what the prompt cost."""
+        """The first token of an epoch."""
         if self._journal.first_token(live):
             live.generation.cached_tokens = live.receipt.cached_tokens
             live.generation.prompt_incarnation = live.machine.prefill_incarnation
         self._placer.note_success((worker.incarnation,))
-        computed = worker.incarnation == live.machine.prefill_incarnation and live.machine.started
-        if computed and live.assignment.cause != "moved":
-            num_computed = len(live.work.token_ids) - live.num_cached_tokens
-            self._cost.observe(worker.incarnation, num_computed, now_s - live.timing.started_s)
-            worker.view.token_s = self._cost.token_s(worker.incarnation)

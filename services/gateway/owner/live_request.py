@@ -142,7 +142,7 @@ class LiveRequest:
 
     def note_start(self, now_s: float, num_cached_tokens: int) -> None:
         """The first chunk of this epoch is scheduled."""
-        self.timing.note_start(now_s)
+        self.timing.note_progress(now_s)
         self.num_cached_tokens = num_cached_tokens
         self._note_taken()
 

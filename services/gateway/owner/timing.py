@@ -17,8 +17,6 @@ class Timing:
         self.last_token_s = accepted_s
         self.worst_gap_s = 0.0
         """between two tokens"""
-        self.started_s = 0.0
-        """when its first chunk was scheduled, in this epoch"""
         self._deadline_s = accepted_s + timeout_s
         self._limit_s = limit_s
         self._gap_s = 0.0
@@ -46,9 +44,6 @@ class Timing:
         """The gateway itself stood still: nobody was late meanwhile."""
         self.progress_s += seconds_s
         self.last_token_s += seconds_s
-
-    def note_start(self, now_s: float) -> None:
-        self.started_s = self.progress_s = now_s
 
     def note_tokens(self, now_s: float) -> None:
         gap_s = now_s - self.progress_s

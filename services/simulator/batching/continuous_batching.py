@@ -14,7 +14,8 @@ from shared.engine.scheduling.scheduled_batch import ScheduledBatch
 from shared.engine.scheduling.scheduler import Scheduler
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec, SequenceState
 from shared.kv.layout import num_blocks_for
-from shared.protocol import Attempt, Sampling, StepCosts, Work
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Attempt, Sampling, Work
 from shared.settings.groups import KVPressure
 
 BLOCK_SIZE = 16

@@ -11,7 +11,7 @@ from services.simulator.batching.group_batching import GroupBatching, Sending
 from services.simulator.batching.request import Request
 from services.simulator.batching.slots import Slots
 from services.simulator.timeline import Timeline
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from services.simulator.batching.request import Request
 from services.simulator.batching.slots import Slots
 from services.simulator.batching.step_cost import step_s
 from services.simulator.timeline import Timeline
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 
 @dataclass(frozen=True)

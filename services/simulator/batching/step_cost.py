@@ -9,7 +9,7 @@ those that `baton status --json` shows of a worker can be given here.
 
 from collections.abc import Iterable
 
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 H200_8B = StepCosts(
     step_s=3.6e-3,

@@ -15,7 +15,7 @@ from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import StepTime
 from shared.engine.running.step_timer import StepDuration, timer_for
 from shared.engine.scheduling.batch import HostBatch
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 COLD_S = 20.0
 """from the first step on: kernels are loaded, graphs captured and clocks raised meanwhile"""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shared.engine.running.held_out_error import HeldOutError
 from shared.engine.running.pace import Pace
 from shared.engine.running.step_size import StepSize
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 FORGETTING = 0.98
 """what a step leaves of the weight of those before it: some 50 of a kind are remembered"""

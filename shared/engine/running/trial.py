@@ -11,7 +11,8 @@ from shared.engine.running.model_runner import Runner
 from shared.engine.scheduling.batch import ScheduledSequence, pack_batch
 from shared.engine.scheduling.sequence import Sequence, SequenceSpec
 from shared.kv.layout import num_blocks_for
-from shared.protocol import Attempt, Sampling, StepCosts, Work
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Attempt, Sampling, Work
 
 NUM_RUNS = 2
 """the first one warms up"""

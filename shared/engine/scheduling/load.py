@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.protocol import NO_COSTS, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 
 
 @dataclass(frozen=True)

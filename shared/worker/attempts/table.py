@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.link.server import Peer
+from shared.message_parts.step_costs import StepCosts
 from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
 from shared.queue.backlog import is_early, taken_room
 from shared.worker.channel import Scheduled
@@ -231,3 +232,11 @@ class AttemptTable:
     @property
     def num_uncomputed_tokens(self) -> int:
         return sum(h.num_uncomputed_tokens for h in self._held.values())
+
+    def queued_s(self, costs: StepCosts) -> float:
+        """Seconds that `num_uncomputed_tokens` add to the steps of an engine with these costs."""
+        return sum(
+            costs.prompt_s(held.num_work_tokens, held.num_work_tokens - held.num_uncomputed_tokens)
+            for held in self._held.values()
+            if held.num_uncomputed_tokens
+        )

@@ -24,7 +24,7 @@ from services.autoscaler.view import Promise
 from services.simulator.measured_run import read_measured_run
 from services.simulator.prediction import WITHIN, Prediction, predict
 from services.simulator.report.comparison import compared
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from shared.state.embedded import EmbeddedRedis
 from tests.campaigns.figures import Figure, at_most, judge, say
 from tests.campaigns.scaling.paced_worker import COSTS, MODULE

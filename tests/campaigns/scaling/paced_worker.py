@@ -27,7 +27,7 @@ from shared.engine.running.trial import Trial
 from shared.engine.sampling.sample_row import SampleRow
 from shared.engine.sampling.sampled_tokens import SampledToken
 from shared.engine.scheduling.batch import HostBatch
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from shared.worker import fork_server
 from shared.worker.fork_client import ForkServer
 

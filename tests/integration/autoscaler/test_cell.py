@@ -9,7 +9,8 @@ import pytest
 from services.autoscaler.cell import Cell
 from services.autoscaler.view import KNOWN_S
 from shared.errors import StateUnavailableError
-from shared.protocol import Load, StepCosts
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Load
 from shared.queue.backlog import BacklogEntry, Waiting
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis

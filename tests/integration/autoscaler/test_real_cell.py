@@ -12,7 +12,7 @@ from services.autoscaler.cell import Cell, CellView
 from services.autoscaler.drains import DRAIN_S
 from services.gateway.owner.view.scaling_feed import LOOK_S
 from shared.clock import SystemClock
-from shared.protocol import NO_COSTS
+from shared.message_parts.step_costs import NO_COSTS
 from shared.queue.redis_backlog import RedisBacklog
 from shared.state.embedded import EmbeddedRedis
 from shared.state.keys import Keys

@@ -14,7 +14,6 @@ from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.door import Door
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.records.receipt import Receipt
@@ -161,17 +160,15 @@ async def cell(**names: Literal["prefill", "decode"]) -> AsyncIterator[Cell]:
     workers = {name: ScriptedWorker(role, name) for name, role in names.items()}
     for worker in workers.values():
         await worker.start(registry)
-    cost = PrefillCost()
     g_inc = "g0." + "0" * 32
     served = ServedPool("demo", POOL, 16)
-    links = WorkerLinks(registry, served, g_inc, clock, cost)
+    links = WorkerLinks(registry, served, g_inc, clock)
     records = MemoryRequestRecords(MemoryGatewayLiveness(), clock)
     core = GatewayCore(
         LimitSettings(),
         GatewayIdentity(g_inc, served, "1", "", "m", 99, BlockHashing(b"", 16)),
         GatewayStores(records, MemoryBacklog(9, (g_inc,)), PrefixIndex()),
         links,
-        cost,
         clock,
         Unobserved(),
     )

@@ -6,7 +6,8 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from shared.protocol import Load, StepCosts
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Load
 from shared.repeats import Repeats
 from shared.state import registry as registry_module
 from shared.state.registry import WorkerEntry, encode_entry

@@ -8,7 +8,8 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from services.autoscaler.view import Role
-from shared.protocol import Load, StepCosts
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Load
 from shared.state.registry import WorkerEntry, WorkerRegistry
 from tests.support.fakes.kube_api import FakeKubeApi
 

@@ -23,7 +23,7 @@ from services.autoscaler.view import (
     View,
     WorkerView,
 )
-from shared.protocol import NO_COSTS, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.queue.backlog import Waiting
 from tests.support.cell_views import (
     COSTS,

@@ -13,7 +13,7 @@ from services.autoscaler.planning.need import Need, sentence, smallest_need
 from services.autoscaler.planning.prefill_replay import PrefillReplay, computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.cell_views import COSTS, poisson, worker
 
 PROMPTS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=40).map(

@@ -16,7 +16,7 @@ from services.autoscaler.planning.need import smallest_need
 from services.autoscaler.planning.prefill_replay import computing_s
 from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Arrival, Promise
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.cell_views import COSTS, poisson
 
 PROMISE = Promise()

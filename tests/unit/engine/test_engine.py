@@ -12,7 +12,8 @@ from shared.engine.scheduling import block_pool
 from shared.engine.scheduling.load import EngineLoad
 from shared.engine.scheduling.sequence import MAX_PREEMPTIONS
 from shared.errors import RequestError
-from shared.protocol import DEFAULT_PRIORITY, NO_COSTS, Attempt, Sampling, TokenRun
+from shared.message_parts.step_costs import NO_COSTS
+from shared.protocol import DEFAULT_PRIORITY, Attempt, Sampling, TokenRun
 from tests.support.oracles.engine_integrity import check_engine
 from tests.unit.engine.fake_runner import (
     answer_alone,

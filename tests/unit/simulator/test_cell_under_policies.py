@@ -19,7 +19,7 @@ from services.simulator.policies.policy import Seen
 from services.simulator.policies.replay import ReplayPolicy
 from services.simulator.policies.static import StaticPolicy
 from services.simulator.worker_kind import DECODE, WorkerKind
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.cell_views import poisson
 
 ONE_STEP = WorkerKind(StepCosts(chunk_token_s=1e-3), step_tokens=100)

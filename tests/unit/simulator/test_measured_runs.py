@@ -19,7 +19,7 @@ from services.simulator.prediction import Prediction, predict
 from services.simulator.report.comparison import compared, verdict
 from services.simulator.worker_kind import WorkerKind
 from shared.errors import SettingsError
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.cell_views import poisson
 
 NUM_WORKERS: dict[Role, int] = {"prefill": 2, "decode": 1}

@@ -16,7 +16,7 @@ from services.simulator.mixed_worker import MixedWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.cell_views import COSTS
 
 FLAT = WorkerKind(
@@ -28,7 +28,7 @@ FLAT = WorkerKind(
 def served(*arrivals: tuple[float, int, int], kind: WorkerKind = FLAT) -> list[Request]:
     """(second, tokens of the prompt, of the answer) by one worker."""
     timeline, ended = Timeline(), list[Request]()
-    worker = MixedWorker("w", kind, timeline, lambda *_: None, ended.append, lambda: None)
+    worker = MixedWorker("w", kind, timeline, ended.append, lambda: None)
     requests = []
     for at_s, num_prompt, num_output in arrivals:
         arrival = Arrival(at_s, num_prompt, 0, num_output)
@@ -68,9 +68,9 @@ def test_while_a_prompt_is_computed_a_gap_is_as_long_as_a_step_with_a_chunk() ->
 def test_one_without_blocks_waits_and_so_does_all_behind_it() -> None:
     """20 blocks: 13, then 13, then 2."""
     first, second, third = served((0, 100, 100), (0.2, 100, 100), (0.3, 16, 16))
-    assert first.ended_s is not None and second.began_s is not None and third.began_s is not None
-    assert second.began_s == pytest.approx(first.ended_s)
-    assert third.began_s >= second.began_s
+    assert first.ended_s and second.computed_s and third.computed_s
+    assert second.computed_s == pytest.approx(first.ended_s + 0.01 + 0.1)
+    assert third.computed_s > second.computed_s
 
 
 @pytest.mark.parametrize("num_blocks", [4000, 400], ids=["roomy", "short of blocks"])

@@ -15,7 +15,7 @@ from services.simulator.prefill_worker import PrefillWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 FLAT = WorkerKind(StepCosts(chunk_token_s=1e-3), step_tokens=100)
 """a prompt of 100 tokens is one step of 0.1 s"""

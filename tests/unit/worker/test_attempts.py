@@ -3,7 +3,8 @@
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
-from shared.protocol import Attempt, Load, StepCosts
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Attempt, Load
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
@@ -61,6 +62,18 @@ def test_what_is_soonest_computed_again_is_the_prompt_and_the_answer_so_far() ->
     for item in (prompt, decoding, new):
         table.hold(item)
     assert table.shortest_first() == [new, decoding, prompt]
+
+
+def test_what_is_queued_takes_what_is_left_of_each_prompt_behind_what_is_computed() -> None:
+    """The last 20 of 100 attend to 81 to 100 positions each."""
+    table = AttemptTable()
+    part, whole, decoding = held("a", num_tokens=20), held("b", num_tokens=10), held("c")
+    part.num_work_tokens, whole.num_work_tokens, decoding.num_work_tokens = 100, 10, 5000
+    for item in (part, whole, decoding):
+        table.hold(item)
+    by_tokens = table.queued_s(StepCosts(step_s=9.0, row_s=9.0, chunk_token_s=1.0))
+    by_pairs = table.queued_s(StepCosts(chunk_pair_s=1.0))
+    assert (by_tokens, by_pairs) == (30, sum(range(81, 101)) + sum(range(1, 11)))
 
 
 def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
@@ -132,10 +145,12 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.note_engine(EngineLoad(3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
-    assert state.load() == Load(10, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=10)
+    assert state.load() == Load(10, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=10, queued_s=0.0)
     state.attempts.hold(held("b", num_tokens=15))
     state.leaving = True
-    assert state.load() == Load(0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0)
+    assert state.load() == Load(
+        0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0, queued_s=0.0
+    )
 
 
 def test_the_load_has_what_the_engines_steps_take() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.link.server import Peer
-from shared.protocol import Attempt, StepCosts, TokenRun
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Attempt, TokenRun
 from shared.telemetry import attributes as names
 from shared.worker.attempts import usage
 from shared.worker.attempts.table import AttemptTable, HeldAttempt

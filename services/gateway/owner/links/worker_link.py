@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from services.gateway.owner.links.token_rates import TokenRates
-from services.gateway.owner.links.worker_view import Pace, WorkerView
+from services.gateway.owner.links.worker_view import GUESS, Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
+from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Hello, Load, Message
 from shared.queue.backlog import taken_room
 
@@ -45,7 +46,7 @@ class _Charge(NamedTuple):
 class WorkerLink:
     """An incarnation of a worker and the open link to it."""
 
-    def __init__(self, link: OpenLink, worker_id: str, token_s: float, clock: Clock) -> None:
+    def __init__(self, link: OpenLink, worker_id: str, clock: Clock) -> None:
         hello = link.peer
         assert hello.role != "gateway"
         self.link = link
@@ -70,7 +71,7 @@ class WorkerLink:
         """the room it had when nothing was queued"""
         self._charges: dict[str, _Charge] = {}
         """rid -> (when sent, prompt tokens) of what the reported load may not include"""
-        self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0, token_s)
+        self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0)
         self.note_load(self.load)
 
     @property
@@ -177,11 +178,27 @@ class WorkerLink:
         view.room_tokens = load.room_tokens - taken
         view.early_room_tokens = max(view.room_tokens, load.early_room_tokens - early)
         view.idle = not on_the_way and load.room_tokens == self._room_limit
+        view.costs = self._costs()
+        view.costs = self._costs()
         view.queued_tokens = load.queued_tokens + on_the_way
+        view.queued_s = self._queued_s(view.costs)
+        view.queued_s = self._queued_s(view.costs)
         view.num_sequences = load.running + load.waiting + len(self._charges)
         view.spare_blocks = load.free + load.cached
         view.unpulled_tokens = load.unpulled_tokens + on_the_way
         view.unreserved_tokens = load.unreserved_tokens
+
+    def _costs(self) -> StepCosts:
+        """As it fits them; a prompt is never free."""
+        costs = self.load.step_costs
+        if costs.chunk_token_s or costs.chunk_pair_s:
+            return costs
+        return costs._replace(chunk_token_s=self.hello.prefill_token_s or GUESS.chunk_token_s)
+
+    def _queued_s(self, costs: StepCosts) -> float:
+        load = self.load
+        told_s = load.queued_s if load.queued_s >= 0 else costs.prompt_s(load.queued_tokens)
+        return told_s + sum(costs.prompt_s(charge.num_tokens) for charge in self._charges.values())
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:
         """Its entry in `status --json`."""

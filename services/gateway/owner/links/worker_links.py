@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.unlinked import Unlinked
 from services.gateway.owner.links.worker_link import OpenLink, WorkerLink
@@ -76,7 +75,6 @@ class WorkerLinks:
         served: ServedPool,
         gateway_incarnation: str,
         clock: Clock,
-        cost: PrefillCost,
         dial: Dial = Link.dial,
     ) -> None:
         self.views: list[WorkerView] = []
@@ -89,7 +87,6 @@ class WorkerLinks:
         self._served = served
         self._gateway_incarnation = gateway_incarnation
         self._clock = clock
-        self._cost = cost
         self._dial = dial
         self._user: LinkUser | None = None
         self._prefill_seen = False
@@ -264,7 +261,6 @@ class WorkerLinks:
             gone = now_s - since_s >= SUSPECT_S and inc not in self._entries
             if gone or worker.worker_id in replaced:
                 del self._suspects[inc]
-                self._cost.forget(inc)
                 for other in self._workers.values():
                     other.forget_source(inc)
 
@@ -312,10 +308,7 @@ class WorkerLinks:
             or peer.incarnation in self._workers
         ):
             return None
-        self._cost.expect(peer.incarnation, peer.prefill_token_s)
-        worker = WorkerLink(
-            link, worker_id_of(peer.incarnation), self._cost.token_s(peer.incarnation), self._clock
-        )
+        worker = WorkerLink(link, worker_id_of(peer.incarnation), self._clock)
         former = self._suspects.pop(peer.incarnation, None)
         if former is not None:
             self._past_counters.subtract(former[1].counters)

@@ -3,7 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Incoming
+
+GUESS = StepCosts(chunk_token_s=1e-4)
+"""of a worker that says nothing of its steps"""
+TYPICAL_TOKENS = 1024
+"""of a prompt"""
 
 
 class Pace(NamedTuple):
@@ -33,8 +39,10 @@ class WorkerView:
     """running, waiting and on the way"""
     spare_blocks: int
     """free or cached KV blocks"""
-    token_s: float
-    """fitted seconds per prompt token"""
+    queued_s: float = 0.0
+    """that those tokens add to its steps"""
+    costs: StepCosts = GUESS
+    """of its steps"""
     early_room_tokens: int = 0
     """the same for those of the default priority or an earlier one, whose room later ones leave"""
     stalled: bool = False
@@ -45,3 +53,9 @@ class WorkerView:
     """what it pulls, by prefill worker; one that it pulls nothing from keeps its last rate"""
     unreserved_tokens: dict[str, int] = field(default_factory=dict)
     """prompt tokens whose KV lacks blocks there, by prefill worker"""
+
+
+def tokens_per_s(worker: WorkerView) -> float:
+    """Prompt tokens that it computes of prompts of middle length."""
+    costs = worker.costs
+    return TYPICAL_TOKENS / (costs.step_s + costs.prompt_s(TYPICAL_TOKENS))

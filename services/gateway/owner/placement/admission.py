@@ -34,7 +34,7 @@ def taken_in_time(prefill: Sequence[WorkerView], decode: Sequence[WorkerView]) -
         if not (rate := tokens_s.get(p_inc, 0.0)):
             return True
         unpulled_tokens = max(0, worker.unpulled_tokens - unreserved_tokens.get(p_inc, 0))
-        limit_s = HAND_OVER_LIMIT_S + worker.queued_tokens * worker.token_s
+        limit_s = HAND_OVER_LIMIT_S + worker.queued_s
         return unpulled_tokens + pulled_tokens[p_inc] <= limit_s * rate
 
     return [worker for worker in prefill if is_open(worker)]

@@ -46,7 +46,7 @@ def candidates(
 def _least_loaded(workers: list[WorkerView]) -> WorkerView:
     best, best_s = workers[0], float("inf")
     for worker in workers:
-        queue_s = worker.queued_tokens * worker.token_s
+        queue_s = worker.queued_s
         if queue_s < best_s or (queue_s == best_s and worker.incarnation < best.incarnation):
             best, best_s = worker, queue_s
     return best

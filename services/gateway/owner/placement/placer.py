@@ -12,6 +12,7 @@ from services.gateway.owner.convicts import Convicts
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.links.worker_link import WorkerLink
 from services.gateway.owner.links.worker_links import WorkerLinks
+from services.gateway.owner.links.worker_view import tokens_per_s
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Effect
 from services.gateway.owner.placement.avoidance import Avoidance, Key
@@ -150,7 +151,7 @@ class Placer:
     def pool_tokens_per_s(self) -> float:
         """What the workers that take prompts now compute together; 0 if there are none."""
         placement = self.placement()
-        return sum(1 / worker.token_s for worker in placement.workers) if placement else 0.0
+        return sum(map(tokens_per_s, placement.workers)) if placement else 0.0
 
     def any_idle(self) -> bool:
         """Whether a worker that takes prompts now has none waiting."""

@@ -1,8 +1,9 @@
 """Step 3 of a request: which worker computes the prompt, and which one decodes.
 
 Pure: a decision from a snapshot of the workers, their cached prefixes and a fitted cost. The
-estimate is the time to token 1, (queued + uncached tokens) * seconds per token. A worker that
-decodes too holds its sequences up with a prompt, so there each of them adds the prompt's seconds.
+estimate is the time to token 1: what the worker has queued, and the step costs of the prompt's
+uncached tokens. A worker that decodes too holds its sequences up with a prompt, so there each of
+them adds the prompt's seconds.
 """
 
 import random
@@ -176,16 +177,22 @@ def _uncached(worker: WorkerView, prompt: Prompt) -> int:
     return max(prompt.num_tokens - cached, 1)
 
 
+def _prompt_s(worker: WorkerView, prompt: Prompt) -> float:
+    """What the prompt adds to the worker's steps."""
+    num_tokens = prompt.num_tokens
+    return worker.costs.prompt_s(num_tokens, num_tokens - _uncached(worker, prompt))
+
+
 def _estimate_s(worker: WorkerView, prompt: Prompt) -> float:
     """Until token 1."""
-    return (worker.queued_tokens + _uncached(worker, prompt)) * worker.token_s
+    return worker.queued_s + worker.costs.step_s + _prompt_s(worker, prompt)
 
 
 def _added_s(worker: WorkerView, prompt: Prompt) -> float:
     """By this choice, to all requests: until its token 1, and as long as the prompt is computed to
     each that decodes there, or will by then: it hardly goes on meanwhile."""
     num_waiting = 1 + worker.num_sequences
-    return (worker.queued_tokens + num_waiting * _uncached(worker, prompt)) * worker.token_s
+    return worker.queued_s + num_waiting * _prompt_s(worker, prompt)
 
 
 def _why(chosen: WorkerView, prompt: Prompt, num_workers: int) -> str:

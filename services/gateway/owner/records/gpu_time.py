@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from services.gateway.owner.records.slowness import measured
 from shared.message_parts.span import Span
-from shared.protocol import NO_COSTS, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.telemetry import attributes as names
 
 _COMPUTED = (names.SPAN_PREFILL, names.SPAN_DECODE)
@@ -28,14 +28,12 @@ def used_gpu_ms(
 
 def saved_gpu_ms(costs: StepCosts, ranks: int, num_cached: int) -> float | None:
     """What the first `num_cached` tokens of a prompt would have added to steps of a worker with
-    these costs on `ranks` GPUs. Token i attends to i positions, its own included. What a step takes
+    these costs on `ranks` GPUs. What a step takes
     whatever it computes is left out: the rest of the prompt has a step anyway. None: the costs or
     the number of GPUs are not known."""
     if costs == NO_COSTS or not ranks:
         return None
-    num_pairs = num_cached * (num_cached + 1) // 2
-    seconds_s = costs.chunk_token_s * num_cached + costs.chunk_pair_s * num_pairs
-    return round(seconds_s * ranks * 1e3, 3)
+    return round(costs.prompt_s(num_cached) * ranks * 1e3, 3)
 
 
 def _num_tokens(computed: Iterable[Span]) -> int:

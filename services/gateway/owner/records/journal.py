@@ -14,7 +14,8 @@ from services.gateway.owner.records.route_text import route_text
 from services.gateway.owner.records.row import Row
 from services.gateway.owner.view.recent import Recent, RecentStages
 from shared.clock import Clock
-from shared.protocol import Spans, StepCosts
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Spans
 from shared.telemetry import attributes as names
 
 RECEIPT_WAIT_S = 0.05

@@ -170,8 +170,8 @@ def waits_since_ns(live: LiveRequest) -> int:
 
 def _queue(worker: WorkerLink) -> dict[str, Any]:
     """Prompt tokens it has to compute, and how long that takes it."""
-    queued = worker.view.queued_tokens
-    return {"queued_tokens": queued, "queued_s": round(queued * worker.view.token_s, 3)}
+    view = worker.view
+    return {"queued_tokens": view.queued_tokens, "queued_s": round(view.queued_s, 3)}
 
 
 def _gaps(worker: WorkerLink, now_s: float) -> dict[str, Any]:

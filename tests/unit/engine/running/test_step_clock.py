@@ -10,7 +10,7 @@ from shared.engine.running.step_clock import COLD_S, DECODE_STRIDE, StepClock, T
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_timer import WallDuration
 from shared.engine.scheduling.batch import HostBatch
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from tests.support.fakes.manual_clock import ManualClock
 
 pytestmark = pytest.mark.clock

@@ -19,7 +19,8 @@ from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import NUM_TRUSTED, StepTime
 from shared.engine.running.step_timer import WallDuration
 from shared.engine.scheduling.sequence import SequenceSpec
-from shared.protocol import Attempt, Sampling, StepCosts, Work
+from shared.message_parts.step_costs import StepCosts
+from shared.protocol import Attempt, Sampling, Work
 from tests.support.measured import Measured
 from tests.support.models.built_engine import built_engine
 from tests.support.settings import settings_with

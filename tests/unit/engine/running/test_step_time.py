@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 
 from shared.engine.running.step_size import StepSize
 from shared.engine.running.step_time import CEILING_S, FLOOR_S, StepTime
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 
 SEED = StepCosts(6e-3, 5e-5, 1e-7, 4e-5, 5e-9)
 NOISE = 0.02

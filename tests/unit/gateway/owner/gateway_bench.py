@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeVar, cast
 from services.gateway.owner.core import GatewayCore, GatewayStores
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.identity import GatewayIdentity
-from services.gateway.owner.links.prefill_cost import PrefillCost
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
@@ -220,9 +219,8 @@ class Bench:
         self.records.settle = self.backlog.settle
         self.index = PrefixIndex()
         self.spans = SpanList()
-        cost = PrefillCost()
         served = self.served = ServedPool("demo", POOL, 16)
-        self.links = WorkerLinks(self.registry, served, G_INC, self.clock, cost, self._dial)
+        self.links = WorkerLinks(self.registry, served, G_INC, self.clock, self._dial)
         hashing = self.settings.kv.hashing(self.settings.network.cell_secret)
         identity = GatewayIdentity(
             *(G_INC, served, "1", "http://x", "demo", 2048, hashing, topology),
@@ -232,7 +230,7 @@ class Bench:
         stores = GatewayStores(self.records, self.backlog, self.index)
         observation = MetricsObserver(GatewayMetrics(self.links.samples), self.spans, "demo")
         self.core = GatewayCore(
-            self.settings.limits, identity, stores, self.links, cost, self.clock, observation
+            self.settings.limits, identity, stores, self.links, self.clock, observation
         )
         self.door, self.requests = self.core.door, self.core.requests
         self.request_clock = self.core.request_clock

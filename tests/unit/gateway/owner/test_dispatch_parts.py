@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from services.gateway.owner.generation import Delta, Generation
-from services.gateway.owner.links.prefill_cost import FIRST_GUESS_S, PrefillCost
 from services.gateway.owner.placement.throughput import LEAST_S, WINDOW_S, Throughput
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.records.receipts import Receipts
@@ -58,32 +57,6 @@ def test_time_per_end_grows_while_nothing_ends() -> None:
         throughput.note_end(109.0 + tenth / 10, idle=False)
     assert throughput.per_end_s(118.0) == pytest.approx(18.0 / 91)
     assert throughput.per_end_s(121.0) == pytest.approx(3.0)
-
-
-def test_cost_is_fitted_by_worker_and_new_ones_take_the_pool_s() -> None:
-    cost = PrefillCost()
-    assert cost.token_s("a") == FIRST_GUESS_S
-    for _ in range(50):
-        cost.observe("a", 100, 0.1)
-    cost.observe("a", 1, 9.0)
-    assert cost.token_s("a") == pytest.approx(1e-3)
-    assert cost.token_s("new") == pytest.approx(1e-3)
-    cost.observe("b", 100, 0.2)
-    cost.forget("b")
-    assert cost.token_s("a") < cost.token_s("b") < 2e-3
-
-
-def test_a_workers_own_trial_counts_until_it_was_seen_at_work() -> None:
-    cost = PrefillCost()
-    cost.observe("a", 100, 0.1)
-    cost.expect("slow", 0.5)
-    cost.expect("silent", 0.0)
-    assert cost.token_s("slow") == pytest.approx(0.5)
-    assert cost.token_s("silent") == pytest.approx(1e-3)
-    cost.observe("slow", 100, 10.0)
-    assert cost.token_s("slow") == pytest.approx(0.1)
-    cost.forget("slow")
-    assert cost.token_s("slow") != pytest.approx(0.5)
 
 
 class NoOwner:

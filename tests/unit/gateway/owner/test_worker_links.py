@@ -9,8 +9,10 @@ from services.gateway.owner.links.worker_links import (
     REDIAL_INTERVAL_S,
     SUSPECT_S,
 )
+from services.gateway.owner.links.worker_view import GUESS, tokens_per_s
 from shared.challenge import OtherSecretError, OtherVersionError, Versions
-from shared.protocol import Assign, Load, Ping, Pong, Refuse, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
+from shared.protocol import Assign, Load, Ping, Pong, Refuse
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +40,34 @@ async def test_what_was_sent_since_a_worker_last_spoke_counts_as_sequences_there
         bench.clock.advance(0.1)
         d.say(Pong(3, KV))
         assert worker.view.num_sequences == 3, "it counts them, or has refused them"
+
+
+async def test_what_waits_there_takes_what_it_says_and_what_is_on_its_way_costs() -> None:
+    p = FakeWorker("prefill", "p0")
+    async with started(Bench()) as bench:
+        await bench.add(p)
+        p.say(Pong(1, replace(KV, queued_tokens=3000, queued_s=0.25)))
+        worker = bench.links.get(p.incarnation)
+        assert worker is not None and worker.view.queued_s == 0.25
+        worker.charge("long", 1000)
+        on_the_way_s = COSTS.chunk_token_s * 1000 + COSTS.chunk_pair_s * 1000 * 1001 / 2
+        assert worker.view.queued_s == pytest.approx(0.25 + on_the_way_s)
+        worker.settle("long")
+        p.say(Pong(2, replace(KV, queued_tokens=1000)))
+        assert worker.view.queued_s == pytest.approx(on_the_way_s), "of an earlier release"
+
+
+async def test_a_prompt_is_never_free() -> None:
+    """Neither on a worker that has not told its costs, nor where its fit says so."""
+    p = FakeWorker("prefill", "p0")
+    async with started(Bench()) as bench:
+        await bench.add(p)
+        worker = bench.links.get(p.incarnation)
+        for number, costs in enumerate((NO_COSTS, COSTS._replace(chunk_token_s=0, chunk_pair_s=0))):
+            p.say(Pong(number, replace(KV, step_costs=costs)))
+            assert worker is not None
+            assert worker.view.costs == costs._replace(chunk_token_s=GUESS.chunk_token_s)
+            assert 0 < tokens_per_s(worker.view) <= 1 / GUESS.chunk_token_s
 
 
 async def test_costs_that_no_step_has_tested_have_no_error_yet() -> None:

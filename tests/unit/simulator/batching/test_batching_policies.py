@@ -27,7 +27,7 @@ from services.simulator.batching.slots import Stay
 from services.simulator.batching.step_cost import H200_8B, step_s
 from services.simulator.timeline import Timeline
 from shared.engine.scheduling.scheduler import Scheduler
-from shared.protocol import StepCosts
+from shared.message_parts.step_costs import StepCosts
 from shared.settings.groups import KVPressure
 
 MIXED = Load(num_requests=160, rate=60.0, prompt=(32, 512), output=(8, 512), seed=3)

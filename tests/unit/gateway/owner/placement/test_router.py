@@ -20,9 +20,12 @@ from services.gateway.owner.placement.router import (
     reachable,
 )
 from services.gateway.owner.records.route_text import route_text
+from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Incoming
 from shared.settings.groups import Topology
 from tests.support.measured import Measured
+
+TOKEN_S = 1e-4
 
 
 def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
@@ -35,7 +38,8 @@ def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
         queued_tokens=queued,
         num_sequences=0,
         spare_blocks=1000,
-        token_s=1e-4,
+        queued_s=queued * TOKEN_S,
+        costs=StepCosts(chunk_token_s=TOKEN_S),
     )
     for name, value in facts.items():
         setattr(worker, name, value)
@@ -86,8 +90,20 @@ def test_the_receipt_does_not_say_that_it_only_prefilled() -> None:
 
 def test_a_slow_worker_is_charged_for_it() -> None:
     slow = view("p0")
-    slow.token_s = 1e-3
+    slow.costs = StepCosts(chunk_token_s=1e-3)
     assert chosen(route([slow, view("p1", 500)])) == "p1"
+
+
+def test_a_long_prompt_costs_more_than_its_tokens_say() -> None:
+    """Half of it cached, its second half attends to the first all the same."""
+    worker = view("p0", costs=StepCosts(step_s=0.01, chunk_token_s=1e-4, chunk_pair_s=1e-6))
+    estimates_s = []
+    for holders in ({}, {"p0": 16}):
+        result = route([worker], holders)
+        assert result is not None
+        estimates_s.append(result.estimate_s)
+    assert estimates_s[0] == pytest.approx(0.01 + 512e-4 + 512 * 513 / 2 * 1e-6)
+    assert estimates_s[1] == pytest.approx(0.01 + 256e-4 + (512 * 513 - 256 * 257) / 2 * 1e-6)
 
 
 def test_no_room_anywhere_means_backlog_but_an_idle_worker_takes_any_length() -> None:
@@ -131,7 +147,7 @@ def test_a_worker_that_decodes_too_costs_what_its_sequences_wait_for_the_prompt(
     """Each of them waits for 512 tokens, so one less is worth a queue of up to 512."""
     workers = [view("d0", num_sequences=1), view("d1", 500)]
     assert chosen(route(workers, mode=mode)) == expected
-    workers[1].queued_tokens = 520
+    workers[1].queued_s = 520 * TOKEN_S
     assert chosen(route(workers, mode=mode)) == "d0"
 
 
@@ -265,8 +281,7 @@ def test_kv_that_is_yet_to_be_computed_does_not_wait_for_its_link(
     queued_s: float, expected: str
 ) -> None:
     """The link is busy for longer than its limit, but not for longer than prefill is."""
-    queued = view("p0", unpulled_tokens=LATE, token_s=0.01)
-    queued.queued_tokens = round(queued_s / queued.token_s)
+    queued = view("p0", unpulled_tokens=LATE, queued_s=queued_s)
     placement = choose_placement([queued, pulling("d0", p0=0)], "auto", True)
     assert placement is not None and placement.mode == expected
 

@@ -15,7 +15,8 @@ from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from services.gateway.routes.price import priced, read_price, receipt_price
 from shared.errors import RequestError
 from shared.message_parts.span import Span
-from shared.protocol import NO_COSTS, Assign, Fail, Pong, StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
+from shared.protocol import Assign, Fail, Pong
 from shared.telemetry import attributes as names
 from tests.unit.gateway.owner.gateway_bench import IDLE, Bench, FakeWorker, started, until
 
