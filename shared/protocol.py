@@ -161,6 +161,8 @@ class Load:
     """room of prompts of the default priority or earlier; -1: of an earlier release"""
     queued_s: float = -1.0
     """that `queued_tokens` add to its steps; -1: of an earlier release"""
+    place_s: float = 0.0
+    """that a sequence waits for a place in the batch at least; of the default priority or later"""
 
 
 @dataclass(frozen=True)

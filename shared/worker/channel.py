@@ -95,6 +95,8 @@ class Ready:
     """what one step may compute"""
     prefill_token_s: float = 0.0
     """seconds a prompt token took in a trial"""
+    step_sequences: int = 0
+    """that one step may decode"""
 
 
 @dataclass(frozen=True)

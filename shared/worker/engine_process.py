@@ -255,6 +255,7 @@ def run_engine(
             load=engine.load(),
             step_tokens=engine.step_size.num_tokens,
             prefill_token_s=token_s,
+            step_sequences=engine.step_size.num_seqs,
         )
     )
     freeze_heap()

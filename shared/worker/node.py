@@ -79,9 +79,7 @@ class Node:
         self._network, self._worker = settings.network, settings.worker
         self._identity, self._ready, self._engine = identity, ready, engine
         self._pool = pool_name(identity.served_model, ready.layout)
-        self._state = WorkerState(
-            identity.incarnation, ROOM_STEPS * ready.step_tokens, ready.layout
-        )
+        self._state = _state_of(identity, ready)
         self._state.note_engine(ready.load, {})
         self._redis = RedisClient(settings.cell.redis)
         self._keys = Keys()
@@ -294,3 +292,9 @@ class Node:
         self._puller.forget(peer)
         if not self._closing:
             self._inbox.on_gateway_lost(peer)
+
+
+def _state_of(identity: Identity, ready: Ready) -> WorkerState:
+    num_places = ready.step_sequences if identity.role == "decode" else 0
+    room_tokens = ROOM_STEPS * ready.step_tokens
+    return WorkerState(identity.incarnation, room_tokens, ready.layout, num_places)

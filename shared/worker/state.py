@@ -5,6 +5,7 @@ from shared.engine.scheduling.load import EngineLoad
 from shared.kv.layout import KVLayout, num_blocks_for
 from shared.protocol import Attempt, Incoming, Load, Refusal
 from shared.transfer.traffic import Traffic
+from shared.worker.attempts.places import Places
 from shared.worker.attempts.table import AttemptTable
 from shared.worker.attempts.usage import note_step
 from shared.worker.channel import StepReport
@@ -13,7 +14,10 @@ from shared.worker.channel import StepReport
 class WorkerState:
     """Facts the io process decides by. The engine's own numbers arrive with its reports."""
 
-    def __init__(self, incarnation: str, room_limit_tokens: int, layout: KVLayout) -> None:
+    def __init__(
+        self, incarnation: str, room_limit_tokens: int, layout: KVLayout, num_places: int = 0
+    ) -> None:
+        """`num_places`: sequences that it decodes together; 0: it decodes none."""
         self.incarnation = incarnation
         self.attempts = AttemptTable()
         self.leaving = False
@@ -32,6 +36,8 @@ class WorkerState:
         """of hand-overs; a role with a transport puts that one's here"""
         self._layout = layout
         self._room_limit_tokens = room_limit_tokens
+        self._places = Places(num_places)
+        self._clock = SystemClock()
         self._engine_load = EngineLoad(0, 0, 0, 0, 0, 0)
 
     def note_engine(
@@ -105,6 +111,7 @@ class WorkerState:
             step_error=engine.step_error,
             stalled=self.stalled,
             queued_s=self.attempts.queued_s(engine.step_costs),
+            place_s=self._places.wait_s(self.attempts, self._clock.monotonic_s()),
         )
 
     def refusal(

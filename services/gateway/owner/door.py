@@ -12,6 +12,7 @@ from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
 from services.gateway.owner.placement.missing_workers import missing_workers
 from services.gateway.owner.placement.return_times import ReturnTimes
+from services.gateway.owner.placement.router import Route
 from services.gateway.owner.records.journal import Journal
 from services.gateway.owner.records.row import Row, RowFilter
 from services.gateway.owner.requests import LINE_FULL, NO_BLOCKS, Requests
@@ -26,7 +27,7 @@ DRAIN_POLL_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 SHUTTING_DOWN = "this gateway is shutting down"
-TOO_LATE = "the request's time would be over before its turn"
+TOO_LATE = "the request's time would be over before its answer begins"
 FULL = "this gateway has as many requests as it may"
 
 StoreState = Literal["ok", "refuses writes", "away"]
@@ -80,19 +81,31 @@ class Door:
         if self._requests.lack_blocks(live):
             raise OverloadedError(NO_BLOCKS, retry_after_s=self._returns.hint())
         route = self._requests.route(live)
-        num_ahead = self._requests.num_ahead(request) + num_kept
-        is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
-        if route is None and not (is_full or returned):
-            wait_s = self._requests.wait_s(num_ahead)
-            is_full = 0 < self._limits.max_wait_s < wait_s
-            if request.timeout_s < wait_s and not request.follows:
-                raise self._overloaded(request, TOO_LATE)
-        if route is None and is_full and not request.follows:
-            raise self._overloaded(request, LINE_FULL)
+        if not request.follows:
+            self._check_wait(live, route, num_kept, returned=returned)
         if route is not None and len(self._requests) + 1 < self._limits.max_live_requests:
             self._returns.start_over()
         self._requests.accept(live, route)
         return live.generation
+
+    def _check_wait(
+        self, live: LiveRequest, route: Route | None, num_kept: int, *, returned: bool
+    ) -> None:
+        """For its turn in the line or, with a route, on workers."""
+        request = live.request
+        if route is not None:
+            if request.timeout_s < self._requests.least_s(live, route):
+                raise self._overloaded(request, TOO_LATE)
+            return
+        num_ahead = self._requests.num_ahead(request) + num_kept
+        is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
+        if not (is_full or returned):
+            wait_s = self._requests.wait_s(num_ahead)
+            is_full = 0 < self._limits.max_wait_s < wait_s
+            if request.timeout_s < wait_s:
+                raise self._overloaded(request, TOO_LATE)
+        if is_full:
+            raise self._overloaded(request, LINE_FULL)
 
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         """End early from the text side; returns when the outcome is recorded or late."""

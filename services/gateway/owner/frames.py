@@ -158,7 +158,7 @@ class Frames:
             else:
                 self._observer.token_gaps(0.0, num_new - 1)
             if num_before == live.num_earlier_tokens:
-                self._note_first_token(worker, live, now_s)
+                self._note_first_token(worker, live)
             timing.note_tokens(now_s)
         self._requests.execute(live, effects)
         return gap_s if decode_spoke else 0.0  # before, it waited for others too
@@ -244,7 +244,7 @@ class Frames:
         if not took and self._requests.get(message.rid) is None:  # else it was placed just now
             worker.send(Cancel(Attempt(message.rid, 0), "not waiting"))
 
-    def _note_first_token(self, worker: WorkerLink, live: LiveRequest, now_s: float) -> None:
+    def _note_first_token(self, worker: WorkerLink, live: LiveRequest) -> None:
         """The first token of an epoch."""
         if self._journal.first_token(live):
             live.generation.cached_tokens = live.receipt.cached_tokens

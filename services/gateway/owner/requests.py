@@ -137,6 +137,10 @@ class Requests:
         """For a request with that number of others before it in the line."""
         return num_ahead * self._line.per_place_s
 
+    def least_s(self, live: LiveRequest, route: Route) -> float:
+        """Until its answer begins, if it goes that way."""
+        return self._placer.least_s(live, route)
+
     def lack_blocks(self, live: LiveRequest) -> bool:
         """It would have to wait for KV blocks, and is to be refused instead."""
         return not (live.work.accepted or self._placer.has_kv_room(live, self._live.values()))

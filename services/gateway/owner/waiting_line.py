@@ -14,10 +14,10 @@ from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.placement.answer_lengths import AnswerLengths
-from services.gateway.owner.placement.throughput import Throughput
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, by_weight, heads_of
+from shared.queue.throughput import Throughput
 from shared.queue.virtual_time import VirtualTime
 from shared.tasks import Tasks
 

@@ -130,6 +130,8 @@ class AttemptTable:
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], HeldAttempt] = {}
         self._epoch: dict[str, int] = {}
+        self.num_dropped = 0
+        """so far"""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -166,6 +168,7 @@ class AttemptTable:
     def drop(self, attempt: Attempt) -> HeldAttempt | None:
         """Forget it; None if it was not held."""
         held = self._held.pop(attempt, None)
+        self.num_dropped += held is not None
         if held is not None and self._epoch.get(attempt.rid) == attempt.epoch:
             del self._epoch[attempt.rid]
         return held

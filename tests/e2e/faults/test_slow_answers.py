@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.cluster import Cluster, drawn_bodies, running
@@ -15,6 +16,8 @@ FLAGS = ("--topology", "agg", "--decode", "1", "--threads", "1")
 SMALL = {"BATON_MAX_NUM_SEQS": "4", "BATON_MAX_NUM_BATCHED_TOKENS": "512"}
 LONG_TOKENS = 1500
 NUM_LONG = 3
+NUM_ENDED = 12
+"""after which a worker knows how often one ends"""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,21 @@ def test_a_wait_for_others_is_named(cluster: Cluster) -> None:
     told = [receipt(cluster, each.rid) for each in seen]
     last = max(told, key=lambda each: each["started_ns"])
     assert last["slow_because"] == "queue", last
+
+
+def test_a_deadline_that_a_full_worker_cannot_keep_is_refused_at_once(cluster: Cluster) -> None:
+    """Twenty wait for four places, and none of them longer than it would have to."""
+    bodies = [body(20, 60, seed) for seed in range(40, 76)]
+    with cluster.streams(bodies) as streams:
+        cluster.wait(lambda: sum(each.done for each in streams.seen) >= NUM_ENDED, 60)
+        asked = {"model": cluster.model(), **body(20, 60, seed=99), "stream": False}
+        headers = {"x-baton-timeout-s": "0.3"}
+        url = f"{cluster.url}/v1/completions"
+        answer = httpx.post(url, json=asked, headers=headers, timeout=60)
+        assert answer.status_code == 429, answer.text
+        assert "before its answer begins" in answer.text
+        seen = streams.wait(120)
+    assert all(each.complete for each in seen)
 
 
 def test_a_worker_that_stands_still_is_a_retry(tmp_path: Path) -> None:

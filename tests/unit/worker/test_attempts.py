@@ -1,15 +1,19 @@
-"""The table of held attempts, and what a worker refuses by it."""
+"""The table of held attempts, what a worker refuses by it, and how long one waits for a place."""
 
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Attempt, Load
+from shared.queue.throughput import LEAST_ENDS
+from shared.worker.attempts.places import Places
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
 from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
 
 PEER = FakePeer(Journal())
+EACH_S = 0.5
+"""from one end to the next"""
 
 
 def held(rid: str, epoch: int = 0, num_tokens: int = 0, peer: FakePeer = PEER) -> HeldAttempt:
@@ -168,3 +172,46 @@ def test_engine_totals_and_own_counts_share_one_table() -> None:
     state.note_engine(LOAD, {"engine_steps": 9})
     state.count("handed_back", 2)
     assert state.counters == {"handed_back": 3, "engine_steps": 9}
+
+
+def hold(table: AttemptTable, rid: str, *, placed: bool = False, early: bool = True) -> None:
+    item = held(rid, num_tokens=10)
+    item.early, item.started_ns = early, int(placed)
+    table.hold(item)
+
+
+def after_ends(places: Places, table: AttemptTable, num_ends: int) -> float:
+    """Now; of two places one is taken, and from the other one sequence after the other ended."""
+    hold(table, "long", placed=True)
+    now_s = 100.0
+    for number in range(num_ends):
+        hold(table, f"short-{number}", placed=True)
+        places.wait_s(table, now_s)
+        now_s += EACH_S
+        table.drop(Attempt(f"short-{number}", 0))
+        places.wait_s(table, now_s)
+    return now_s
+
+
+def test_as_many_have_to_end_as_lack_a_place() -> None:
+    table, places = AttemptTable(), Places(2)
+    now_s = after_ends(places, table, 20)
+    assert places.wait_s(table, now_s) == 0, "one place is free"
+    hold(table, "second", placed=True)
+    waits_s = [places.wait_s(table, now_s)]
+    for number in range(2):
+        hold(table, f"waits-{number}")
+        waits_s.append(places.wait_s(table, now_s))
+    each_s = 20 * EACH_S / 21
+    assert waits_s == [each_s, 2 * each_s, 3 * each_s]
+    hold(table, "later", early=False)
+    assert places.wait_s(table, now_s) == 3 * each_s, "it lets others go ahead"
+
+
+def test_of_few_ends_nothing_is_foretold_nor_of_a_worker_that_decodes_nothing() -> None:
+    for places, num_ends in ((Places(2), LEAST_ENDS - 1), (Places(0), 20)):
+        table = AttemptTable()
+        now_s = after_ends(places, table, num_ends)
+        for number in range(9):
+            hold(table, f"waits-{number}")
+        assert places.wait_s(table, now_s) == 0

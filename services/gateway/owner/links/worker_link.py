@@ -7,7 +7,7 @@ from services.gateway.owner.links.token_rates import TokenRates
 from services.gateway.owner.links.worker_view import GUESS, Pace, WorkerView
 from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
-from shared.message_parts.step_costs import StepCosts
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.protocol import Hello, Load, Message
 from shared.queue.backlog import taken_room
 
@@ -15,6 +15,8 @@ _ON_THE_WAY_S = 0.01
 """an assignment older than this is part of the load that a frame reports"""
 SPARE_BLOCKS = 16
 """that a worker has beyond one for each sequence, before it gives any away"""
+UNTESTED_ERROR = 0.5
+"""of costs that a trial says, of which no step has told yet how far off they are"""
 _UNKNOWN_LOAD = Load(0, 0, 0, 0, 0, 0, 0, 0, state="starting")
 
 
@@ -182,6 +184,8 @@ class WorkerLink:
         view.costs = self._costs()
         view.queued_tokens = load.queued_tokens + on_the_way
         view.queued_s = self._queued_s(view.costs)
+        view.costs_error = self._costs_error()
+        view.place_s = load.place_s
         view.queued_s = self._queued_s(view.costs)
         view.num_sequences = load.running + load.waiting + len(self._charges)
         view.spare_blocks = load.free + load.cached
@@ -194,6 +198,12 @@ class WorkerLink:
         if costs.chunk_token_s or costs.chunk_pair_s:
             return costs
         return costs._replace(chunk_token_s=self.hello.prefill_token_s or GUESS.chunk_token_s)
+
+    def _costs_error(self) -> float:
+        load = self.load
+        if load.step_costs == NO_COSTS:
+            return 1.0
+        return min(1.0, load.step_error or UNTESTED_ERROR)
 
     def _queued_s(self, costs: StepCosts) -> float:
         load = self.load

@@ -43,6 +43,10 @@ class WorkerView:
     """that those tokens add to its steps"""
     costs: StepCosts = GUESS
     """of its steps"""
+    costs_error: float = 1.0
+    """relative, of what they predict at most, nearly always; 1: nothing is known"""
+    place_s: float = 0.0
+    """that a sequence of the default priority or a later one waits there for a place at least"""
     early_room_tokens: int = 0
     """the same for those of the default priority or an earlier one, whose room later ones leave"""
     stalled: bool = False

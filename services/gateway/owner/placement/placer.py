@@ -18,6 +18,7 @@ from services.gateway.owner.machine.effects import Effect
 from services.gateway.owner.placement.avoidance import Avoidance, Key
 from services.gateway.owner.placement.failures import Failures
 from services.gateway.owner.placement.kv_room import has_kv_room, with_blocks
+from services.gateway.owner.placement.least_wait import least_s
 from services.gateway.owner.placement.router import (
     Placement,
     Prompt,
@@ -91,6 +92,10 @@ class Placer:
         if not self._lane.spares_a_worker(live.machine.strikes.crashes, placement):
             return None
         return choose_worker(with_blocks(placement, live), prompt, self._rng)
+
+    def least_s(self, live: LiveRequest, route: Route) -> float:
+        """As `placement.least_wait` has it."""
+        return least_s(live, route, self._links.views)
 
     def has_kv_room(self, live: LiveRequest, others: Iterable[LiveRequest]) -> bool:
         """Whether decode workers have blocks for it besides those `others` of this gateway."""

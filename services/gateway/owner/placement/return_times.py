@@ -2,8 +2,8 @@
 
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.placement.promises import Promises, prompt_key
-from services.gateway.owner.placement.throughput import Throughput
 from shared.clock import Clock
+from shared.queue.throughput import Throughput
 
 
 class ReturnTimes:

@@ -6,12 +6,12 @@ import anyio
 import pytest
 
 from services.gateway.owner.generation import Delta, Generation
-from services.gateway.owner.placement.throughput import LEAST_S, WINDOW_S, Throughput
 from services.gateway.owner.records.receipt import Receipt
 from services.gateway.owner.records.receipts import Receipts
 from services.gateway.owner.timing import PATIENCE_S
 from shared.errors import AttemptError
 from shared.protocol import FinishReason
+from shared.queue.throughput import LEAST_S, WINDOW_S, Throughput
 from shared.worker.engine_client import LISTEN_S
 from tests.support.settings import settings_with
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import OverloadedError
+from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.protocol import Assign, Attempt, Pong, Refuse
 from tests.unit.gateway.owner.gateway_bench import (
     FULL,
@@ -75,9 +76,60 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
         if accepted:
             bench.door.submit(request)
             return
-        with pytest.raises(OverloadedError, match="before its turn") as refused:
+        with pytest.raises(OverloadedError, match="before its answer begins") as refused:
             bench.door.submit(request)
         assert refused.value.retry_after_s > 0
+
+
+COSTS = StepCosts(step_s=0.02, chunk_token_s=0.01)
+
+
+@pytest.mark.parametrize(
+    ("priority", "max_tokens", "place_s", "timeout_s", "accepted"),
+    [
+        (4, 3, 5.0, 4.0, False),
+        (4, 3, 5.0, 6.0, True),
+        (1, 3, 5.0, 4.0, True),
+        (4, 1, 5.0, 4.0, True),
+        (1, 1, 0.0, 0.9, False),
+        (1, 1, 0.0, 1.0, True),
+    ],
+)
+async def test_one_that_workers_cannot_begin_in_time_is_refused_at_once(
+    priority: int, max_tokens: int, place_s: float, timeout_s: float, *, accepted: bool
+) -> None:
+    """Its prompt takes 1.02 s, or a tenth less. A place in a batch comes free later: one of an
+    earlier priority may be given it sooner, and one with one token needs none."""
+    p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
+    p.load = replace(IDLE, step_costs=COSTS, step_error=0.1)
+    d.load = replace(IDLE, place_s=place_s)
+    async with started(Bench()) as bench:
+        await bench.add(p, d)
+        request = bench.request(num_prompt=100, max_tokens=max_tokens, priority=priority)
+        request = replace(request, timeout_s=timeout_s)
+        if accepted:
+            bench.door.submit(request)
+            return
+        with pytest.raises(OverloadedError, match="before its answer begins"):
+            bench.door.submit(request)
+
+
+@pytest.mark.parametrize(
+    ("costs", "accepted"), [(NO_COSTS, True), (COSTS, False)], ids=["unknown", "of a trial"]
+)
+async def test_of_costs_that_no_step_has_tested_half_is_believed(
+    costs: StepCosts, *, accepted: bool
+) -> None:
+    d = FakeWorker("decode", "d0")
+    d.load = replace(IDLE, step_costs=costs)
+    async with started(Bench("agg")) as bench:
+        await bench.add(d)
+        bench.door.submit(replace(bench.request("r0", num_prompt=100), timeout_s=0.52))
+        if accepted:
+            bench.door.submit(replace(bench.request("r1", num_prompt=100), timeout_s=1e-6))
+            return
+        with pytest.raises(OverloadedError, match="before its answer begins"):
+            bench.door.submit(replace(bench.request("r1", num_prompt=100), timeout_s=0.5))
 
 
 def _is_full_of(worker: FakeWorker, early_room_tokens: int) -> None:

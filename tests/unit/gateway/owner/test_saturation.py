@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from services.gateway.owner.placement.throughput import LEAST_ENDS
 from services.gateway.owner.waiting_line import FULL_S, REPEAT_PUT_S
 from shared.errors import OverloadedError
 from shared.protocol import Assign, Attempt, Cancel, Handback, Load, Ping, Pong, Pull, Refuse
 from shared.queue.backlog import BacklogEntry
+from shared.queue.throughput import LEAST_ENDS
 from tests.unit.gateway.owner.gateway_bench import FULL, IDLE, Bench, FakeWorker, settle, started
 
 pytestmark = pytest.mark.anyio
