@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -96,19 +97,19 @@ class GatewayClient:
         """Their names; NoGatewayError when nothing answers."""
         return [str(model["id"]) for model in self._get("/v1/models").get("data") or ()]
 
-    def post(self, path: str, content: bytes) -> Reply:
+    def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> Reply:
         """Whatever is answered; NoGatewayError also where the answer broke off."""
-        with self._request("POST", path, content) as response:
+        with self._request("POST", path, content, headers) as response:
             try:
                 whole = response.read()
             except (OSError, http.client.HTTPException) as error:
                 raise NoGatewayError(f"the answer of {self.url} broke off: {error}") from error
-            headers = response.headers
-            waits = headers.get("retry-after", "")
+            told = response.headers
+            waits = told.get("retry-after", "")
             return Reply(
                 response.status,
                 whole,
-                headers.get("x-request-id", ""),
+                told.get("x-request-id", ""),
                 float(waits) if waits.isascii() and waits.isdigit() else None,
             )
 
@@ -159,7 +160,11 @@ class GatewayClient:
 
     @contextmanager
     def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | bytes | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        more_headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[http.client.HTTPResponse]:
         secure = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -168,6 +173,7 @@ class GatewayClient:
         try:
             content = json.dumps(body).encode() if isinstance(body, Mapping) else body
             headers = {"content-type": "application/json"} if content else {}
+            headers |= more_headers
             if key := os.environ.get(KEY_VARIABLE):
                 headers["authorization"] = f"Bearer {key}"
             try:

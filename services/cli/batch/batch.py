@@ -91,7 +91,7 @@ class Batch:
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
             try:
-                reply = self._client.post(request.path, request.body)
+                reply = self._client.post(request.path, request.body, request.headers)
                 if reply.status in NOT_ALLOWED:
                     raise BatonError(f"{self._client.url}: {reply.status} {reply.error_text}")
                 if reply.status not in BUSY:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,6 +16,7 @@ MAX_ID_CHARS = 512
 MAX_TOLD = 10
 """wrong lines that one refusal names"""
 DIGEST_BYTES = 12
+BULK = {"x-baton-class": "bulk"}
 
 
 class Place(NamedTuple):
@@ -35,6 +36,8 @@ class BatchRequest:
     path: str
     body: bytes
     """JSON"""
+    headers: Mapping[str, str]
+    """bulk, unless the body says a priority"""
 
 
 class InputFile:
@@ -76,7 +79,9 @@ class InputFile:
         """Safe to call from several threads."""
         place = self._places[custom_id]
         line = json.loads(os.pread(self._file.fileno(), place.num_bytes, place.offset))
-        return BatchRequest(custom_id, line["url"], json.dumps(line["body"]).encode())
+        body = line["body"]
+        headers = BULK if body.get("priority") is None else {}
+        return BatchRequest(custom_id, line["url"], json.dumps(body).encode(), headers)
 
     def _read_places(self) -> Iterator[str]:
         """What is wrong, line by line; empty lines are none."""

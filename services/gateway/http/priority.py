@@ -16,21 +16,21 @@ CLASSES = {"interactive": DEFAULT_PRIORITY, "bulk": 6}
 
 
 def priority_of(headers: Headers, field: int | None, tenant: Tenant) -> int:
-    """`field`: the body's `priority`. RequestError 400 if both say it, or if the class is none; 403
-    if the key does not let it go so early."""
+    """`field`: the body's `priority`. A class goes as early as the key lets it. RequestError 400 if
+    both say it, or if the class is none; 403 if the key does not let a number go so early."""
     named = headers.get(HEADER)
     if named is not None and field is not None:
         raise invalid(HEADER, "left out where the body has `priority`")
     if named is not None and named not in CLASSES:
         raise invalid(HEADER, f"{' or '.join(CLASSES)}, as a header")
-    priority = CLASSES[named] if named is not None else field
-    if priority is None:
-        return max(DEFAULT_PRIORITY, tenant.highest_priority)
-    if priority < tenant.highest_priority:
+    if field is None:
+        priority = DEFAULT_PRIORITY if named is None else CLASSES[named]
+        return max(priority, tenant.highest_priority)
+    if field < tenant.highest_priority:
         raise RequestError(
-            f"priority {priority}: this key may ask for {tenant.highest_priority} and later",
+            f"priority {field}: this key may ask for {tenant.highest_priority} and later",
             status=403,
             code="priority_not_allowed",
             param="priority",
         )
-    return priority
+    return field

@@ -33,6 +33,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.asked: Counter[str] = Counter()
+        self.classes: dict[str, str | None] = {}
+        """by prompt, as the header says"""
         self.statuses: dict[str, list[tuple[int, dict[str, str]]]] = {}
         """by prompt: what is answered instead, one after the other"""
         self.pause_s = 0.0
@@ -58,6 +60,7 @@ class Answers(BaseHTTPRequestHandler):
         prompt = body["prompt"]
         with self.server.lock:
             self.server.asked[prompt] += 1
+            self.server.classes[prompt] = self.headers["x-baton-class"]
             self.server.at_once += 1
             self.server.most_at_once = max(self.server.most_at_once, self.server.at_once)
             planted = self.server.statuses.get(prompt)
@@ -130,6 +133,15 @@ def test_each_line_gets_its_answer(server: Server, tmp_path: Path) -> None:
     assert 1 < server.most_at_once <= 8
     assert run(source, target, "--url", server.url) == 0
     assert sum(server.asked.values()) == 40, "what is answered is asked again"
+
+
+def test_a_line_is_bulk_unless_its_body_says_a_priority(server: Server, tmp_path: Path) -> None:
+    """A gateway refuses a request that says both."""
+    source = tmp_path / "in.jsonl"
+    first = line("b", body={"model": "demo", "prompt": "b", "priority": 0})
+    source.write_text(line("a") + first, encoding="utf-8")
+    assert run(source, tmp_path / "out.jsonl", "--url", server.url) == 0
+    assert server.classes == {"a": "bulk", "b": None}
 
 
 def test_wrong_lines_are_named_and_nothing_is_sent(

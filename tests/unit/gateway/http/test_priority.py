@@ -43,4 +43,6 @@ def test_a_key_goes_before_others_only_if_it_may() -> None:
     assert priority_of(Headers(), DEFAULT_PRIORITY, WITH_A_KEY) == DEFAULT_PRIORITY
     late = Tenant("bulk", highest_priority=DEFAULT_PRIORITY + 2)
     assert priority_of(Headers(), None, late) == DEFAULT_PRIORITY + 2, "saying nothing is no way"
+    later = Tenant("later", highest_priority=7)
+    assert priority_of(Headers({HEADER: "bulk"}), None, later) == 7, "nor is a class"
     assert priority_of(Headers(), 1, WITH_A_KEY._replace(highest_priority=1)) == 1
