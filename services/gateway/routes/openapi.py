@@ -4,14 +4,17 @@ The page loads nothing and runs nothing. What a field may hold is in `FIELDS`; a
 against the readers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from html import escape
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.answer import receipt_field
+from services.gateway.http import idempotency, priority
 from services.gateway.http.errors import json_response
+from services.gateway.http.headers import TIMEOUT_HEADER
 from services.gateway.http.message_errors import MESSAGES_PATH, is_for_messages
 from services.gateway.http.request_id import request_id
 from services.gateway.owner.records.receipts import MAX_RECEIPTS
@@ -40,6 +43,8 @@ from shared.text.sampling_fields import (
 from shared.text.template_values import EFFORTS, MAX_VALUES
 
 Schema = dict[str, Any]
+ANSWERED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", MESSAGES_PATH)
+"""by the model"""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 TYPE_NAMES: dict[type, str] = {dict: "object", str: "string"}
 
@@ -127,6 +132,14 @@ GETS = {
     "/docs": "This description, to read",
 }
 
+HEADERS: dict[str, Schema] = {
+    idempotency.HEADER: {**SOME_TEXT, "maxLength": idempotency.MAX_CHARACTERS},
+    priority.HEADER: {"enum": list(priority.CLASSES)},
+    receipt_field.HEADER: {"enum": [0, 1]},
+    TIMEOUT_HEADER: {"type": "number", "exclusiveMinimum": 0},
+    "traceparent": TEXT,
+}
+"""of what is answered by the model"""
 QUERIES: dict[str, dict[str, Schema]] = {
     "/v1/baton/requests": {
         "limit": _integer(1, MAX_RECEIPTS),
@@ -188,9 +201,7 @@ def openapi(version: str, hidden: Collection[str] = ()) -> Schema:
             {**OBJECT, "properties": detokenize, "required": ["tokens"]},
         ),
     }
-    paths = {
-        path: {"post": _post(*told, responses=_responses(path))} for path, told in posts.items()
-    }
+    paths = {path: {"post": _post(path, *told)} for path, told in posts.items()}
     gets = {path: summary for path, summary in GETS.items() if path not in hidden}
     paths |= {path: {"get": _get(path, summary)} for path, summary in gets.items()}
     about = {"title": "Baton", "version": version}
@@ -208,6 +219,8 @@ def page(description: Schema) -> str:
     for path, methods in description["paths"].items():
         for method, told in methods.items():
             parts.append(f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(told['summary'])}.")
+            if "parameters" in told:
+                parts.append(_parameters(told["parameters"]))
             if "requestBody" in told:
                 parts.append(_table(told["requestBody"]["content"]["application/json"]["schema"]))
     return "\n".join(parts)
@@ -235,9 +248,11 @@ def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _post(summary: str, schema: Schema, responses: Schema) -> Schema:
+def _post(path: str, summary: str, schema: Schema) -> Schema:
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {"summary": summary, "requestBody": body, "responses": responses}
+    told: Schema = {"summary": summary, "requestBody": body, "responses": _responses(path)}
+    headers = [{"name": name, "in": "header", "schema": each} for name, each in HEADERS.items()]
+    return told | {"parameters": headers} if path in ANSWERED else told
 
 
 def _get(path: str, summary: str) -> Schema:
@@ -250,6 +265,14 @@ def _get(path: str, summary: str) -> Schema:
         parameters.append({"name": name, "in": "path", "required": True, "schema": TEXT})
     told: Schema = {"summary": summary, "responses": _responses(path)}
     return told | {"parameters": parameters} if parameters else told
+
+
+def _parameters(told: Iterable[Schema]) -> str:
+    rows = []
+    for each in told:
+        name, where, shown = escape(each["name"]), each["in"], escape(_told(each["schema"]))
+        rows.append(f"<tr><td><code>{name}</code> ({where})<td>{shown}")
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _table(schema: Schema) -> str:

@@ -12,7 +12,14 @@ from services.gateway.prompt.field_tables import READERS, TABLES, FieldTable
 from services.gateway.prompt.shapes.messages import MESSAGES_READERS, MESSAGES_TABLE
 from services.gateway.prompt.shapes.responses import RESPONSES_READERS, RESPONSES_TABLE
 from services.gateway.routes.message_schema import MESSAGE_FIELDS
-from services.gateway.routes.openapi import FIELDS, body_schema, chat_schema, text_schema
+from services.gateway.routes.openapi import (
+    ANSWERED,
+    FIELDS,
+    HEADERS,
+    body_schema,
+    chat_schema,
+    text_schema,
+)
 from services.gateway.routes.response_schema import RESPONSE_FIELDS
 from shared.errors import RequestError
 from tests.support.cases.http_bodies import (
@@ -71,6 +78,24 @@ async def test_every_path_of_the_description_answers(client: httpx.AsyncClient) 
         assert response.status_code != 404 or "{" in path
         wrong = await client.put(path)
         assert wrong.status_code == 405, path
+
+
+@pytest.mark.parametrize("header", [name for name in HEADERS if name != "traceparent"])
+async def test_every_header_of_the_description_is_read(
+    client: httpx.AsyncClient, header: str
+) -> None:
+    """By each path that has it: what none allows is refused by its name."""
+    bodies = {CHAT: chat_body(), TEXT: text_body(), RESPONSES: response_body()}
+    bodies |= {MESSAGES: message_body()}
+    assert set(bodies) == set(ANSWERED)
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    for path, body in bodies.items():
+        told = {each["name"] for each in paths[path]["post"]["parameters"]}
+        assert told == set(HEADERS)
+        answer = await client.post(path, json=body, headers={header: "x" * 300})
+        assert answer.status_code == 400, (path, answer.text)
+        assert header in answer.text.lower()
+    assert "parameters" not in paths["/tokenize"]["post"]
 
 
 @pytest.mark.parametrize("api", APIS)
