@@ -72,7 +72,7 @@ class Tuner:
         if not engine.tune or (engine.max_num_batched_tokens and engine.max_num_seqs):
             self._known = engine.step_size(device_type, block_size)
         elif file is not None and (kept := file.read(self._possible)) is not None:
-            logger.info("tune: found at an earlier start and kept in %s", file.path)
+            logger.info("tune: found at an earlier start; remove %s to time again", file.path)
             self._known = kept
 
     @property
