@@ -28,6 +28,8 @@ class Arrivals:
     async def read(self, pool: str) -> None:
         """What is new. StateUnavailableError.
 
+        What Redis's clock places in the future, because it was set back, came by now.
+
         Ends are read first: whoever ended is then among those that came, and not taken to run.
         """
         while await self._read_ends(pool) == MAX_READ:
@@ -53,7 +55,7 @@ class Arrivals:
             self._over.add(end.rid)
             self._ended.append(
                 Arrival(
-                    at_s=now_s - ago_s - end.age_s,
+                    at_s=now_s - max(0.0, ago_s) - end.age_s,
                     num_prompt_tokens=end.num_prompt_tokens,
                     num_cached_tokens=end.num_cached_tokens,
                     num_output_tokens=end.num_output_tokens,
@@ -66,7 +68,7 @@ class Arrivals:
         now_s = self._clock.monotonic_s()
         for place, ago_s, one in found:
             self._last_arrival = place
-            self._running[one.rid] = Arrival(now_s - ago_s, one.num_prompt_tokens)
+            self._running[one.rid] = Arrival(now_s - max(0.0, ago_s), one.num_prompt_tokens)
         return len(found)
 
     def _expected(self) -> list[Arrival]:

@@ -80,14 +80,21 @@ class Autoscaler:
         """a prefill worker was registered once"""
         self._scales: dict[Role, Scale] = {}
         self.told: Told | None = None
+        """None before anything was seen"""
+        self.unseen_because = ""
+        """the latest failure to look"""
         self.counters: dict[str, int] = {}
 
     async def turn(self) -> None:
-        """Look, decide, act. A failure of Redis or of the cluster is a reason to hold."""
+        """Look, decide, act. A failure of Redis or of the cluster is a reason to hold; before
+        anything was seen there is nothing that could be held."""
         try:
             view = await self._look()
         except (StateUnavailableError, ClusterUnavailableError) as error:
-            view = self._blind(str(error))
+            self.unseen_because = str(error)
+            if self.told is None:
+                return
+            view = self._blind(self.told.view)
         decision, memory = await asyncio.to_thread(decide, view, self._memory)
         self.told = Told(view, decision, self._leads())
         self._count("decisions")
@@ -143,10 +150,9 @@ class Autoscaler:
         self._starts.see(pods, workers)
         return self._starts.seconds
 
-    def _blind(self, reason: str) -> View:
+    def _blind(self, last: View) -> View:
         """What was seen last, and that nothing may be done now."""
-        last = self._template if self.told is None else self.told.view
-        return replace(last, now_s=self._clock.monotonic_s(), trouble=reason)
+        return replace(last, now_s=self._clock.monotonic_s(), trouble=self.unseen_because)
 
     async def _act(self, view: View, decision: Decision) -> bool:
         """Whether all of it was done."""

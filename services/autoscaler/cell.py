@@ -11,6 +11,7 @@ from services.autoscaler.arrivals import Arrivals
 from services.autoscaler.view import ROLES, Arrival, Role, WorkerView
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
+from shared.message_parts.step_costs import NO_COSTS
 from shared.protocol import Load
 from shared.queue.backlog import Waiting
 from shared.queue.redis_backlog import RedisBacklog
@@ -96,7 +97,7 @@ class Cell:
             num_free_blocks=load.free + load.cached,
             num_blocks=load.total,
             num_unreserved_tokens=sum(load.unreserved_tokens.values()),
-            costs=load.step_costs,
+            costs=load.step_costs if load.step_costs.credible else NO_COSTS,
             step_tokens=entry.step_tokens or WorkerView.step_tokens,
             block_size=entry.block_size,
         )

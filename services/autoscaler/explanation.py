@@ -9,10 +9,15 @@ from shared.state.notes.scaling import RoleScaling, Scaling
 UNDECIDED = "nothing is decided yet"
 
 
-def explanation(told: Told | None, mode: str) -> dict[str, Any]:
+def undecided(because: str) -> str:
+    """`because`: why nothing could be seen; empty before the first look."""
+    return f"{UNDECIDED}: {because}" if because else UNDECIDED
+
+
+def explanation(told: Told | None, mode: str, unseen_because: str = "") -> dict[str, Any]:
     """A JSON object; `roles` is empty until something was decided."""
     if told is None:
-        return {"mode": mode, "acts": False, "holds": UNDECIDED, "roles": {}}
+        return {"mode": mode, "acts": False, "holds": undecided(unseen_because), "roles": {}}
     view, decision = told.view, told.decision
     return {
         "mode": mode,

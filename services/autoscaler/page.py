@@ -1,7 +1,7 @@
 """What the autoscaler answers over HTTP.
 
 /health      its loops turn
-/ready       it has decided at least once
+/ready       it has seen the cell, and decided
 /explain     the last decision, with its reasons
 /wanted      {"prefill": 3, "decode": 2}, as KEDA's metrics-api trigger reads it
 /metrics     for Prometheus
@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.autoscaler.autoscaler import Autoscaler
-from services.autoscaler.explanation import UNDECIDED, explanation
+from services.autoscaler.explanation import explanation, undecided
 from services.autoscaler.metrics import AutoscalerCollector
 from shared.loops import Loops
 
@@ -36,17 +36,18 @@ def make_page(autoscaler: Autoscaler, loops: Loops, mode: str) -> FastAPI:
 
     @app.get("/ready")
     def ready() -> Response:
-        decided = autoscaler.told is not None
-        return PlainTextResponse("ready" if decided else UNDECIDED, 200 if decided else 503)
+        if autoscaler.told is None:
+            return PlainTextResponse(undecided(autoscaler.unseen_because), 503)
+        return PlainTextResponse("ready")
 
     @app.get("/explain")
     def explain() -> Response:
-        return JSONResponse(explanation(autoscaler.told, mode))
+        return JSONResponse(explanation(autoscaler.told, mode, autoscaler.unseen_because))
 
     @app.get("/wanted")
     def replicas() -> Response:
         if autoscaler.told is None:
-            return JSONResponse({"error": UNDECIDED}, 503)
+            return JSONResponse({"error": undecided(autoscaler.unseen_because)}, 503)
         return JSONResponse(autoscaler.told.wanted)
 
     @app.get("/metrics")

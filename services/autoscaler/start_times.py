@@ -16,14 +16,20 @@ class StartTimes:
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=NUM_KEPT)
         self._starting: set[str] = set()
-        """pods that had no worker at the last look"""
+        """pods that never had a worker, as far as was seen"""
+        self._served: set[str] | None = None
+        """pods that had one; None before the first look"""
 
     def see(self, pod_ages_s: Mapping[str, float], worker_names: Set[str]) -> None:
         """`pod_ages_s`: of all pods there are, by name. A pod that had its worker when it was first
-        seen tells nothing, and so does one that is gone."""
-        started = self._starting & worker_names & pod_ages_s.keys()
+        seen tells nothing, nor does one that is gone, or whose worker comes back. At the first look
+        nobody knows which of them starts and which has lost its worker."""
+        pods = pod_ages_s.keys()
+        known = pods if self._served is None else self._served
+        started = self._starting & worker_names & pods
         self._seconds.extend(pod_ages_s[name] for name in sorted(started))
-        self._starting = pod_ages_s.keys() - worker_names
+        self._served = (known | worker_names) & pods
+        self._starting = pods - self._served
 
     @property
     def seconds(self) -> float:

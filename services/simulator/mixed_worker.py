@@ -163,6 +163,8 @@ class MixedWorker:
                 if not self._join(request):
                     ended.append(request)
         self._writing = [request for request in self._writing if request.num_left]
+        if not self.routed.queued_tokens:
+            self.routed.queued_s = 0.0  # the sum of what was added and taken away is nearly that
         self._chunks = []
         self._next()
         self._tell(ended)

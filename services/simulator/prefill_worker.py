@@ -97,6 +97,8 @@ class PrefillWorker:
                 computed.append(request)
         if computed:
             self._line = [request for request in self._line if request.num_left]
+        if not self._line:
+            self.routed.queued_s = 0.0  # the sum of what was added and taken away is nearly that
         self._is_computing = bool(self._line)
         if self._line:
             self._begin_step()

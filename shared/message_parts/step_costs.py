@@ -1,5 +1,6 @@
 """What the steps of a worker's engine take, as the engine fits it."""
 
+from math import inf
 from typing import NamedTuple
 
 
@@ -17,6 +18,11 @@ class StepCosts(NamedTuple):
     """a token of a chunk of a prompt"""
     chunk_pair_s: float = 0.0
     """a chunk's token and one position it attends to"""
+
+    @property
+    def credible(self) -> bool:
+        """Each is a time that something may take."""
+        return all(0 <= cost < inf for cost in self)
 
     def prompt_s(self, num_tokens: int, num_cached: int = 0) -> float:
         """What a prompt's tokens after the cached ones add to the steps that compute them, however

@@ -67,8 +67,7 @@ class Inbox:
         match event:
             case Scheduled():
                 state.alone = event.alone
-                for held in state.attempts.start(event):
-                    self._outbox.start(held)
+                self._outbox.started(state.attempts.start(event))
             case StepReport():
                 state.alone = event.alone
                 state.note_engine(event.load, event.counters, event.gauges)

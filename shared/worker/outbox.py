@@ -1,7 +1,7 @@
 """Sends frames about attempts to the gateways that own them."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shared.link.server import Peer
 from shared.message_parts.prompt_logprobs import PromptLogprobs
@@ -37,9 +37,13 @@ class Outbox:
         self._state.count(f"refusals:{reason}")
         peer.send(Refuse(attempt, self._state.incarnation, reason, text))
 
-    def start(self, held: HeldAttempt) -> None:
-        state = self._state
-        held.peer.send(Start(held.attempt, state.incarnation, held.num_cached_tokens, state.load()))
+    def started(self, attempts: Sequence[HeldAttempt]) -> None:
+        """The first chunk of each is scheduled."""
+        if not attempts:
+            return
+        inc, load = self._state.incarnation, self._state.load()
+        for held in attempts:
+            held.peer.send(Start(held.attempt, inc, held.num_cached_tokens, load))
 
     def scored(self, told: Iterable[tuple[Attempt, PromptLogprobs]]) -> None:
         """A frame for each piece. To be called before the tokens of the same step are sent."""

@@ -95,7 +95,7 @@ class Door:
         request = live.request
         if route is not None:
             if request.timeout_s < self._requests.least_s(live, route):
-                raise self._overloaded(request, TOO_LATE)
+                raise OverloadedError(TOO_LATE, retry_after_s=self._returns.hint())
             return
         num_ahead = self._requests.num_ahead(request) + num_kept
         is_full = num_ahead >= self._limits.max_backlog * (1 + returned)

@@ -5,6 +5,8 @@ Guarded against: load that rises and shows only once answers end; a request that
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -114,3 +116,21 @@ async def test_a_request_whose_gateway_died_is_forgotten_in_time(cell: Cell) -> 
     assert await cell.seen()
     cell.clock.advance(KNOWN_S + 1)
     assert not await cell.seen()
+
+
+async def test_what_a_clock_set_back_puts_into_the_future_came_by_now(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis's ids never go back: until its clock has caught up, all that comes has the last."""
+    arrived, ended = cell.traffic.arrived, cell.traffic.ended
+    await cell.end(await cell.come("a"))
+    await cell.come("b")
+
+    async def ahead(read: Any, pool: str, place: str) -> tuple[Noted[Any], ...]:
+        return tuple(each._replace(ago_s=each.ago_s - 120) for each in await read(pool, place))
+
+    monkeypatch.setattr(cell.traffic, "arrived", partial(ahead, arrived))
+    monkeypatch.setattr(cell.traffic, "ended", partial(ahead, ended))
+    await cell.arrivals.read("pool")
+    moments = [one.at_s for one in cell.arrivals.seen()]
+    assert len(moments) == 2 and max(moments) <= cell.clock.monotonic_s()

@@ -1,5 +1,6 @@
 """What the autoscaler sees of a cell is what workers registered and gateways recorded."""
 
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -70,9 +71,10 @@ async def test_workers_are_seen_with_their_load_and_since_when(client: RedisClie
     assert (prefill.num_unreserved_tokens, prefill.costs) == (11, COSTS)
     assert (prefill.step_tokens, prefill.block_size) == (512, 32)
     assert not any(decode.costs), "an earlier release does not say"
-    await registry.register(replace(PREFILL, load=replace(LOAD, state="draining")))
+    absurd = replace(LOAD, state="draining", step_costs=COSTS._replace(row_s=math.nan))
+    await registry.register(replace(PREFILL, load=absurd))
     (prefill,) = (await cell.look()).workers["prefill"]
-    assert prefill.is_draining
+    assert prefill.is_draining and not any(prefill.costs), "nor does one that tells no time"
 
 
 async def test_arrivals_are_in_the_order_they_came_and_forgotten_in_time(

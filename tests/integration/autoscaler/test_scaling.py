@@ -191,6 +191,30 @@ async def test_without_redis_or_the_cluster_it_holds_and_says_why(
     assert (api.replicas[PREFILL], api.replicas[DECODE]) == (1, 1)
 
 
+async def test_before_anything_was_seen_no_number_is_told(
+    api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
+) -> None:
+    """Whoever orders what is wanted keeps what runs while nobody answers."""
+    api.is_broken = True
+    async with running(redis, replace(plan, mode="advise")) as url, httpx.AsyncClient() as client:
+
+        async def says_why() -> bool:
+            answers = [await client.get(f"{url}/{path}") for path in ("wanted", "ready")]
+            return all(
+                answer.status_code == 503 and "leader changed" in answer.text for answer in answers
+            )
+
+        async def wants() -> bool:
+            return (await client.get(f"{url}/wanted")).status_code == 200
+
+        await comes(says_why, "it does not say why nothing was seen")
+        assert "leader changed" in await explained(url)
+        api.is_broken = False
+        await comes(wants, "it never looks again")
+        api.is_broken = True
+        assert (await client.get(f"{url}/wanted")).status_code == 200
+
+
 async def test_advice_touches_nothing(
     api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
 ) -> None:

@@ -176,28 +176,27 @@ def test_engine_totals_and_own_counts_share_one_table() -> None:
 
 def hold(table: AttemptTable, rid: str, *, placed: bool = False, early: bool = True) -> None:
     item = held(rid, num_tokens=10)
-    item.early, item.started_ns = early, int(placed)
+    item.early, item.started_ns, item.mode = early, int(placed), "local"
     table.hold(item)
 
 
-def after_ends(places: Places, table: AttemptTable, num_ends: int) -> float:
-    """Now; of two places one is taken, and from the other one sequence after the other ended."""
+def place_of_next(places: Places, table: AttemptTable, num_ends: int) -> float:
+    """Now. One of two places is a long one's; those that wait are given the other in turn."""
     hold(table, "long", placed=True)
+    for number in range(num_ends + 1):
+        hold(table, f"r{number}")
     now_s = 100.0
     for number in range(num_ends):
-        hold(table, f"short-{number}", placed=True)
         places.wait_s(table, now_s)
         now_s += EACH_S
-        table.drop(Attempt(f"short-{number}", 0))
-        places.wait_s(table, now_s)
+        table.drop(Attempt(f"r{number}", 0))
+        table[Attempt(f"r{number + 1}", 0)].started_ns = 1
     return now_s
 
 
 def test_as_many_have_to_end_as_lack_a_place() -> None:
     table, places = AttemptTable(), Places(2)
-    now_s = after_ends(places, table, 20)
-    assert places.wait_s(table, now_s) == 0, "one place is free"
-    hold(table, "second", placed=True)
+    now_s = place_of_next(places, table, 20)
     waits_s = [places.wait_s(table, now_s)]
     for number in range(2):
         hold(table, f"waits-{number}")
@@ -208,10 +207,28 @@ def test_as_many_have_to_end_as_lack_a_place() -> None:
     assert places.wait_s(table, now_s) == 3 * each_s, "it lets others go ahead"
 
 
+def test_what_gives_its_place_up_is_not_waited_for() -> None:
+    """Later ones that were computed here do; those whose KV came from elsewhere keep it."""
+    table, places = AttemptTable(), Places(2)
+    now_s = place_of_next(places, table, 20)
+    last = table[Attempt("r20", 0)]
+    last.early = False
+    assert places.wait_s(table, now_s) == 0
+    last.mode = "receive"
+    assert places.wait_s(table, now_s) > 0
+
+
+def test_how_often_one_ended_while_a_place_was_free_says_nothing() -> None:
+    table, places = AttemptTable(), Places(2)
+    now_s = place_of_next(places, table, 20)
+    table.drop(Attempt("long", 0))
+    assert places.wait_s(table, now_s) == 0
+    hold(table, "other", placed=True)
+    assert places.wait_s(table, now_s) == 0, "since then nothing has ended"
+
+
 def test_of_few_ends_nothing_is_foretold_nor_of_a_worker_that_decodes_nothing() -> None:
     for places, num_ends in ((Places(2), LEAST_ENDS - 1), (Places(0), 20)):
         table = AttemptTable()
-        now_s = after_ends(places, table, num_ends)
-        for number in range(9):
-            hold(table, f"waits-{number}")
+        now_s = place_of_next(places, table, num_ends)
         assert places.wait_s(table, now_s) == 0

@@ -1,6 +1,7 @@
 """One linked worker: what it last said, and what is on its way to it."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from services.gateway.owner.links.token_rates import TokenRates
@@ -15,8 +16,6 @@ _ON_THE_WAY_S = 0.01
 """an assignment older than this is part of the load that a frame reports"""
 SPARE_BLOCKS = 16
 """that a worker has beyond one for each sequence, before it gives any away"""
-UNTESTED_ERROR = 0.5
-"""of costs that a trial says, of which no step has told yet how far off they are"""
 _UNKNOWN_LOAD = Load(0, 0, 0, 0, 0, 0, 0, 0, state="starting")
 
 
@@ -74,6 +73,8 @@ class WorkerLink:
         self._charges: dict[str, _Charge] = {}
         """rid -> (when sent, prompt tokens) of what the reported load may not include"""
         self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0)
+        if 0 < hello.prefill_token_s < inf:
+            self.view.trial_token_s = hello.prefill_token_s
         self.note_load(self.load)
 
     @property
@@ -181,12 +182,9 @@ class WorkerLink:
         view.early_room_tokens = max(view.room_tokens, load.early_room_tokens - early)
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.costs = self._costs()
-        view.costs = self._costs()
         view.queued_tokens = load.queued_tokens + on_the_way
-        view.queued_s = self._queued_s(view.costs)
-        view.costs_error = self._costs_error()
-        view.place_s = load.place_s
-        view.queued_s = self._queued_s(view.costs)
+        view.place_s = load.place_s if 0 <= load.place_s < inf else 0.0
+        view.queued_s = max(view.place_s, self._queued_s(view.costs))
         view.num_sequences = load.running + load.waiting + len(self._charges)
         view.spare_blocks = load.free + load.cached
         view.unpulled_tokens = load.unpulled_tokens + on_the_way
@@ -195,19 +193,17 @@ class WorkerLink:
     def _costs(self) -> StepCosts:
         """As it fits them; a prompt is never free."""
         costs = self.load.step_costs
+        if not costs.credible:
+            costs = NO_COSTS
         if costs.chunk_token_s or costs.chunk_pair_s:
             return costs
-        return costs._replace(chunk_token_s=self.hello.prefill_token_s or GUESS.chunk_token_s)
-
-    def _costs_error(self) -> float:
-        load = self.load
-        if load.step_costs == NO_COSTS:
-            return 1.0
-        return min(1.0, load.step_error or UNTESTED_ERROR)
+        return costs._replace(chunk_token_s=self.view.trial_token_s or GUESS.chunk_token_s)
 
     def _queued_s(self, costs: StepCosts) -> float:
         load = self.load
-        told_s = load.queued_s if load.queued_s >= 0 else costs.prompt_s(load.queued_tokens)
+        told_s = load.queued_s
+        if not 0 <= told_s < inf:  # an earlier release; nor how many prompts they are
+            told_s = costs.chunk_token_s * load.queued_tokens
         return told_s + sum(costs.prompt_s(charge.num_tokens) for charge in self._charges.values())
 
     def status(self, *, suspect: bool = False) -> dict[str, Any]:

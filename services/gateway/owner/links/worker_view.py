@@ -40,11 +40,11 @@ class WorkerView:
     spare_blocks: int
     """free or cached KV blocks"""
     queued_s: float = 0.0
-    """that those tokens add to its steps"""
+    """until one that comes now has its turn: that those tokens add to its steps, or `place_s`"""
     costs: StepCosts = GUESS
     """of its steps"""
-    costs_error: float = 1.0
-    """relative, of what they predict at most, nearly always; 1: nothing is known"""
+    trial_token_s: float = 0.0
+    """seconds that a prompt token took in a trial at its start; 0: nothing is known"""
     place_s: float = 0.0
     """that a sequence of the default priority or a later one waits there for a place at least"""
     early_room_tokens: int = 0

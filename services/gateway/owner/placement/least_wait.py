@@ -7,16 +7,19 @@ from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.placement.router import Route
 from shared.protocol import DEFAULT_PRIORITY
 
+TRUST = 0.5
+"""of what a trial said: the device was cold, or something else ran"""
+
 
 def least_s(live: LiveRequest, route: Route, views: Sequence[WorkerView]) -> float:
     """Seconds until it has more than its first token, if it goes this way to one of `views`: its
     prompt's computing, and a place in a batch. One of an earlier priority than the default may be
-    given its place sooner, and one that wants one token needs none."""
+    given its place sooner, and one that wants one token needs none.
+
+    A long prompt takes more than its tokens, and how much more a fit to short ones does not say.
+    """
     worker = next(view for view in views if view.incarnation == route.incarnation)
-    num_tokens, costs = len(live.work.token_ids), worker.costs
-    num_cached = num_tokens - route.num_uncached_tokens
-    computing_s = costs.step_s + costs.prompt_s(num_tokens, num_cached)
-    computing_s *= 1 - worker.costs_error
+    computing_s = TRUST * worker.trial_token_s * route.num_uncached_tokens
     if live.request.priority < DEFAULT_PRIORITY or live.work.sampling.max_tokens == 1:
         return computing_s
     readers = [worker] if route.mode == "local" else views

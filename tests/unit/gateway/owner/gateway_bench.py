@@ -85,6 +85,7 @@ class FakeWorker:
         self.name = name
         self.role = role
         self.load = IDLE
+        self.trial_token_s = 0.0
         self.hands_over = role == "prefill"
         """it can be pulled from"""
         self.reachable = True
@@ -96,7 +97,10 @@ class FakeWorker:
 
     def hello(self) -> Hello:
         address = TransferAddress(f"{self.name}:7" if self.hands_over else "")
-        return Hello(self.role, self.incarnation, POOL, (), self.load, address, pid=7, host="here")
+        return Hello(
+            *(self.role, self.incarnation, POOL, (), self.load, address, 7, "here"),
+            prefill_token_s=self.trial_token_s,
+        )
 
     def entry(self, port: int) -> WorkerEntry:
         return WorkerEntry(

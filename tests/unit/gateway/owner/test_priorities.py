@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from shared.errors import OverloadedError
-from shared.message_parts.step_costs import NO_COSTS, StepCosts
+from shared.kv.block_hash import chain_hashes
 from shared.protocol import Assign, Attempt, Pong, Refuse
+from shared.state.kv_events import KVSnapshot
 from tests.unit.gateway.owner.gateway_bench import (
     FULL,
     IDLE,
@@ -81,28 +82,24 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
         assert refused.value.retry_after_s > 0
 
 
-COSTS = StepCosts(step_s=0.02, chunk_token_s=0.01)
-
-
 @pytest.mark.parametrize(
     ("priority", "max_tokens", "place_s", "timeout_s", "accepted"),
     [
-        (4, 3, 5.0, 4.0, False),
-        (4, 3, 5.0, 6.0, True),
-        (1, 3, 5.0, 4.0, True),
-        (4, 1, 5.0, 4.0, True),
-        (1, 1, 0.0, 0.9, False),
-        (1, 1, 0.0, 1.0, True),
+        (3, 3, 5.0, 4.0, False),
+        (3, 3, 5.0, 6.0, True),
+        (2, 3, 5.0, 4.0, True),
+        (3, 1, 5.0, 4.0, True),
+        (2, 1, 0.0, 0.49, False),
+        (2, 1, 0.0, 0.51, True),
     ],
 )
 async def test_one_that_workers_cannot_begin_in_time_is_refused_at_once(
     priority: int, max_tokens: int, place_s: float, timeout_s: float, *, accepted: bool
 ) -> None:
-    """Its prompt takes 1.02 s, or a tenth less. A place in a batch comes free later: one of an
-    earlier priority may be given it sooner, and one with one token needs none."""
+    """Its prompt took 1 s in a trial, of which half is believed. A place in a batch comes free
+    later: one of an earlier priority may be given it sooner, and one with one token needs none."""
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
-    p.load = replace(IDLE, step_costs=COSTS, step_error=0.1)
-    d.load = replace(IDLE, place_s=place_s)
+    p.trial_token_s, d.load = 0.01, replace(IDLE, place_s=place_s)
     async with started(Bench()) as bench:
         await bench.add(p, d)
         request = bench.request(num_prompt=100, max_tokens=max_tokens, priority=priority)
@@ -114,22 +111,18 @@ async def test_one_that_workers_cannot_begin_in_time_is_refused_at_once(
             bench.door.submit(request)
 
 
-@pytest.mark.parametrize(
-    ("costs", "accepted"), [(NO_COSTS, True), (COSTS, False)], ids=["unknown", "of a trial"]
-)
-async def test_of_costs_that_no_step_has_tested_half_is_believed(
-    costs: StepCosts, *, accepted: bool
-) -> None:
-    d = FakeWorker("decode", "d0")
-    d.load = replace(IDLE, step_costs=costs)
+async def test_a_worker_whose_batch_is_full_is_not_chosen_for_a_prefix_that_it_has() -> None:
+    """Nor is then refused what another one begins at once."""
+    full, empty = FakeWorker("decode", "d0"), FakeWorker("decode", "d1")
+    full.load = replace(IDLE, place_s=30.0)
     async with started(Bench("agg")) as bench:
-        await bench.add(d)
-        bench.door.submit(replace(bench.request("r0", num_prompt=100), timeout_s=0.52))
-        if accepted:
-            bench.door.submit(replace(bench.request("r1", num_prompt=100), timeout_s=1e-6))
-            return
-        with pytest.raises(OverloadedError, match="before its answer begins"):
-            bench.door.submit(replace(bench.request("r1", num_prompt=100), timeout_s=0.5))
+        await bench.add(full, empty)
+        hashes = tuple(chain_hashes(b"", range(320), 16))
+        bench.index.load(KVSnapshot(full.incarnation, 1, frozenset(hashes)))
+        request = replace(bench.request(num_prompt=320), block_hashes=hashes, timeout_s=10.0)
+        bench.door.submit(request)
+        await settle()
+        assert empty.all(Assign) and not full.all(Assign)
 
 
 def _is_full_of(worker: FakeWorker, early_room_tokens: int) -> None:

@@ -1,5 +1,6 @@
 """Links to the workers: found, watched, lost, found again, also while Redis is away."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -54,20 +55,30 @@ async def test_what_waits_there_takes_what_it_says_and_what_is_on_its_way_costs(
         assert worker.view.queued_s == pytest.approx(0.25 + on_the_way_s)
         worker.settle("long")
         p.say(Pong(2, replace(KV, queued_tokens=1000)))
-        assert worker.view.queued_s == pytest.approx(on_the_way_s), "of an earlier release"
+        told_s = COSTS.chunk_token_s * 1000
+        assert worker.view.queued_s == pytest.approx(told_s), "of an earlier release"
 
 
-async def test_a_prompt_is_never_free() -> None:
+@pytest.mark.parametrize(
+    "costs",
+    [
+        *(NO_COSTS, COSTS._replace(chunk_token_s=0, chunk_pair_s=0)),
+        *(COSTS._replace(step_s=wrong) for wrong in (-1.0, math.nan, math.inf)),
+    ],
+)
+async def test_a_prompt_is_never_free_nor_costs_what_no_time_is(costs: StepCosts) -> None:
     """Neither on a worker that has not told its costs, nor where its fit says so."""
     p = FakeWorker("prefill", "p0")
     async with started(Bench()) as bench:
         await bench.add(p)
+        wrong = replace(KV, step_costs=costs, queued_s=math.nan, place_s=math.nan)
+        p.say(Pong(1, replace(wrong, queued_tokens=100)))
         worker = bench.links.get(p.incarnation)
-        for number, costs in enumerate((NO_COSTS, COSTS._replace(chunk_token_s=0, chunk_pair_s=0))):
-            p.say(Pong(number, replace(KV, step_costs=costs)))
-            assert worker is not None
-            assert worker.view.costs == costs._replace(chunk_token_s=GUESS.chunk_token_s)
-            assert 0 < tokens_per_s(worker.view) <= 1 / GUESS.chunk_token_s
+        assert worker is not None
+        assert worker.view.costs.chunk_token_s == GUESS.chunk_token_s
+        assert 0 < tokens_per_s(worker.view) <= 1 / GUESS.chunk_token_s
+        assert worker.view.place_s == 0
+        assert worker.view.queued_s == pytest.approx(0.01)
 
 
 async def test_costs_that_no_step_has_tested_have_no_error_yet() -> None:
