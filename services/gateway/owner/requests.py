@@ -351,6 +351,7 @@ class Requests:
         with self.isolated(live):
             if answer is Admission.ADMITTED:
                 live.note_admitted()
+                self._journal.admitted(live)
                 self.execute(live, live.machine.admitted())
             else:
                 failure = refusal(answer, self._returns.per_end_s())

@@ -136,7 +136,7 @@ class Unobserved:
 
     attainment = Attainment(DEFAULT_OBJECTIVES, PlainHistogram("gaps", "", (0.05,)))
 
-    def first_token(self, receipt: Receipt) -> None:
+    def first_token(self, ttft_s: float) -> None:
         pass
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:

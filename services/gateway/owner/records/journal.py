@@ -87,9 +87,15 @@ class Journal:
             return False
         receipt.first_token_ns = now_ns
         receipt.cached_tokens = min(live.num_cached_tokens, receipt.prompt_tokens)
-        self.recent_ttft_ms.note(self._clock.monotonic_s(), receipt.ttft_ns / 1e6)
-        self._observer.first_token(receipt)
+        if receipt.admitted:
+            self._note_first_token(receipt)
         return True
+
+    def admitted(self, live: LiveRequest) -> None:
+        """Redis has recorded it: from now on its client may have tokens."""
+        live.receipt.admitted = True
+        if live.receipt.first_token_ns and not live.receipt.outcome:
+            self._note_first_token(live.receipt)
 
     def retried(self, live: LiveRequest, cause: str) -> None:
         """The attempt has ended, the request has not."""
@@ -150,6 +156,11 @@ class Journal:
         words on it."""
         await self._receipts.wait_complete(rid, RECEIPT_WAIT_S)
         return self.receipt(rid)
+
+    def _note_first_token(self, receipt: Receipt) -> None:
+        ttft_ns = self._clock.wall_ns() - receipt.received_ns
+        self.recent_ttft_ms.note(self._clock.monotonic_s(), ttft_ns / 1e6)
+        self._observer.first_token(ttft_ns / 1e9)
 
     def _note_stages(self, receipt: Receipt) -> None:
         """Once the request has ended and workers have told what its stages are made of."""

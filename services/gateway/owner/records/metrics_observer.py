@@ -17,8 +17,7 @@ class MetricsObserver:
         self._sink = sink
         self._model = model
 
-    def first_token(self, receipt: Receipt) -> None:
-        ttft_s = receipt.ttft_ns / 1e9
+    def first_token(self, ttft_s: float) -> None:
         self._metrics.ttft.observe(ttft_s)
         self._metrics.attainment.first_token(ttft_s)
 

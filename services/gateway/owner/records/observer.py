@@ -10,8 +10,8 @@ from shared.telemetry.attainment import Attainment
 class Observer(Protocol):
     """Called on the event loop; must not wait."""
 
-    def first_token(self, receipt: Receipt) -> None:
-        """Token 0 of a request arrived."""
+    def first_token(self, ttft_s: float) -> None:
+        """A client may have its request's first token, so long after it asked."""
 
     def token_gaps(self, gap_s: float, num_tokens: int) -> None:
         """`num_tokens` of one request arrived together, `gap_s` after the one before."""

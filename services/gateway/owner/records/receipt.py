@@ -64,6 +64,8 @@ class Receipt:
     """the START that token 0 came from"""
     first_token_ns: int = 0
     """token 0 arrived at the gateway"""
+    admitted: bool = False
+    """its client may have what arrives"""
     ended_ns: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

@@ -233,6 +233,7 @@ class Bench:
         )
         stores = GatewayStores(self.records, self.backlog, self.index)
         observation = MetricsObserver(GatewayMetrics(self.links.samples), self.spans, "demo")
+        self.attainment = observation.attainment
         self.core = GatewayCore(
             self.settings.limits, identity, stores, self.links, self.clock, observation
         )

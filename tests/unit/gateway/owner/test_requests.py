@@ -116,6 +116,7 @@ async def test_no_token_before_admit_and_a_refusal_cancels() -> None:
             await anext(generation)
         assert refused.value.status == 429
         assert [cancel.reason for cancel in d.all(Cancel)] == ["refused"]
+        assert sum(bench.attainment.kept()["ttft"]) == 0, "no user was served, in time or not"
 
 
 async def test_redis_away_at_admission_is_503_and_away_later_is_not_noticed() -> None:
@@ -128,6 +129,7 @@ async def test_redis_away_at_admission_is_503_and_away_later_is_not_noticed() ->
         hand_over(p, d)
         d.tokens(1, 11, 12, reason="length")
         assert await read(generation) == ([10, 11, 12], "length")
+        assert sum(bench.attainment.kept()["ttft"]) == 1
         with pytest.raises(OverloadedError) as refused:
             await read(bench.door.submit(bench.request("r2")))
         assert refused.value.status == 503
