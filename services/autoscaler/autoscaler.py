@@ -91,11 +91,16 @@ class Autoscaler:
         try:
             view = await self._look()
         except (StateUnavailableError, ClusterUnavailableError) as error:
+            if self.told is None and self.unseen_because != str(error):
+                logger.warning("nothing is seen yet: %s", error)
             self.unseen_because = str(error)
             if self.told is None:
                 return
             view = self._blind(self.told.view)
         decision, memory = await asyncio.to_thread(decide, view, self._memory)
+        before = "" if self.told is None else self.told.decision.holds
+        if decision.holds != before:
+            logger.info("holds: %s", decision.holds or "no longer")
         self.told = Told(view, decision, self._leads())
         self._count("decisions")
         if not self._leads() or await self._act(view, decision):

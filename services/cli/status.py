@@ -65,6 +65,8 @@ def render_status(answer: Mapping[str, Any], width: int | None = None) -> str:
         head += wrapped(f"{'trouble' if rows else 'no workers'}: {trouble}", width) + "\n"
     elif not rows:
         head += "no workers\n"
+    if (store := answer.get("redis", "ok")) != "ok":
+        head += wrapped(f"trouble: Redis: {store}; new requests are refused", width) + "\n"
     if not rows:
         return head
     table = _table([COLUMNS, *rows])

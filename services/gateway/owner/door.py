@@ -158,8 +158,7 @@ class Door:
     def trouble(self) -> str:
         """Why no request is served, and what fails between workers; nothing when all is well."""
         unserved = self._refuses_all() or "; ".join(self._missing_workers().values())
-        found = unserved, self._links.trouble(), self._requests.trouble()
-        return "; ".join(filter(None, found))
+        return "; ".join(filter(None, (unserved, self._links.trouble(), self._requests.trouble())))
 
     def store_state(self) -> StoreState:
         """How Redis is, as far as this gateway knows."""
@@ -186,6 +185,7 @@ class Door:
             "workers": self._links.status(),
             "hand_overs": self._journal.hand_overs.status(),
             "trouble": self.trouble(),
+            "redis": self.store_state(),
         }
 
     def receipt(self, rid: str) -> dict[str, Any] | None:

@@ -192,9 +192,14 @@ async def test_without_redis_or_the_cluster_it_holds_and_says_why(
 
 
 async def test_before_anything_was_seen_no_number_is_told(
-    api: FakeKubeApi, redis: RedisClient, pods: ScaledPods, plan: Plan
+    api: FakeKubeApi,
+    redis: RedisClient,
+    pods: ScaledPods,
+    plan: Plan,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever orders what is wanted keeps what runs while nobody answers."""
+    caplog.set_level("INFO")
     api.is_broken = True
     async with running(redis, replace(plan, mode="advise")) as url, httpx.AsyncClient() as client:
 
@@ -209,9 +214,11 @@ async def test_before_anything_was_seen_no_number_is_told(
 
         await comes(says_why, "it does not say why nothing was seen")
         assert "leader changed" in await explained(url)
+        assert caplog.text.count("nothing is seen yet: ") == 1
         api.is_broken = False
         await comes(wants, "it never looks again")
         api.is_broken = True
+        await comes(lambda: "holds: " in caplog.text, "the log does not say that it holds")
         assert (await client.get(f"{url}/wanted")).status_code == 200
 
 

@@ -174,6 +174,8 @@ def test_status_as_table(
 def test_status_says_what_is_wrong() -> None:
     trouble = "no decode worker is linked"
     assert render_status(STATUS | {"trouble": trouble}).splitlines()[1] == f"trouble: {trouble}"
+    away = render_status(STATUS | {"redis": "away"}).splitlines()
+    assert away[1] == "trouble: Redis: away; new requests are refused"
     nobody = render_status(STATUS | {"workers": [], "trouble": trouble})
     assert nobody.splitlines()[1:] == [f"no workers: {trouble}"]
     assert render_status(STATUS | {"workers": []}).splitlines()[1:] == ["no workers"]

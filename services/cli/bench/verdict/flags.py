@@ -54,8 +54,14 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     load_flags.add_arrivals(group)
     add = group.add_argument
     add("--duration", type=float, default=30.0, metavar="S", help="of sending, per run; 30")
-    add("--seeds", type=int, default=3, metavar="N", help="runs at each rate; 3")
-    points = f"rates of each topology at most; {MOST_POINTS}"
+    add(
+        "--seeds",
+        type=int,
+        default=3,
+        metavar="N",
+        help=f"runs at each rate, {FEWEST_SEEDS} or more; 3",
+    )
+    points = f"rates of each topology at most, {FEWEST_POINTS} or more; {MOST_POINTS}"
     add("--points", type=int, default=MOST_POINTS, metavar="N", help=points)
     rate = "first rate, requests/s; default: a quarter of what idle prefill times promise"
     add("--rate", type=above_zero, metavar="R", help=rate)

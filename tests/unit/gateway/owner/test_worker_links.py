@@ -130,8 +130,10 @@ async def test_status_shows_what_a_worker_says_of_itself() -> None:
             "workers",
             "hand_overs",
             "trouble",
+            "redis",
         ]
         assert list(status) == keys
+        assert status["redis"] == "ok"
         assert bench.links.counter_totals() == {"baton_preemptions_total": 3}
 
 
