@@ -4,7 +4,7 @@ that the real ones had learned. How far off the prediction is tells what the sim
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from services.autoscaler.view import Promise
 from services.simulator.cell import Setup, SimulatedCell
@@ -17,6 +17,8 @@ WITHIN = 0.1
 QUANTILES = (0.5, 0.9, 0.99)
 LEAST_BEYOND = 5
 """requests beyond a quantile: fewer are chance, and it is left out"""
+SLACK = 1e-9
+"""0.1 * 10 is a little more than 1 in floating point"""
 SETTLE_S = 1e5
 """for what came last to end; what does not by then never would"""
 MEASURES: dict[str, Callable[[Felt], float | None]] = {
@@ -124,7 +126,8 @@ def _sorted(seconds: Iterable[float | None]) -> list[float]:
 
 
 def _at(ordered: Sequence[float], quantile: float) -> float:
-    return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+    """By nearest rank, as `baton bench serve` has it."""
+    return ordered[max(0, ceil(quantile * len(ordered) - SLACK) - 1)]
 
 
 def _in_time(load: MeasuredLoad, pairs: Sequence[_Pair], promise: Promise) -> InTime:

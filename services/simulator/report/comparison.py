@@ -47,9 +47,10 @@ def verdict(prediction: Prediction) -> str:
     if worst is None:
         return "too few requests to say how near the simulator is"
     where = f"{worst.name} p{100 * worst.quantile:g} at {worst.load}"
-    off = f"off by {100 * abs(worst.off):.0f} % at most ({where})"
+    points = max(100 * abs(share.predicted - share.measured) for share in prediction.shares)
+    off = f"off by {100 * abs(worst.off):.0f} % at most ({where}), "
+    off += f"those in time by {points:.1f} points"
     if abs(worst.off) <= WITHIN:
         return f"the simulator is {off}: it may be trusted on cells like this one"
-    return (
-        f"the simulator is {off}, more than {100 * WITHIN:g} %: do not choose a policy by it here"
-    )
+    limit = f"{100 * WITHIN:g} %"
+    return f"the simulator is {off}: more than {limit}, so do not choose a policy by it here"

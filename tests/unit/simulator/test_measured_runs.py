@@ -12,6 +12,7 @@ import pytest
 
 from services.autoscaler.view import Promise, Role
 from services.cli.__main__ import main
+from services.cli.bench.measure.quantiles import Distribution
 from services.simulator.cell import Setup, SimulatedCell
 from services.simulator.measured_run import read_measured_run
 from services.simulator.policies.static import StaticPolicy
@@ -90,7 +91,16 @@ def test_a_run_of_the_simulated_cell_is_predicted_to_the_digit(tmp_path: Path) -
     (share,) = prediction.shares
     assert share.num_requests == len(ARRIVALS)
     assert 0.1 < share.measured == share.predicted < 0.9
-    assert "may be trusted" in verdict(prediction)
+    assert "those in time by 0.0 points: it may be trusted" in verdict(prediction)
+
+
+def test_figures_are_those_that_the_run_itself_reports(tmp_path: Path) -> None:
+    lines = recorded()[:15]
+    told_ms = Distribution.of(line["ttft_ms"] for line in lines if "ttft_ms" in line)
+    row = predicted(tmp_path, lines).rows[0]
+    assert (row.name, row.quantile) == ("time to first token", 0.5)
+    assert told_ms.n % 2 == 0, "of an odd number every median is the same"
+    assert 1000 * row.measured == pytest.approx(told_ms.at(0.5))
 
 
 def test_a_slower_cell_than_its_step_times_say_is_not_predicted(tmp_path: Path) -> None:
