@@ -223,7 +223,7 @@ class _Campaign:
         fault = Injected(kind.name, what, begin_s, time.monotonic(), kind.cuts_gateway)
         self.outcome.faults.append(fault)
         number, ended = len(self.outcome.faults), len(self._load.ended)
-        self._say(f"{number:5d}  {kind.name}: {what}  [{ended} attempts ended]")
+        self._say(f"{number:5d}  {kind.name}: {what}  [{ended} requests done]")
         return True
 
     def _draw(self) -> Kind:

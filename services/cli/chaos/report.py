@@ -73,6 +73,7 @@ def render(lines: Sequence[dict[str, Any]]) -> str:
     table = "".join(f"  {name.ljust(width)}  {num:6d}\n" for name, num in kinds.most_common())
     counted = ", ".join(f"{problems[name]} {name}" for name in PROBLEMS)
     violations = sum(len(line["violations"]) for line in lines)
+    spared = "" if outcomes["hit"] else "no request was hit: more --faults would tell more\n"
     return (
         f"{table}"
         f"{_sum(lines, 'faults')} faults of {len(kinds)} kinds in {len(lines)} runs, "
@@ -82,7 +83,7 @@ def render(lines: Sequence[dict[str, Any]]) -> str:
         f"{sum(line.get('histories', 0) for line in lines)} histories read at their gateways\n"
         f"answered {outcomes['answered']}, clients left {outcomes['left']}, ended with their "
         f"gateway {outcomes['unread']}\n"
-        f"{''.join(_stall_lines(lines))}{''.join(_memory_lines(lines[-1]))}"
+        f"{spared}{''.join(_stall_lines(lines))}{''.join(_memory_lines(lines[-1]))}"
     )
 
 

@@ -92,8 +92,12 @@ def test_a_fault_in_fifty_may_not_be_seen() -> None:
 
 
 def test_runs_are_added_up() -> None:
-    text = render([record(outcome(), 1), record(outcome("lost: 500"), 2)])
+    lines = [record(outcome(), 1), record(outcome("lost: 500"), 2)]
+    text = render(lines)
     assert "2 faults of 1 kinds in 2 runs, 0 not injected; 2 requests, 2 hit: 1 lost" in text
+    assert "no request was hit" not in text
+    spared = [{**line, "outcomes": {**line["outcomes"], "hit": 0}} for line in lines]
+    assert "no request was hit" in render(spared)
     assert "0 billed twice" in text
     assert "killed: p50 0.80 s, p99 0.80 s, n 2" in text
 
