@@ -203,7 +203,10 @@ def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -
     source, target = write_input(tmp_path, 200), tmp_path / "out.jsonl"
     server.pause_s = 0.1
     command = [*COMMAND, str(source), str(target), "--url", server.url, "--concurrency", "4"]
+    # Where a shell runs the tests in the background they ignore SIGINT, and so would the child.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(command, stderr=subprocess.PIPE)  # noqa: S603
+    signal.signal(signal.SIGINT, before)
     while not (target.exists() and target.stat().st_size):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)

@@ -50,7 +50,7 @@ def test_sizes_are_found_once_and_kept(
     caplog.clear()
     assert engine_of(tmp_path, tune=True).step_size == engine.step_size
     assert "ms of steps" not in caplog.text
-    assert f"kept in {file}" in caplog.text
+    assert f"remove {file} to time again" in caplog.text
     engine_of(tmp_path, tune=True, block_size=8)
     engine_of(tmp_path, tune=True, profile="low_latency")
     assert len(list(cache.iterdir())) == 3
