@@ -91,10 +91,10 @@ class Autoscaler:
         try:
             view = await self._look()
         except (StateUnavailableError, ClusterUnavailableError) as error:
-            if self.told is None and self.unseen_because != str(error):
-                logger.warning("nothing is seen yet: %s", error)
-            self.unseen_because = str(error)
+            before, self.unseen_because = self.unseen_because, str(error)
             if self.told is None:
+                if before != self.unseen_because:
+                    logger.warning("nothing is seen yet: %s", error)
                 return
             view = self._blind(self.told.view)
         decision, memory = await asyncio.to_thread(decide, view, self._memory)

@@ -18,10 +18,8 @@ class Places:
         """At least, for one of the default priority or a later one: as many have to end first as
         lack a place, but for later ones. Those let it go ahead where they wait, and give their
         places up where they were computed here. 0 too where too little has ended to tell."""
-        num_ended, self._num_dropped = (
-            attempts.num_dropped - self._num_dropped,
-            attempts.num_dropped,
-        )
+        num_ended = attempts.num_dropped - self._num_dropped
+        self._num_dropped = attempts.num_dropped
         if not 0 < self._num_places <= len(attempts):
             self._throughput = None  # how often one ends says nothing of a full batch
             return 0.0
