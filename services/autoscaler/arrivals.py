@@ -59,6 +59,8 @@ class Arrivals:
                     num_prompt_tokens=end.num_prompt_tokens,
                     num_cached_tokens=end.num_cached_tokens,
                     num_output_tokens=end.num_output_tokens,
+                    ttft_s=end.ttft_s if end.ttft_s >= 0 else None,
+                    age_s=end.age_s,
                 )
             )
         return len(found)

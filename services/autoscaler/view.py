@@ -43,6 +43,18 @@ class Arrival:
     num_cached_tokens: int = 0
     """of its prompt, that nobody had to compute"""
     num_output_tokens: int = 0
+    ttft_s: float | None = None
+    """after which it had its first token; None: it has had none, or it is not known"""
+    age_s: float | None = None
+    """after which it ended; None: it runs"""
+
+    @property
+    def token_s(self) -> float | None:
+        """From token to token of its answer, on average; None: not known."""
+        num_gaps = self.num_output_tokens - 1
+        if self.ttft_s is None or self.age_s is None or num_gaps < 1:
+            return None
+        return max(0.0, self.age_s - self.ttft_s) / num_gaps
 
 
 def moment(arrival: Arrival) -> float:

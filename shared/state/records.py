@@ -91,6 +91,8 @@ class Outcome:
     owed: int = field(default=0, compare=False)
     """what it was served beyond its charge in the pool's backlog, or less, in tokens by weight; it
     is not recorded"""
+    ttft_s: float = field(default=-1.0, compare=False)
+    """from its arrival to its first token, below 0 without one; it is not recorded either"""
 
 
 class Admission(StrEnum):

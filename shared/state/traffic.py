@@ -45,6 +45,8 @@ class Ended:
     state: FinalState = RequestState.DONE
     rid: str = ""
     """empty: an earlier release wrote it"""
+    ttft_s: float = -1.0
+    """from its arrival to its first token; below 0: it had none, or an earlier release wrote it"""
 
 
 One = TypeVar("One", Arrived, Ended)
@@ -77,6 +79,7 @@ def encode_ended(request: AdmittedRequest, outcome: Outcome, now_ns: int) -> byt
             num_output_tokens=outcome.num_output_tokens,
             state=outcome.state,
             rid=request.rid,
+            ttft_s=round(outcome.ttft_s, 3),
         )
     )
 

@@ -4,11 +4,12 @@ Pure. Where nobody knows what a worker can do, or nobody came although somebody 
 is demanded: what is there stays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from services.autoscaler.planning.decode_replay import DecodeReplay
+from services.autoscaler.planning.kept import Kept, kept
 from services.autoscaler.planning.line import (
     Line,
     Patience,
@@ -47,6 +48,8 @@ class Demand:
     """what the past alone needed"""
     least: int = 0
     """that somebody has to serve"""
+    doubt: str = ""
+    """why the replay is no reason to take anything away"""
 
 
 def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
@@ -57,29 +60,52 @@ def demands(view: View, pools: Mapping[Role, Pool]) -> dict[Role, Demand]:
     computes = prefill or decode
     takes_s = computing_s(view.arrivals, computes) if computes else []
     num_before = len(view.arrivals) - len(view.judged)
+    judged_s = takes_s[num_before:]
     grows, since_s = _growth(view), view.now_s - view.look_s
     if view.is_aggregated and decode and decode.num_blocks > 0:
         both = MixedReplay.of(view.arrivals, takes_s, decode, view.promise, since_s, grows)
-        line = mixed_line(view, takes_s[num_before:], decode)
-        return {"decode": _demand(view, pools["decode"], both, line)}
+        line = mixed_line(view, judged_s, decode)
+        return {"decode": _demand(view, pools["decode"], both, line, judged_s)}
     if prefill:
-        prompts = PrefillReplay.of(view.judged, takes_s[num_before:], view.promise.wait_s, grows)
+        prompts = PrefillReplay.of(view.judged, judged_s, view.promise.wait_s, grows)
         line = prefill_line(view, prompts, prefill)
-        found["prefill"] = _demand(view, pools["prefill"], prompts, line)
+        found["prefill"] = _demand(view, pools["prefill"], prompts, line, judged_s)
     if decode and decode.num_blocks > 0:
         answers = DecodeReplay.of(view.arrivals, takes_s, decode, view.promise, since_s, grows)
-        found["decode"] = _demand(view, pools["decode"], answers, decode_line(view, decode))
+        line = decode_line(view, decode)
+        found["decode"] = _demand(view, pools["decode"], answers, line, judged_s)
     return found
 
 
-def _demand(view: View, pool: Pool, replay: Replay, line: Line) -> Demand:
+def _demand(view: View, pool: Pool, replay: Replay, line: Line, takes_s: Sequence[float]) -> Demand:
+    """`takes_s`: the computing of the prompt of each request that is judged."""
     least, cap = _least(view, pool), pool.cap
     num_replayed, reason = _replayed(view, pool, replay, least)
+    had = _kept(view, pool, takes_s)
+    reason = ": ".join(filter(None, (reason, had.text)))
     num_clearing = ceil(min(cap, _clearing(view, pool, line)))
     if num_clearing > num_replayed:
         reason = f"{line.work_s:.1f} s of one {pool.role} worker's work wait now; {reason}"
     num_workers = min(cap, max(num_replayed, num_clearing))
-    return Demand(num_workers, cap, reason, replay, num_replayed, least)
+    doubt = _doubt(view, pool, replay, had)
+    return Demand(num_workers, cap, reason, replay, num_replayed, least, doubt)
+
+
+def _kept(view: View, pool: Pool, takes_s: Sequence[float]) -> Kept:
+    """What users really had of what this role has a part in."""
+    prompts = view.is_aggregated or pool.role == "prefill"
+    answers = view.is_aggregated or pool.role == "decode"
+    return kept(view.judged, takes_s, view.promise, prompts=prompts, answers=answers)
+
+
+def _doubt(view: View, pool: Pool, replay: Replay, had: Kept) -> str:
+    """A replay that is far better than what was is too good for fewer workers as well."""
+    if not had.belies(view.promise.target):
+        return ""
+    replayed = replay.share(max(1, pool.replicas))
+    if not had.belies(replayed):
+        return ""
+    return f"the replay is too good: {100 * replayed:.1f} % where {100 * had.share:.1f} % was"
 
 
 def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, str]:

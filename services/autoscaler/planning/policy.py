@@ -2,7 +2,8 @@
 
     trouble ------------------------> nothing is touched, and whoever drains serves again
     need > have --------------------> a drain ends; only then a worker is ordered, at once
-    need < have, HOLD_S after that -> one worker of one role drains, if one fewer is safe
+    need < have, HOLD_S after that -> one worker of one role drains, if one fewer is safe and users
+                                      had what the replay says
     it is empty, its pod not ready -> one fewer is ordered: the cluster takes that pod first
     load comes back meanwhile ------> the drain ends, and a warm worker serves again
 
@@ -155,6 +156,8 @@ def _why_not(
         return f"fewer would do, and one may go in {left_s:.0f} s"
     if not may_drain:
         return "another worker drains"
+    if demand.doubt:
+        return f"fewer would do, but {demand.doubt}"
     if view.judged and demand.replay and pool.replicas <= demand.cap:
         fewer = pool.replicas - 1
         if not is_safe(demand.replay, fewer, view.promise.target):

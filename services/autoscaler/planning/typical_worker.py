@@ -1,8 +1,8 @@
-"""What the workers of a role are like on average, as far as they know it themselves."""
+"""What a worker of a role is like, as far as they know it themselves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
 
 from services.autoscaler.view import WorkerView
 from shared.message_parts.step_costs import NO_COSTS, StepCosts
@@ -22,18 +22,19 @@ class TypicalWorker:
 
     @classmethod
     def of(cls, workers: Sequence[WorkerView]) -> "TypicalWorker | None":
-        """The mean of the warm ones; of all while none is warm; None while none knows its costs."""
+        """The median of the warm ones, which one that is wrong does not move; of all while none is
+        warm; None while none knows its costs."""
         known = [worker for worker in workers if worker.costs != NO_COSTS]
         warm = [worker for worker in known if worker.age_s >= WARM_S] or known
         if not warm:
             return None
 
-        def mean(number: Callable[[WorkerView], float]) -> float:
-            return fmean(number(worker) for worker in warm)
+        def middle(number: Callable[[WorkerView], float]) -> float:
+            return median(number(worker) for worker in warm)
 
         return cls(
-            costs=StepCosts(*map(fmean, zip(*(worker.costs for worker in warm), strict=True))),
-            step_tokens=round(mean(lambda worker: worker.step_tokens)),
-            num_blocks=round(mean(lambda worker: worker.num_blocks)),
-            block_size=round(mean(lambda worker: worker.block_size)),
+            costs=StepCosts(*map(median, zip(*(worker.costs for worker in warm), strict=True))),
+            step_tokens=round(middle(lambda worker: worker.step_tokens)),
+            num_blocks=round(middle(lambda worker: worker.num_blocks)),
+            block_size=round(middle(lambda worker: worker.block_size)),
         )

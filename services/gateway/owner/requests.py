@@ -189,8 +189,7 @@ class Requests:
 
     def take_turn(self, rid: str) -> bool:
         """A worker popped it: its turn has come. False if it does not wait here."""
-        waits = self._line.note_popped(rid)
-        if waits:
+        if waits := self._line.note_popped(rid):
             self.place_popped()
         return waits
 
@@ -288,6 +287,7 @@ class Requests:
             num_cached_tokens=live.receipt.cached_tokens,
             num_attempts=max(len(live.receipt.attempts), 1),
             owed=self._line.settle(live, effect.num_tokens),
+            ttft_s=live.receipt.ttft_ns / 1e9 or -1.0,
         )
         is_last = self._records.leave(live.request, outcome, partial(self._finished, live.rid))
         return [] if is_last else live.machine.finish_answered()

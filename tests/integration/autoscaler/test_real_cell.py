@@ -57,6 +57,7 @@ def test_arrivals_and_costs_are_seen_and_a_drained_worker_serves_again(tmp_path:
         seen = anyio.run(look, server.url)
         assert [item.num_prompt_tokens for item in seen.arrivals] == [40] * NUM_REQUESTS
         assert {item.num_output_tokens for item in seen.arrivals} == {NUM_TOKENS}
+        assert all(0 < (item.ttft_s or 0) < (item.age_s or 0) for item in seen.arrivals)
         workers = [*seen.workers["prefill"], *seen.workers["decode"]]
         assert len(workers) == 3
         assert all(worker.costs != NO_COSTS and worker.num_blocks for worker in workers)

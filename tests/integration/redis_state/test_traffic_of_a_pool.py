@@ -12,7 +12,7 @@ from tests.integration.redis_state.backends import RedisBackend
 pytestmark = pytest.mark.anyio
 
 REQUEST = AdmittedRequest("r1", "g.1", "acme", pool_id("pool"), 100, 0)
-DONE = Outcome(RequestState.DONE, "stop", 7, 64, 2)
+DONE = Outcome(RequestState.DONE, "stop", 7, 64, 2, ttft_s=1.25)
 
 
 def received(rid: str, age_s: float) -> AdmittedRequest:
@@ -29,7 +29,7 @@ async def test_an_end_tells_when_the_request_came_and_what_it_was(
     ((_, ago_s, ended),) = await redis_backend.traffic.ended("pool")
     assert 0 <= ago_s < 5
     assert 2.5 <= ended.age_s < 5
-    assert ended == Ended(ended.age_s, 100, 64, 7, RequestState.DONE, "r1")
+    assert ended == Ended(ended.age_s, 100, 64, 7, RequestState.DONE, "r1", 1.25)
 
 
 async def test_a_request_came_once_however_often_it_is_admitted(

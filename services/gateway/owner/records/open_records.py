@@ -88,6 +88,7 @@ class OpenRecord:
             num_cached_tokens=sum(end.num_cached_tokens for end in firsts.values()),
             num_attempts=max(end.num_attempts for end in ends),
             owed=sum(end.owed for end in ends),
+            ttft_s=min((end.ttft_s for end in ends if end.ttft_s >= 0), default=-1.0),
         )
 
 

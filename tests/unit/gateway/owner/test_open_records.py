@@ -11,12 +11,14 @@ from dataclasses import replace
 import pytest
 
 from services.gateway.owner.generation import Generation, Group
+from services.gateway.owner.records.open_records import OpenRecord
 from shared.errors import AttemptError, OverloadedError, StateRefusedError
 from shared.protocol import Assign, Attempt, Refuse, Start
 from shared.state.records import (
     Admission,
     AdmittedRequest,
     KeyTaken,
+    Outcome,
     RequestRecord,
     RequestState,
 )
@@ -301,3 +303,13 @@ async def test_a_gateway_that_stops_ends_a_group_that_has_not_begun_whole() -> N
         submit(bench, 0, 1)
         await settle()
     assert state(await record_of(bench)) == (RequestState.FAILED, "gateway_stopping", 0)
+
+
+async def test_the_first_token_of_any_choice_is_that_of_the_request() -> None:
+    record = OpenRecord(AdmittedRequest("g", G_INC, "", "pool", NUM_PROMPT, 0), 3)
+    for choice, ttft_s in enumerate((2.0, -1.0, 1.5)):
+        request = replace(Bench().request(f"r{choice}", NUM_PROMPT, max_tokens=2), choice=choice)
+        record.note_end(request, Outcome(RequestState.DONE, "stop", 1, 0, ttft_s=ttft_s))
+    assert record.outcome().ttft_s == 1.5
+    record.note_end(request, Outcome(RequestState.FAILED, "timeout", 0, 0))
+    assert record.outcome().ttft_s == 2.0
