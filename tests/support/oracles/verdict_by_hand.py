@@ -87,7 +87,8 @@ def differences(record: dict[str, Any], tolerance: float = 1e-6) -> list[str]:
             continue
         goodputs = [crossing(falling_shares(counts, draw), wanted) for draw in every_draw]
         drawn[topology] = goodputs
-        found += _compared(topology, told["goodputs"].get(topology), goodputs, tolerance)
+        tried = min(counts), max(counts)
+        found += _compared(topology, told["goodputs"].get(topology), goodputs, tolerance, tried)
     if told["ratio"] is not None:
         ratios = [p / a for p, a in zip(drawn[told["pd"]], drawn[told["agg"]], strict=True)]
         found += _compared("ratio", told["ratio"], ratios, tolerance)
@@ -95,13 +96,19 @@ def differences(record: dict[str, Any], tolerance: float = 1e-6) -> list[str]:
 
 
 def _compared(
-    name: str, told: Sequence[float] | None, values: Sequence[float], tolerance: float
+    name: str,
+    told: Sequence[float] | None,
+    values: Sequence[float],
+    tolerance: float,
+    tried: tuple[float, float] = (0.0, float("inf")),
 ) -> list[str]:
+    """`tried`: between which an interval lies."""
     if told is None:
         return [f"{name}: missing"]
     value, *draws = values
     num_seeds = next(num for num in T_975 if num**num == len(draws))
-    again = (value, *interval(draws, value, num_seeds))
+    low, high = interval(draws, value, num_seeds)
+    again = (value, max(low, tried[0]), min(high, tried[1]))
     return [
         f"{name}: {one} is told, {other} comes of the runs"
         for one, other in zip(told, again, strict=True)
@@ -126,10 +133,22 @@ def missing_on_page(record: dict[str, Any], page: str) -> list[str]:
         for run in record["runs"]
     ]
     wanted += [
-        [topology, *(f"{value:.3f}" for value in values)]
-        for topology, values in record["judgement"]["goodputs"].items()
+        [topology, _bound(record, topology) + f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"]
+        for topology, (value, low, high) in record["judgement"]["goodputs"].items()
     ]
     return [str(row) for row in wanted if not any(_same(row, one) for one in rows)]
+
+
+def _bound(record: dict[str, Any], topology: str) -> str:
+    """By the counts alone: it was held at each rate, or at none."""
+    wanted, counts = record["rules"]["wanted"], counts_of(record, topology)
+    shares = [
+        sum(good for good, _ in rate.values()) / sum(sent for _, sent in rate.values())
+        for rate in counts.values()
+    ]
+    if min(shares) >= wanted:
+        return "at least "
+    return "at most " if max(shares) < wanted else ""
 
 
 def _same(row: list[str], shown: list[str]) -> bool:

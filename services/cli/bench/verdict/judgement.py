@@ -32,12 +32,20 @@ STUDENT_975 = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 FEWEST_SEEDS = 3
 
 
+Bound = Literal["", "at least", "at most"]
+
+
 class Interval(NamedTuple):
     """A value, and the ends of its 95 %."""
 
     value: float
     low: float
     high: float
+
+    def within(self, lowest: float, highest: float) -> "Interval":
+        """Nothing is known of what lies beyond these."""
+        low, high = (min(max(end, lowest), highest) for end in (self.low, self.high))
+        return Interval(self.value, low, high)
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,19 @@ class Judgement:
     """there is no verdict"""
     ratio: Interval | None = None
     """requests that pd serves over those that agg serves"""
-    bound: Literal["", "at least", "at most"] = ""
+    bound: Bound = ""
     """one side held its limits at no rate: the ratio is to the lowest one"""
     goodputs: dict[str, Interval] = field(default_factory=dict)
-    """requests/s of each topology with a curve"""
+    """requests/s of each topology with a curve, between the rates that it was tried at"""
+    goodput_bounds: dict[str, Bound] = field(default_factory=dict)
+    """of those that held the limits at all rates, which have at least the highest, or at none"""
+
+    def goodput_text(self, topology: str) -> str:
+        """In short."""
+        value, low, high = self.goodputs[topology]
+        if bound := self.goodput_bounds.get(topology):
+            return f"{bound} {value:.3g}/s"
+        return f"{value:.3g}/s ({low:.3g}-{high:.3g})"
 
 
 def judge(entries: Sequence[Entry], seeds: Sequence[int], wanted: float) -> Judgement:
@@ -78,8 +95,20 @@ def judge(entries: Sequence[Entry], seeds: Sequence[int], wanted: float) -> Judg
         if one.curve.points
     }
     pd, agg = _best("pd", entries, wanted), _best("agg", entries, wanted)
-    goodputs = {topology: _interval(values, len(seeds)) for topology, values in drawn.items()}
-    judgement = Judgement(pd.topology, agg.topology, goodputs=goodputs)
+    judgement = Judgement(
+        pd.topology,
+        agg.topology,
+        goodputs={
+            one.topology: _interval(drawn[one.topology], len(seeds)).within(
+                min(one.curve.points), max(one.curve.points)
+            )
+            for one in entries
+            if one.topology in drawn
+        },
+        goodput_bounds={
+            one.topology: bound for one in entries if (bound := _goodput_bound(one, wanted))
+        },
+    )
     faults = [fault for one in (pd, agg) if (fault := _fault(one, wanted))]
     if faults:
         return _without(judgement, "; ".join(faults))
@@ -134,6 +163,14 @@ def _best(side: Side, entries: Sequence[Entry], wanted: float) -> Entry:
 
 def _holds(entry: Entry, wanted: float) -> bool:
     return any(entry.curve.held(wanted).values())
+
+
+def _goodput_bound(entry: Entry, wanted: float) -> Bound:
+    """By a curve that was followed to one side alone."""
+    held = set(entry.curve.held(wanted).values())
+    if held == {True}:
+        return "at least"
+    return "at most" if held == {False} else ""
 
 
 def _fault(entry: Entry, wanted: float) -> str:

@@ -58,7 +58,7 @@ def goodput_chart(verdict: Verdict) -> Chart:
         chart.line([(middle, low), (middle, high)], NUM_COLOURS - 1)
         for end in (low, high):
             chart.line([(middle - 0.04, end), (middle + 0.04, end)], NUM_COLOURS - 1)
-        chart.write((middle, high), f"{topology}: {value:.3g} ({low:.3g}-{high:.3g})")
+        chart.write((middle, high), f"{topology}: {verdict.judgement.goodput_text(topology)}")
     return chart
 
 

@@ -58,8 +58,10 @@ def _facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 
 def _goodputs(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    bounds = verdict.judgement.goodput_bounds
     for topology, (value, low, high) in verdict.judgement.goodputs.items():
-        yield topology, f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"
+        bound = f"{bounds[topology]} " if topology in bounds else ""
+        yield topology, f"{bound}{value:.3f}", f"{low:.3f}", f"{high:.3f}"
     if (ratio := verdict.judgement.ratio) is not None:
         names = f"{verdict.judgement.pd} over {verdict.judgement.agg}"
         yield names, f"{ratio.value:.3f}", f"{ratio.low:.3f}", f"{ratio.high:.3f}"

@@ -10,8 +10,8 @@ def render(verdict: Verdict) -> str:
     runs = verdict.contest.runs
     points = [one for name in verdict.contest.rules.sides for one in points_of(name, runs)]
     lines = _table([COLUMNS, *map(_row, points)])
-    for name, (value, low, high) in verdict.judgement.goodputs.items():
-        lines.append(f"goodput of {name}: {value:.3g}/s ({low:.3g}-{high:.3g})")
+    judgement = verdict.judgement
+    lines += [f"goodput of {name}: {judgement.goodput_text(name)}" for name in judgement.goodputs]
     num_invalid = sum(bool(run.invalid) for run in runs)
     lines += [f"note: {note}" for note in verdict.notes]
     if num_invalid:

@@ -164,3 +164,16 @@ def test_goodput_lies_on_the_line_between_two_rates() -> None:
 def test_few_seeds_make_intervals_wide() -> None:
     assert widening(3) == pytest.approx(2.69, abs=0.01)
     assert widening(3) > widening(5) > widening(10) == pytest.approx(widening(11), rel=0.01)
+
+
+def test_a_goodput_is_told_between_the_rates_that_were_tried() -> None:
+    """Chance makes draws of few seeds differ; beyond the rates nothing is known."""
+    counts = {4.0: (40, 45, 47), 8.0: (47, 44, 40), 12.0: (20, 46, 10)}
+    points = {rate: dict(enumerate((good, 50) for good in row)) for rate, row in counts.items()}
+    entries = [Entry("1P1D", "pd", Curve(points)), Entry("2 agg", "agg", Curve(points))]
+    for wanted, bound in ((0.3, "at least 12/s"), (0.95, "at most 4/s"), (0.85, "")):
+        judgement = judge(entries, (0, 1, 2), wanted)
+        value, low, high = judgement.goodputs["1P1D"]
+        assert 4.0 <= low <= value <= high <= 12.0
+        text = judgement.goodput_text("1P1D")
+        assert text == bound or (not bound and text == f"{value:.3g}/s ({low:.3g}-{high:.3g})")
