@@ -133,16 +133,16 @@ class DecodeService:
                 self._outbox.hand_back(held, "kv_pressure")
 
     def _report(self, report: StepReport) -> None:
-        """Step 7: what one engine step did, to the gateways it concerns."""
+        """Step 7: what one engine step did, to whom it concerns, and the load that is left then."""
         self._send_tokens(report)
         self._offers.seal(report)
-        for attempt in report.finished:
-            self._state.attempts.drop(attempt)
 
     def _send_tokens(self, report: StepReport) -> None:
         runs = self._state.attempts.with_runs(report.tokens)
         for held, run in runs:
             self._note_tokens(held, run, report)
+        for attempt in report.finished:
+            self._state.attempts.drop(attempt)
         self._outbox.tokens(runs)
         for held, run in runs:
             if held.first_token_ns == report.end_ns and run.finish_reason is None:

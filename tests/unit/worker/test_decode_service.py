@@ -8,7 +8,7 @@ import pytest
 from services.decode.pulls import Pulls
 from services.decode.service import DecodeService
 from shared.errors import ProtocolError
-from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, Start
+from shared.protocol import Attempt, Cancel, Fail, Handback, Message, Refuse, Start, Tokens
 from shared.transfer.transport import Pulled
 from shared.transfer_address import NOWHERE
 from shared.worker.attempts.spans import decode_span, transfer_span
@@ -125,6 +125,24 @@ async def test_the_decode_span_runs_from_the_first_step_to_the_last_token(decode
     start_ns, end_ns, attributes = decode.spans()["decode"]
     assert (start_ns, end_ns, attributes["baton.decode.tokens"]) == (300, 410, 2)
     assert len(decode.state.attempts) == 0
+
+
+async def test_what_has_finished_is_no_load_when_its_last_token_is_told(
+    decode: Decode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch that ends at once looks full until the worker says something again."""
+    await decode.decoding()
+    num_held: list[int] = []
+    monkeypatch.setattr(
+        decode.peer,
+        "send",
+        lambda frame: (
+            num_held.append(len(decode.state.attempts)) if isinstance(frame, Tokens) else None
+        ),
+    )
+    last = make_run(2, 44, finish_reason="length")
+    decode.inbox.on_event(make_report(320, 330, tokens=(last,), finished=(A0,)))
+    assert num_held == [0]
 
 
 async def test_an_ended_prefill_leaves_nothing_here(decode: Decode) -> None:
