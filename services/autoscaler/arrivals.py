@@ -52,6 +52,8 @@ class Arrivals:
         now_s = self._clock.monotonic_s()
         for place, ago_s, end in found:
             self._last_end = place
+            if end is None:
+                continue
             self._over.add(end.rid)
             self._ended.append(
                 Arrival(
@@ -70,7 +72,8 @@ class Arrivals:
         now_s = self._clock.monotonic_s()
         for place, ago_s, one in found:
             self._last_arrival = place
-            self._running[one.rid] = Arrival(now_s - max(0.0, ago_s), one.num_prompt_tokens)
+            if one is not None:
+                self._running[one.rid] = Arrival(now_s - max(0.0, ago_s), one.num_prompt_tokens)
         return len(found)
 
     def _expected(self) -> list[Arrival]:

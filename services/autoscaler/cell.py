@@ -1,7 +1,7 @@
 """What Redis says of one pool: its workers, what came, and what waits.
 
-One look is four round trips, and one more where the pool is not named. Whatever cannot be read
-raises StateUnavailableError: half a picture would be taken for a whole one.
+One look is five round trips. Whatever cannot be read raises StateUnavailableError: half a picture
+would be taken for a whole one.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Cell:
 
     async def look(self) -> CellView:
         """As it is now. StateUnavailableError."""
-        pool = self.pool = self._wanted if "@" in self._wanted else await self._only_pool()
+        pool = self.pool = await self._only_pool()
         self._backlog.serve(pool)
         entries = await self._registry.list(pool)
         await self._arrivals.read(pool)

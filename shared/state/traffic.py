@@ -5,6 +5,7 @@ each at most once.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -59,7 +60,8 @@ class Noted(NamedTuple, Generic[One]):
     """its id there"""
     ago_s: float
     """since it was noted, by the server's clock"""
-    request: One
+    request: One | None
+    """None: it cannot be read"""
 
 
 _ARRIVED, _ENDED = Codec((Arrived,)), Codec((Ended,))
@@ -86,7 +88,7 @@ def encode_ended(request: AdmittedRequest, outcome: Outcome, now_ns: int) -> byt
 
 class Traffic:
     """The two lists in Redis. Each reads those of the pool of that name behind `place`, at most
-    MAX_READ of them, oldest first, and leaves out what cannot be read. StateUnavailableError."""
+    MAX_READ of them, oldest first. StateUnavailableError."""
 
     def __init__(self, client: RedisClient, keys: Keys) -> None:
         self._client = client
@@ -105,16 +107,13 @@ class Traffic:
         with narrowing():
             now_ms, entries = as_list(answer)
             given = entries if isinstance(entries, list) else []
-            read = (_noted(as_int(now_ms), entry, decode) for entry in given)
-            return tuple(one for one in read if one is not None)
+            return tuple(_noted(as_int(now_ms), entry, decode) for entry in given)
 
 
-def _noted(now_ms: int, entry: Reply, decode: Callable[[bytes], One]) -> Noted[One] | None:
-    """None: it cannot be read."""
+def _noted(now_ms: int, entry: Reply, decode: Callable[[bytes], One]) -> Noted[One]:
     name, fields = as_list(entry)
     place = as_text(name)
-    try:
+    request: One | None = None
+    with suppress(ProtocolError, IndexError):
         request = decode(as_bytes(as_list(fields)[1]))
-    except (ProtocolError, IndexError):
-        return None
     return Noted(place, (now_ms - int(place.partition("-")[0])) / 1000, request)

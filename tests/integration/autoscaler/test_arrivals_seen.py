@@ -56,10 +56,15 @@ class Cell:
 
 
 @pytest.fixture
-async def cell() -> AsyncIterator[Cell]:
+async def client() -> AsyncIterator[RedisClient]:
     with EmbeddedRedis() as server:
         async with RedisClient(server.url) as client:
-            yield Cell(client)
+            yield client
+
+
+@pytest.fixture
+def cell(client: RedisClient) -> Cell:
+    return Cell(client)
 
 
 async def test_a_request_that_runs_is_taken_to_be_like_those_that_ended(cell: Cell) -> None:
@@ -134,3 +139,17 @@ async def test_what_a_clock_set_back_puts_into_the_future_came_by_now(
     await cell.arrivals.read("pool")
     moments = [one.at_s for one in cell.arrivals.seen()]
     assert len(moments) == 2 and max(moments) <= cell.clock.monotonic_s()
+
+
+async def test_entries_that_cannot_be_read_hide_none_behind_them(
+    cell: Cell, client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as one call reads: the next call reads on behind them."""
+    for module in ("shared.state.traffic", "services.autoscaler.arrivals"):
+        monkeypatch.setattr(f"{module}.MAX_READ", 2)
+    for key in (Keys().arrived(pool_id("pool")), Keys().ended(pool_id("pool"))):
+        for _ in range(4):
+            await client.command("XADD", key, "*", "e", b"\xc1")
+    await cell.end(await cell.come("a"))
+    await cell.come("b", 400)
+    assert sorted(await cell.seen()) == [(100, 50, 30), (400, 200, 30)]

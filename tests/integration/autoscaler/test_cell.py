@@ -118,6 +118,8 @@ async def test_which_pool_is_meant_must_be_clear(client: RedisClient) -> None:
     by_model = cell_of(client, ManualClock(), "org/m")
     assert len((await by_model.look()).workers[OLD.role]) == 1
     assert by_model.pool == "org/m@rev:a"
+    await registry.register(replace(OLD, pool="o@m@rev:a", incarnation="o.1"))
+    assert len((await cell_of(client, ManualClock(), "o@m").look()).workers[OLD.role]) == 1
     await registry.remove("org/m@rev:a", "org/m@rev:a.1")
     assert (await by_model.look()).workers[OLD.role] == (), "its pool is known, and has none left"
     for model, told in (("small", "2 pools of small"), ("gone", "no pool of gone; ")):

@@ -28,7 +28,7 @@ async def test_an_end_tells_when_the_request_came_and_what_it_was(
     await redis_backend.records.finish(request, DONE)
     ((_, ago_s, ended),) = await redis_backend.traffic.ended("pool")
     assert 0 <= ago_s < 5
-    assert 2.5 <= ended.age_s < 5
+    assert ended is not None and 2.5 <= ended.age_s < 5
     assert ended == Ended(ended.age_s, 100, 64, 7, RequestState.DONE, "r1", 1.25)
 
 
@@ -58,17 +58,20 @@ async def test_a_reader_goes_on_where_it_was(redis_backend: RedisBackend) -> Non
         )
         places.append((await redis_backend.traffic.ended("pool"))[-1].place)
     found = await redis_backend.traffic.ended("pool", places[1])
-    assert [item.request.num_prompt_tokens for item in found] == [2, 3]
+    assert [item.request and item.request.num_prompt_tokens for item in found] == [2, 3]
     assert await redis_backend.traffic.ended("pool", places[-1]) == ()
     assert await redis_backend.traffic.ended("other") == ()
     assert len(found) < MAX_READ
 
 
-async def test_what_cannot_be_read_is_left_out(redis_backend: RedisBackend) -> None:
+async def test_what_cannot_be_read_has_its_place_alone(redis_backend: RedisBackend) -> None:
     client, key = redis_backend.client, redis_backend.keys.ended(pool_id("pool"))
     await client.command("XADD", key, "*", "e", b"\xc1")
     await redis_backend.records.finish(received("r1", 0), DONE)
-    assert len(await redis_backend.traffic.ended("pool")) == 1
+    unread, ended = await redis_backend.traffic.ended("pool")
+    assert unread.request is None
+    (behind,) = await redis_backend.traffic.ended("pool", unread.place)
+    assert behind.request == ended.request is not None
 
 
 async def test_a_clock_that_ran_backwards_makes_no_request_end_before_it_came(
@@ -76,4 +79,4 @@ async def test_a_clock_that_ran_backwards_makes_no_request_end_before_it_came(
 ) -> None:
     await redis_backend.records.finish(received("r1", -3600), DONE)
     ((_, _, ended),) = await redis_backend.traffic.ended("pool")
-    assert ended.age_s == 0
+    assert ended is not None and ended.age_s == 0
