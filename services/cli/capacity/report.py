@@ -10,6 +10,7 @@ from services.cli.capacity.split import Split
 from services.cli.terminal import wrapped
 
 UPPER = "upper estimate"
+ON_CPU = "here; `baton up` starts two, with a pool each"
 
 
 def render(
@@ -122,7 +123,9 @@ def _verdict(
     question: Question, capacity: Capacity, ways: Sequence[Sequence[str]]
 ) -> Iterator[str]:
     if capacity.fits:
-        yield "it fits"
+        tp = question.compute.tp
+        where = f"on {tp} GPUs" if tp > 1 else "on a GPU"
+        yield "it fits: one worker " + (where if question.device.on_gpu else ON_CPU)
         return
     wanted = capacity.wanted_blocks
     context = question.compute.max_model_len

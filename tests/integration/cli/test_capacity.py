@@ -104,7 +104,7 @@ def test_it_prints_60_columns_of_what_the_json_says(
     assert [row["tokens"] for row in content["rows"]] == [1024, 3000, 4096, 8192, 32768, 131072]
     for text in (f"{content['num_blocks']:,}", "128 KiB", "0.231 USD", "upper estimate", "mapped"):
         assert text in shown
-    assert shown.endswith("it fits\n")
+    assert shown.endswith("it fits: one worker on a GPU\n")
     money = ("--price=2.5", "--tokens-per-s=3000")
     assert main(["capacity", "--model=llama-3.1-8b", "--gpu=L4", "--dtype=float32", *money]) == 1
     refused = capsys.readouterr().out
