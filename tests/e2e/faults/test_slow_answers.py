@@ -62,6 +62,7 @@ def test_a_wait_for_others_is_named(cluster: Cluster) -> None:
     told = [receipt(cluster, each.rid) for each in seen]
     last = max(told, key=lambda each: each["started_ns"])
     assert last["slow_because"] == "queue", last
+    assert last["slow_because_ms"] == pytest.approx(last["critical_path_ms"]["queue"], abs=0.001)
 
 
 def test_a_deadline_that_a_full_worker_cannot_keep_is_refused_at_once(cluster: Cluster) -> None:

@@ -13,6 +13,8 @@ _FROM_MEMBER = (
     "route",
     "workers",
 )
+_FROM_LAST = ("slow_because", "slow_because_ms", "slow_because_share")
+"""of the choice that ended last, once all have"""
 SHARED_PROMPT = "shared_prompt"
 
 
@@ -38,7 +40,7 @@ def group_body(group: str, members: Sequence[Mapping[str, Any]]) -> dict[str, An
         "transport": next((m["transport"] for m in members if m["transport"]), ""),
         "bytes": sum(member["bytes"] for member in members),
         "blocks": sum(member["blocks"] for member in members),
-        "slow_because": None if state == "live" else _last(members)["slow_because"],
+        **{name: None if state == "live" else _last(members)[name] for name in _FROM_LAST},
         "compute_ms": _sum(members, "compute_ms"),
         "kv_byte_seconds": _sum(members, "kv_byte_seconds"),
         "gpu_ms": _whole_sum(members, "gpu_ms"),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from services.gateway.owner.machine.effects import Outcome
 from services.gateway.owner.records.gpu_time import used_gpu_ms
-from services.gateway.owner.records.slowness import Cause, cause_of, measured, slow_parts
+from services.gateway.owner.records.slowness import Slowness, measured, slow_parts, slowness_of
 from shared.message_parts.span import Span
 from shared.protocol import DEFAULT_PRIORITY
 from shared.telemetry import attributes as names
@@ -191,7 +191,7 @@ class Receipt:
         return max(0, min(token_ns, transfer.end_ns) - transfer.start_ns) / 1e6
 
     @property
-    def slow_because(self) -> Cause | None:
+    def slowness(self) -> Slowness | None:
         """What an answer that has ended was slow by; None: by nothing, or it has no token."""
         path_ms = self.critical_path_ms() if self.first_token_ns else {}
         if not path_ms:
@@ -201,7 +201,7 @@ class Receipt:
         if since_ns:
             silent_ms = max(0, (last.first_token_ns or self.ended_ns) - since_ns) / 1e6
         spans = [span for epoch, _, span in self.spans if epoch == last.epoch]
-        return cause_of(slow_parts(path_ms, spans, silent_ms), path_ms["total"])
+        return slowness_of(slow_parts(path_ms, spans, silent_ms), path_ms["total"])
 
     def used(self, name: str) -> float | None:
         """Of all attempts, as their workers told; None: none did."""
@@ -221,6 +221,7 @@ class Receipt:
         """The body of `/v1/baton/requests/{id}`."""
         transfer = self.span(names.SPAN_TRANSFER)
         moved = transfer.attributes if transfer else {}
+        slowness = self.slowness
         return {
             "id": self.rid,
             "group": self.group,
@@ -255,7 +256,9 @@ class Receipt:
                     [*self.own_spans(), *self.spans], key=lambda item: item[2].start_ns
                 )
             ],
-            "slow_because": self.slow_because,
+            "slow_because": slowness.cause if slowness else None,
+            "slow_because_ms": round(slowness.ms, 3) if slowness else None,
+            "slow_because_share": round(slowness.share, 3) if slowness else None,
             "compute_ms": self.used(names.COMPUTE_MS),
             "kv_byte_seconds": self.used(names.KV_BYTE_SECONDS),
             "gpu_ms": self.gpu_ms,

@@ -7,6 +7,7 @@ from typing import Any
 
 from services.gateway.owner.records.quantile import limit_of
 from services.gateway.owner.records.receipt import Receipt
+from services.gateway.owner.records.slowness import Cause
 
 SLOW_SHARE = 0.9
 """slow is what is beyond this share of the requests that are kept"""
@@ -34,10 +35,14 @@ class Row:
     decode: str
     """workers of the last attempt"""
     num_attempts: int
+    slow_because: Cause | None = None
+    """None: it was not slow, or that is not known yet"""
+    slow_because_ms: float | None = None
 
     @classmethod
     def of(cls, receipt: Receipt) -> "Row":
         last = receipt.attempts[-1] if receipt.attempts else None
+        slowness = receipt.slowness
         return cls(
             receipt.rid,
             receipt.group,
@@ -54,6 +59,8 @@ class Row:
             last.prefill if last else "",
             last.decode if last else "",
             len(receipt.attempts),
+            slowness.cause if slowness else None,
+            round(slowness.ms, 3) if slowness else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +80,8 @@ class Row:
             "worst_gap_ms": round(self.worst_gap_ms, 3),
             "workers": {"prefill": self.prefill, "decode": self.decode},
             "attempts": self.num_attempts,
+            "slow_because": self.slow_because,
+            "slow_because_ms": self.slow_because_ms,
         }
 
 

@@ -7,12 +7,15 @@ pause           its worker computed other prompts meanwhile, took its KV blocks 
 long_neighbour  chunks of other prompts stretched the steps that computed it
 batch           other sequences in these steps did
 
-The largest of these parts is the cause, if it is one at all: a third of the answer's time, but
-never less than SHORT_MS; of those that hold an answer up at one place SLOW_MS are enough. The batch
-slows all of an answer evenly, so that its part is not felt as a wait.
+An answer is slow if one of these parts is a third of its time, but never less than SHORT_MS; of
+those that hold an answer up at one place SLOW_MS are enough. The batch slows all of an answer
+evenly, so that its part is not felt as a wait. The cause of a slow answer is the largest part of
+all, even where a smaller one alone made it slow: it is what costs most beyond the answer's own
+steps.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from shared.message_parts.span import Span
@@ -23,6 +26,17 @@ Cause = Literal["queue", "retry", "handover", "pause", "long_neighbour", "batch"
 SHORT_MS = 50.0
 SLOW_MS = 1000.0
 SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """That an answer was slow, and by what most."""
+
+    cause: Cause
+    ms: float
+    """that the cause took"""
+    share: float
+    """of the whole answer's time"""
 
 
 def slow_parts(
@@ -48,18 +62,21 @@ def slow_parts(
     return parts
 
 
-def cause_of(parts_ms: Mapping[Cause, float], total_ms: float) -> Cause | None:
+def slowness_of(parts_ms: Mapping[Cause, float], total_ms: float) -> Slowness | None:
     """None: nothing was slow. `total_ms`: of the whole answer."""
-
-    def is_slow(cause: Cause) -> bool:
-        enough_ms = max(SHORT_MS, SHARE * total_ms)
-        if cause != "batch":
-            enough_ms = min(SLOW_MS, enough_ms)
-        return parts_ms[cause] >= enough_ms
-
-    return max(filter(is_slow, parts_ms), key=lambda cause: parts_ms[cause], default=None)
+    if not any(_is_slow(cause, ms, total_ms) for cause, ms in parts_ms.items()):
+        return None
+    cause = max(parts_ms, key=lambda cause: parts_ms[cause])
+    return Slowness(cause, parts_ms[cause], parts_ms[cause] / total_ms)
 
 
 def measured(span: Span, name: str) -> float:
     """0 of a worker that does not tell."""
     return float(span.attributes.get(name, 0.0))
+
+
+def _is_slow(cause: Cause, ms: float, total_ms: float) -> bool:
+    enough_ms = max(SHORT_MS, SHARE * total_ms)
+    if cause != "batch":
+        enough_ms = min(SLOW_MS, enough_ms)
+    return ms >= enough_ms

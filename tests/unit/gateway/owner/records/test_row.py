@@ -44,7 +44,20 @@ def test_a_row_is_a_receipt_in_short() -> None:
         "worst_gap_ms": 2.1,
         "workers": {"prefill": "p0", "decode": "d0"},
         "attempts": 2,
+        "slow_because": None,
+        "slow_because_ms": None,
     }
+
+
+def test_a_row_names_what_its_answer_was_slow_by() -> None:
+    told = receipt()
+    told.attempts[:1] = []
+    told.attempts[0].started_ns = 1502 * MS
+    told.first_token_ns = told.attempts[0].first_token_ns = 1600 * MS
+    assert Row.of(told).as_dict()["slow_because"] is None, "it lives"
+    told.ended_ns = 2000 * MS
+    said = Row.of(told).as_dict()
+    assert (said["slow_because"], said["slow_because_ms"]) == ("queue", 1500.0)
 
 
 def test_a_request_that_waits_has_no_worker_yet() -> None:

@@ -58,7 +58,8 @@ class Story:
 
     @property
     def cause(self) -> str | None:
-        return self.receipt.slow_because
+        slowness = self.receipt.slowness
+        return slowness.cause if slowness else None
 
 
 def test_a_fast_answer_names_none() -> None:
@@ -117,6 +118,21 @@ def test_the_largest_part_is_the_cause() -> None:
     assert Story().attempt(0, 300, 340, 900, decode=decode).cause == "long_neighbour"
 
 
+def test_a_batch_that_took_more_than_the_wait_is_the_cause() -> None:
+    """Each alone is felt less, or not at all; what costs most is to be named."""
+    decode = {"crowded_ms": 4200.0}
+    assert Story().attempt(0, 1500, 2900, 12_900, decode=decode).cause == "batch"
+    assert Story().attempt(0, 5, 1405, 12_900, decode=decode).cause is None, "not slow by itself"
+
+
+def test_the_receipt_says_how_long_the_cause_took_and_what_share_that_is() -> None:
+    body = Story().attempt(0, 1500, 2000, 12_000).receipt.as_dict()
+    told = [body[f"slow_because{end}"] for end in ("", "_ms", "_share")]
+    assert told == ["queue", 1500.0, 0.125]
+    fast = Story().attempt(0, 5, 40, 400).receipt.as_dict()
+    assert (fast["slow_because_ms"], fast["slow_because_share"]) == (None, None)
+
+
 def test_workers_of_an_earlier_release_tell_nothing_and_are_no_cause() -> None:
     story = Story().attempt(0, 5, 40, 600)
     for _, _, told in story.receipt.spans:
@@ -154,6 +170,7 @@ def test_a_group_has_the_sums_of_its_choices_and_the_cause_of_the_last() -> None
     body = group_body("g", [slow.as_dict(), quick.as_dict()])
     assert (body["compute_ms"], body["kv_byte_seconds"]) == (25.0, 4.0)
     assert body["slow_because"] == "batch"
+    assert (body["slow_because_ms"], body["slow_because_share"]) == (700.0, 0.778)
     for _, _, each in (*quick.spans, *slow.spans):
         each.attributes.clear()
     assert group_body("g", [slow.as_dict(), quick.as_dict()])["compute_ms"] is None
@@ -162,6 +179,6 @@ def test_a_group_has_the_sums_of_its_choices_and_the_cause_of_the_last() -> None
 def test_a_group_is_not_slow_yet_while_one_of_its_choices_lives() -> None:
     slow = Story().attempt(0, 5, 40, 900, decode={"crowded_ms": 700.0}).receipt
     living = Receipt("r2", "chat", 40, 1, 1)
-    assert slow.slow_because == "batch"
+    assert slow.as_dict()["slow_because"] == "batch"
     body = group_body("g", [slow.as_dict(), living.as_dict()])
-    assert (body["state"], body["slow_because"]) == ("live", None)
+    assert (body["state"], body["slow_because"], body["slow_because_ms"]) == ("live", None, None)
