@@ -55,7 +55,7 @@ class Door:
         self._returns = returns
         self._clock = clock
         self._start_s = clock.monotonic_s()
-        self.view = LiveView(identity, requests, links, journal, clock, self.store_state)
+        self.view = LiveView(identity, requests, links, journal, clock, self)
         self._has_served = False
         """workers were there once that would have"""
         self._draining = False

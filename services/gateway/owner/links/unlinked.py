@@ -1,7 +1,7 @@
 """Registered workers that this gateway has no link to, and why."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from shared.challenge import ChallengeError, OtherSecretError
 from shared.errors import BatonError, OtherPeerError, PeerLostError
@@ -51,9 +51,13 @@ def _reason(entry: WorkerEntry, error: BatonError) -> str:
     return str(error)
 
 
+def named(names: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+
+
 def _counted(names: list[str]) -> str:
-    shown = ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
     workers = (
         "1 registered worker is" if len(names) == 1 else f"{len(names)} registered workers are"
     )
-    return f"{workers} not linked ({shown})"
+    return f"{workers} not linked ({named(names)})"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
+from services.gateway.owner.links.lost_workers import LostWorkers
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.links.unlinked import Unlinked
 from services.gateway.owner.links.worker_link import OpenLink, WorkerLink
@@ -99,6 +100,7 @@ class WorkerLinks:
         self._entries: dict[str, WorkerEntry] = {}
         """of what is listed, all that is worth a dial"""
         self._unlinked = Unlinked()
+        self._lost = LostWorkers()
         self._session_secret = secrets.token_hex(32)
         self._dialing: set[str] = set()
         self._past_counters: Counter[str] = Counter()
@@ -163,8 +165,10 @@ class WorkerLinks:
             worker.send(Ping(self._ping_seq, self._user.num_backlogged(worker)))
 
     def trouble(self) -> str:
-        """Which registered workers are not linked and why; nothing when all are."""
-        return "; ".join(filter(None, (self._served.trouble(), self._unlinked.text())))
+        """Which registered workers are not linked and why, and which were lost; nothing when all
+        are there."""
+        parts = (self._served.trouble(), self._unlinked.text(), self._lost.text())
+        return "; ".join(filter(None, parts))
 
     def status(self) -> list[dict[str, Any]]:
         """The workers of `status --json`, by id; a lost one stays SUSPECT_S as suspect."""
@@ -217,6 +221,8 @@ class WorkerLinks:
             raise
         self.registry_answers = True
         self._unlinked.keep(entries)
+        listed = {entry.incarnation for entry in entries}
+        self._lost.see(listed, self._clock.monotonic_s())
         self._listed = entries
         self._entries = {
             entry.incarnation: entry for entry in entries if not self._unlinked.is_stranger(entry)
@@ -320,6 +326,7 @@ class WorkerLinks:
         self.views = [item.view for item in self._workers.values()]
         logger.info("worker linked: %s (%s)", worker.worker_id, peer.role)
         self.events.note("worker", f"{worker.worker_id} linked")
+        self._lost.linked(worker.worker_id, peer.role)
         assert self._user is not None
         self._user.worker_up(worker)
         return worker
@@ -358,6 +365,8 @@ class WorkerLinks:
         if self._closing:
             return
         self._suspects[worker.incarnation] = (now_s, worker)
+        if not worker.drains:
+            self._lost.note(worker.incarnation, worker.worker_id, worker.hello.role, now_s)
         assert self._user is not None
         num_live = len(self._user.live_attempts(worker.incarnation))
         what = "left" if worker.drains else "lost"

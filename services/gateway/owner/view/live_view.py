@@ -4,9 +4,9 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from services.gateway.owner.identity import GatewayIdentity
 from services.gateway.owner.links.worker_link import WorkerLink
@@ -36,6 +36,16 @@ def stage_of(live: LiveRequest) -> Stage:
     return "decode" if handed_over or not machine.active else "handover"
 
 
+class Standing(Protocol):
+    """How the gateway fares, as it tells its probes."""
+
+    def store_state(self) -> str:
+        """How Redis is, as far as it knows."""
+
+    def trouble(self) -> str:
+        """What fails; nothing when all is well."""
+
+
 class LiveView:
     """Everything is read where it is kept, on the event loop."""
 
@@ -46,14 +56,14 @@ class LiveView:
         links: WorkerLinks,
         journal: Journal,
         clock: Clock,
-        store_state: Callable[[], str],
+        standing: Standing,
     ) -> None:
         self._identity = identity
         self._requests = requests
         self._links = links
         self._journal = journal
         self._clock = clock
-        self._store_state = store_state
+        self._standing = standing
         self._start_s = clock.monotonic_s()
         self.scaling: Scaling | None = None
         """what the autoscaler last decided, set by whoever asks"""
@@ -72,7 +82,7 @@ class LiveView:
             worker.incarnation: (worker.worker_id, worker.drains)
             for worker in self._links.workers()
         }
-        self._changes.look(drains, self._store_state(), self._journal.counters.attempts)
+        self._changes.look(drains, self._standing.store_state(), self._journal.counters.attempts)
 
     def body(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -88,8 +98,8 @@ class LiveView:
             "topology": identity.topology,
             "gateway": identity.gateway_incarnation.partition(".")[0],
             "uptime_s": round(now_s - self._start_s, 1),
-            "redis": self._store_state(),
-            "trouble": "; ".join(filter(None, (self._links.trouble(), self._requests.trouble()))),
+            "redis": self._standing.store_state(),
+            "trouble": self._standing.trouble(),
             "requests": {
                 "live": len(lives),
                 **self._waiting(lives),

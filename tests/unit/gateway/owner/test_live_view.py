@@ -234,6 +234,12 @@ async def test_refused_and_repeated_requests_and_lost_workers_are_told() -> None
         assert {"d0 linked", "d1 linked"} <= set(texts)
 
 
+async def test_a_cell_that_serves_nobody_is_in_trouble() -> None:
+    async with started(Bench("agg")) as bench:
+        await settle()
+        assert bench.door.live()["trouble"] == "no decode worker is linked"
+
+
 async def test_the_body_that_the_page_is_tested_with_has_the_same_members() -> None:
     async with started(Bench("pd")) as bench:
         prefill, decode = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")

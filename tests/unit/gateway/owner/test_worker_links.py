@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.gateway.owner.links.lost_workers import GONE_S
 from services.gateway.owner.links.worker_links import (
     MAX_UNANSWERED_PINGS,
     REDIAL_INTERVAL_S,
@@ -14,6 +15,7 @@ from services.gateway.owner.links.worker_view import GUESS, tokens_per_s
 from shared.challenge import OtherSecretError, OtherVersionError, Versions
 from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.protocol import Assign, Load, Ping, Pong, Refuse
+from shared.state.keys import WORKER_TTL_S
 from tests.unit.gateway.owner.gateway_bench import POOL, Bench, FakeWorker, settle, started, until
 
 pytestmark = pytest.mark.anyio
@@ -211,6 +213,43 @@ async def test_trouble_names_the_workers_that_are_missing_and_those_not_linked()
         for worker in (p, d):
             await bench.registry.remove(POOL, worker.incarnation)
         await until(lambda: not bench.door.trouble())
+
+
+async def test_a_worker_that_died_is_told_until_it_is_back() -> None:
+    """Its entry in the registry is gone before that."""
+    d0, d1 = FakeWorker("decode", "d0"), FakeWorker("decode", "d1")
+    again = FakeWorker("decode", "d1", nonce="2")
+    async with started(Bench()) as bench:
+        await bench.add(d0, d1)
+        assert not bench.door.trouble()
+        d1.die()
+        await until(lambda: "nobody answers" in bench.door.trouble())
+        bench.clock.advance(WORKER_TTL_S)
+        await bench.registry.remove(POOL, d1.incarnation)
+        told = "1 worker was lost and not replaced (d1)"
+        await until(lambda: bench.door.trouble() == told)
+        bench.clock.advance(GONE_S / 2)
+        await settle()
+        assert bench.door.trouble() == bench.door.live()["trouble"] == told
+        assert bench.door.ready(), "the other one serves"
+        await bench.add(again)
+        assert not bench.door.trouble()
+
+
+async def test_a_worker_that_left_the_registry_itself_is_not_wanted_back() -> None:
+    d0, d1, d2 = (FakeWorker("decode", f"d{number}") for number in range(3))
+    async with started(Bench()) as bench:
+        await bench.add(d0, d1, d2)
+        await bench.registry.remove(POOL, d1.incarnation)
+        d1.die()
+        d2.say(Pong(1, replace(KV, state="draining")))
+        d2.die()
+        bench.clock.advance(WORKER_TTL_S)
+        await bench.registry.remove(POOL, d2.incarnation)
+        for _ in range(8):
+            bench.clock.advance(REDIAL_INTERVAL_S)
+            await settle()
+        assert bench.door.trouble() == ""
 
 
 async def test_a_worker_of_a_version_too_far_away_is_named_and_dialled_once(
