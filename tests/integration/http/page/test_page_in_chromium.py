@@ -6,10 +6,12 @@ old numbers that look like new ones.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from services.gateway.owner.records.row import Row
 from tests.integration.http.page.conftest import AdminPort
 from tests.support.cases.live_body import MARKUP, objective
 from tests.support.chromium import Page, browser
@@ -18,6 +20,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.needs_chromium]
 
 T = TypeVar("T")
 SHOWN = "document.getElementById('event-list')?.children.length > 0 && rowsText !== ''"
+SLOW = Row(
+    *("3f0c2a5e9b714c6f8f0d6f1f5a2b7c90", "", "t", "failed", "", "transfer_failed"),
+    *(2_000_000, 131_072, 130_560, 4096, 12_900.0, 1500.0),
+    *("baton-prefill-7c9d8f6b5-x2x9k", "baton-decode-5d4f7b9c8-q7w4z", 1),
+)
 STALE = "document.body.classList.contains('stale')"
 
 
@@ -121,6 +128,74 @@ async def test_old_data_is_marked_and_new_data_is_not(admin: AdminPort, tab: Pag
     admin.door.live_body = good
     await beside(lambda: tab.wait_for(f"!{STALE}"))
     assert await beside(lambda: tab.value("at('banner').hidden"))
+
+
+@pytest.mark.parametrize(
+    ("met", "missed", "state", "mark"),
+    [
+        (0, 0, "ok", "good"),
+        (990, 10, "ok", "good"),
+        (98, 2, "trouble", "warn"),
+        (1, 1, "trouble", "bad"),
+    ],
+)
+async def test_the_headline_follows_what_users_get(
+    admin: AdminPort, tab: Page, met: int, missed: int, state: str, mark: str
+) -> None:
+    """All workers are well, and nothing fails."""
+    admin.door.live_body["objectives"]["ttft"] = objective(1000.0, met, missed)
+
+    def look() -> None:
+        open_at(tab, admin)
+        told = [tab.value(f"at('state').{part}") for part in ("textContent", "className")]
+        assert told == [state, mark]
+        share = f"{100 * met / max(1, met + missed):g} % of first tokens within 1 s, "
+        shown = (share if met else "") + "100 % of token gaps within 50 ms"
+        assert tab.value("at('met').textContent") == shown
+
+    await beside(look)
+
+
+async def test_a_slow_request_says_what_it_was_slow_by(admin: AdminPort, tab: Page) -> None:
+    slow = replace(SLOW, slow_because="long_neighbour", slow_because_ms=1500.0)
+    admin.door.rows[:] = [slow, replace(SLOW, rid="r2", received_ns=1)]
+    admin.door.receipts[slow.rid] = {
+        "tenant": "t",
+        "slow_because": "long_neighbour",
+        "slow_because_ms": 1500.0,
+        "slow_because_share": 0.125,
+    }
+
+    def look() -> None:
+        open_at(tab, admin)
+        cells = "[...document.querySelectorAll('#rows tr')].map((row) => row.children[6].innerText)"
+        assert tab.value(cells) == ["long neighbour 1.5 s", "–"]
+        tab.value("document.querySelector('#rows a').click()")
+        tab.wait_for("!at('receipt-cause').hidden")
+        told = tab.value("at('receipt-cause').textContent")
+        assert told == "slow by long neighbour: 1.5 s, 12.5 % of its time"
+
+    await beside(look)
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1500])
+async def test_all_of_a_request_is_seen(admin: AdminPort, tab: Page, width: int) -> None:
+    """Workers have the names of pods, and the line tells the most that it can."""
+    crowded = replace(SLOW, num_attempts=2, slow_because="long_neighbour", slow_because_ms=1500.0)
+    plain = replace(SLOW, rid="r", received_ns=1, state="done", finish_reason="length")
+    admin.door.rows[:] = [crowded, replace(plain, code="", prefill="prefill-0", decode="decode-0")]
+
+    def look() -> None:
+        open_at(tab, admin, width)
+        scroll = "document.querySelector('#requests .scroll')"
+        assert tab.value(f"{scroll}.scrollWidth <= {scroll}.clientWidth")
+        cells = "[...document.querySelectorAll('#rows td')]"
+        right = f"Math.max(...{cells}.map((cell) => cell.getBoundingClientRect().right))"
+        assert 0 < tab.value(right) <= width
+        if width == 1280:
+            assert tab.value("document.querySelectorAll('#rows tr')[1].clientHeight") < 40, "a line"
+
+    await beside(look)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
