@@ -26,7 +26,7 @@ def explanation(told: Told | None, mode: str, unseen_because: str = "") -> dict[
         "trouble": view.trouble,
         "start_s": view.start_s,
         "waiting": {"requests": view.waiting.num_requests, "tokens": view.waiting.num_tokens},
-        "arrivals": {"requests": len(view.judged), "seconds": view.look_s},
+        "arrivals": {"requests": len(view.judged), "seconds": round(view.judged_s, 1)},
         "roles": {
             role: _role(view.roles[role], of_role, told.wanted[role])
             for role, of_role in decision.roles.items()

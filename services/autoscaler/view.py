@@ -150,6 +150,13 @@ class View:
         """The arrivals that are."""
         return self.latest(self.look_s)
 
+    @property
+    def judged_s(self) -> float:
+        """How far back they reach: less than `look_s` where no earlier arrival is known."""
+        if not self.arrivals:
+            return self.look_s
+        return min(self.look_s, max(0.0, self.now_s - self.arrivals[0].at_s))
+
     def latest(self, last_s: float) -> tuple[Arrival, ...]:
         """Those of the last seconds."""
         first = bisect_left(self.arrivals, self.now_s - last_s, key=moment)

@@ -28,6 +28,8 @@ from services.autoscaler.planning.typical_worker import TypicalWorker
 from services.autoscaler.view import Role, View
 
 LAST_S = 60.0
+LONG_S = 600.0
+"""from here on minutes are said, not seconds"""
 LAST_TARGET = 0.9
 """of the last minute, or the promise where that is less: what came since the window's mean, however
 short, is not to be served badly for as long as a window remembers"""
@@ -117,13 +119,13 @@ def _replayed(view: View, pool: Pool, replay: Replay, least: int) -> tuple[int, 
         last = replay.latest(num_last)
         if last.share(need.num_workers, target_last) < target_last:
             more = smallest_need(last, target_last, need.num_workers, pool.cap, guess)
-            promise = _promise(view, pool, f"{LAST_S:g} s", num_last)
+            promise = _promise(view, pool, _span(min(LAST_S, view.judged_s)), num_last)
             return more.num_workers, sentence(more, pool.role, target_last, promise)
-        promise = _promise(view, pool, _minutes(view), len(view.judged), replay.growth)
+        promise = _promise(view, pool, _span(view.judged_s), len(view.judged), replay.growth)
         return need.num_workers, sentence(need, pool.role, target, promise)
     if _is_busy(view, pool):
         return max(least, pool.replicas), "nobody is known to have come, yet somebody is served"
-    return least, f"nobody came in the last {_minutes(view)}"
+    return least, f"nobody came in the last {_span(view.judged_s)}"
 
 
 def _clearing(view: View, pool: Pool, line: Line) -> float:
@@ -155,15 +157,15 @@ def _is_busy(view: View, pool: Pool) -> bool:
     return view.waiting.num_requests > 0 or any(item.num_attempts for item in pool.serving)
 
 
-def _minutes(view: View) -> str:
-    return f"{view.look_s / 60:g} minutes"
+def _span(last_s: float) -> str:
+    return f"{last_s / 60:.0f} minutes" if last_s >= LONG_S else f"{last_s:.0f} s"
 
 
 def _growth(view: View) -> float:
     """How many times as much comes now as in what is judged."""
     if not view.judged:
         return 1.0
-    since_s = max(view.arrivals[0].at_s, view.now_s - view.look_s)
+    since_s = view.now_s - view.judged_s
     return growth([item.at_s for item in view.judged], since_s, view.now_s)
 
 

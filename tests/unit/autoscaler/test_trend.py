@@ -5,7 +5,7 @@ import pytest
 from services.autoscaler.planning.demand import LAST_S
 from services.autoscaler.planning.policy import decide
 from services.autoscaler.planning.trend import LEAST, MOST, READ_AT, growth
-from services.autoscaler.view import LOOK_S, Memory, Promise
+from services.autoscaler.view import LOOK_S, Arrival, Memory, Promise
 from tests.support.cell_views import NOW_S, cell, poisson
 
 
@@ -53,6 +53,18 @@ def test_a_last_minute_that_is_served_badly_orders_though_the_window_is_served()
     assert "of the last 15 minutes' " in alone.reason
     assert after.replicas > alone.replicas
     assert f"of the last {LAST_S:g} s' {len(burst)} prompts" in after.reason
+
+
+def test_it_says_how_long_what_it_knows_reaches_back() -> None:
+    """The lists in Redis are younger than the window where that was restarted."""
+    known = cell(arrivals=[Arrival(NOW_S - 250.0, 100, 0, 10), *poisson(3.0, 240.0)])
+    reason = decide(known, Memory())[0].roles["prefill"].reason
+    assert "of the last 250 s' " in reason
+    assert known.judged_s == 250.0
+    young = decide(cell(arrivals=poisson(30.0, 5.0)), Memory())[0].roles["prefill"].reason
+    assert "of the last 5 s' " in young
+    assert cell(arrivals=[Arrival(NOW_S - LOOK_S - 9.0, 100), *known.arrivals]).judged_s == LOOK_S
+    assert cell(arrivals=[]).judged_s == LOOK_S, "nobody came"
 
 
 def test_a_last_minute_in_which_nobody_came_orders_nothing() -> None:
