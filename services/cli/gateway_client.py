@@ -10,10 +10,9 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from services.cli.cluster.run_file import live_records
+from services.cli.cluster.run_file import records_here
 from services.cli.event_reader import DONE, EventReader
 from shared.errors import BatonError, NoGatewayError, SettingsError
-from shared.runtime_folder import runtime_folder
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "BATON_URL"
@@ -25,6 +24,14 @@ def gateway_url(given: str | None, environ: Mapping[str, str] = os.environ) -> s
     """The flag, else $BATON_URL, else the default; without the `/v1` that OpenAI clients want."""
     url = given or environ.get(URL_VARIABLE) or DEFAULT_URL
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def found_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The same; where neither names one, and `baton up` runs one cell here, that cell's."""
+    if given or environ.get(URL_VARIABLE):
+        return gateway_url(given, environ)
+    records = records_here()
+    return records[0].url if len(records) == 1 else DEFAULT_URL
 
 
 class NoSuchPathError(BatonError):
@@ -205,10 +212,7 @@ def _error_text(body: Mapping[str, Any]) -> str:
 
 def _advice() -> str:
     """What to do when nothing answers: name what this user runs here."""
-    try:
-        urls = [record.url for record in live_records(runtime_folder())]
-    except BatonError:  # where no such folder can be, nothing runs
-        urls = []
+    urls = [record.url for record in records_here()]
     if not urls:
         return "start one with `baton up`"
     return f"running here: {', '.join(urls)} (name it with --url or {URL_VARIABLE})"

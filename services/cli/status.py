@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.cli.gateway_client import GatewayClient, gateway_url
+from services.cli.gateway_client import GatewayClient, found_url, gateway_url
 from services.cli.terminal import terminal_width, wrapped
 
 COLUMNS = (
@@ -30,11 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="as the gateway says it; by model where it has several"
     )
     parser.add_argument("--model", default="", metavar="M", help="of several: this one alone")
-    parser.add_argument("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")
+    parser.add_argument(
+        "--url",
+        metavar="U",
+        help="default: $BATON_URL, else of the only `baton up` here, else 127.0.0.1:8000",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    client = GatewayClient(gateway_url(arguments.url), timeout_s=10.0)
+    url = found_url(arguments.url)
+    if url != gateway_url(arguments.url):
+        sys.stderr.write(f"of the only cell that `baton up` runs here, {url}\n")
+    client = GatewayClient(url, timeout_s=10.0)
     answers = [client.status(arguments.model)]
     if not arguments.model:
         others = (name for name in answers[0].get("models", ()) if name != answers[0]["model"])

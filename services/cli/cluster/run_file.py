@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from shared.errors import BatonError
+from shared.runtime_folder import runtime_folder
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -89,6 +92,14 @@ def live_records(folder: Path) -> list[RunRecord]:
         else:
             path.unlink(missing_ok=True)
     return sorted(records, key=lambda record: record.port)
+
+
+def records_here() -> list[RunRecord]:
+    """The live records of this user; where no folder for them can be, nothing runs."""
+    try:
+        return live_records(runtime_folder())
+    except BatonError:
+        return []
 
 
 def terminate(record: RunRecord) -> int | None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from services.cli.bench.measure.result_files import check_files
-from services.cli.cluster.run_file import RunRecord, live_records
+from services.cli.cluster.run_file import RunRecord, records_here
 from services.cli.doctor.cell import WaysIn, check_cell
 from services.cli.doctor.finding import Section, exit_code, json_lines, render
 from services.cli.doctor.gateway import TIMEOUT_S
@@ -21,8 +21,7 @@ from services.cli.doctor.model import check_model
 from services.cli.flags import add_settings, given_settings, refuse_settings
 from services.cli.gateway_client import URL_VARIABLE, GatewayClient, gateway_url
 from services.cli.terminal import terminal_width
-from shared.errors import BatonError, SettingsError
-from shared.runtime_folder import runtime_folder
+from shared.errors import SettingsError
 from shared.settings.groups import Settings
 from shared.settings.load import load_settings
 
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sections(arguments: argparse.Namespace, settings: Settings) -> list[Section]:
-    records = _records()
+    records = records_here()
     if arguments.url or os.environ.get(URL_VARIABLE):
         url = gateway_url(arguments.url)
         _wait_until_ready(url, arguments.wait_s or 0)
@@ -85,14 +84,6 @@ def _wait_until_ready(url: str, limit_s: float) -> None:
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s and not GatewayClient(url, TIMEOUT_S).ready():
         time.sleep(POLL_S)
-
-
-def _records() -> list[RunRecord]:
-    """Of the cells that run here; where no folder for them can be, none does."""
-    try:
-        return live_records(runtime_folder())
-    except BatonError:
-        return []
 
 
 def _of_machine(settings: Settings, records: list[RunRecord], worker: str = "") -> list[Section]:

@@ -6,14 +6,17 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.__main__ import main
-from services.cli.gateway_client import GatewayClient, gateway_url
+from services.cli.cluster.run_file import write_record
+from services.cli.gateway_client import GatewayClient, found_url, gateway_url
 from services.cli.status import render_status
 from shared.errors import BatonError, SettingsError
+from shared.runtime_folder import runtime_folder
 
 STATUS = {
     "version": "2026.11.0",
@@ -229,6 +232,36 @@ def test_url_is_flag_then_variable_then_default() -> None:
     assert gateway_url("http://a/", {"BATON_URL": "http://b"}) == "http://a"
     assert gateway_url(None, {"BATON_URL": "http://b/"}) == "http://b"
     assert gateway_url(None, {}) == "http://127.0.0.1:8000"
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where cells that run here are found."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("BATON_URL", raising=False)
+    return runtime_folder()
+
+
+def test_status_is_of_the_only_cell_that_runs_here(
+    script: Script, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_record(folder, 1, script.url)
+    assert main(["status", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["model"] == "demo"
+    assert told.err == f"of the only cell that `baton up` runs here, {script.url}\n"
+    assert main(["status", "--url", script.url]) == 0
+    assert capsys.readouterr().err == "", "it was named"
+
+
+def test_where_none_or_several_run_the_url_is_the_default(folder: Path) -> None:
+    assert found_url(None, {}) == "http://127.0.0.1:8000"
+    write_record(folder, 1, "http://h:1")
+    assert found_url(None, {}) == "http://h:1"
+    assert found_url(None, {"BATON_URL": "http://b"}) == "http://b"
+    assert found_url("http://a", {}) == "http://a"
+    write_record(folder, 2, "http://h:2")
+    assert found_url(None, {}) == "http://127.0.0.1:8000"
 
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/", ""])
