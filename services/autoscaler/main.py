@@ -40,7 +40,10 @@ logger = logging.getLogger(__name__)
 def run(settings: Settings, options: Mapping[str, Any]) -> int:
     """Until SIGTERM; returns the exit status. `options`: see `plan_of`."""
     if settings.cell.embedded_redis:
-        raise SettingsError("--redis: an autoscaler needs the URL of the cell's Redis")
+        raise SettingsError(
+            "--redis: an autoscaler needs the URL of the cell's Redis; that of a `baton up` of "
+            "this user on this machine is found without it, and none runs"
+        )
     plan = plan_of(options)
     configure_logs(settings.telemetry.log_level)
     return run_main(_serve(settings.cell.redis, plan))

@@ -4,16 +4,20 @@ compared on simulated load."""
 import argparse
 import importlib
 import json
+import os
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.cli.amount import above_zero
+from services.cli.cluster.run_file import RunRecord, records_here
 from services.cli.flags import add_settings, given_settings
+from services.cli.gateway_client import URL_VARIABLE, gateway_url
 from services.cli.terminal import terminal_width, wrapped
-from shared.errors import NoGatewayError
-from shared.settings.load import load_settings
+from shared.errors import NoGatewayError, SettingsError
+from shared.settings.groups import Settings
+from shared.settings.load import changed, load_settings
 
 SETTINGS = ("redis", "log_level")
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -116,10 +120,30 @@ def run(arguments: argparse.Namespace) -> int:
         simulator = importlib.import_module("services.simulator.main")
         simulated: int = simulator.run(vars(arguments))
         return simulated
-    settings = load_settings(given_settings(arguments))
+    settings = _with_redis(load_settings(given_settings(arguments)))
     autoscaler = importlib.import_module("services.autoscaler.main")
     code: int = autoscaler.run(settings, vars(arguments))
     return code
+
+
+def _with_redis(settings: Settings) -> Settings:
+    """Where no Redis is named, that of a `baton up` here: its password is in its record alone."""
+    url = gateway_url(None) if os.environ.get(URL_VARIABLE) else ""
+    record = chosen(records_here(), url) if settings.cell.embedded_redis else None
+    if record is None:
+        return settings
+    sys.stderr.write(f"next to the cell that `baton up` runs at {record.url}\n")
+    return changed(settings, redis=record.redis)
+
+
+def chosen(records: Sequence[RunRecord], url: str) -> RunRecord | None:
+    """The cell whose gateway is at `url`, or the only one; None: there is none. SettingsError when
+    it is not clear which."""
+    found = [each for each in records if each.redis and url in ("", each.url, each.admin_url)]
+    if len(found) > 1:
+        urls = ", ".join(record.url for record in found)
+        raise SettingsError(f"several cells run here ({urls}): name one in {URL_VARIABLE}")
+    return found[0] if found else None
 
 
 def _explain(arguments: argparse.Namespace) -> int:

@@ -61,6 +61,14 @@ _CODE = re.compile(
     r"|MOVED|ASK|CROSSSLOT|CLUSTERDOWN|TRYAGAIN|EXECABORT)\b"
 )
 """error codes in the text: Redis 6.2 wraps an error inside a script in one of the script's own"""
+PASSWORD_REFUSED = (
+    "invalid username-password",
+    "Authentication required",
+    "WRONGPASS",
+    "NOAUTH",
+)
+"""what Redis says to whoever does not know its password, as redis-py passes it on; over some kinds
+of connection without a type of its own"""
 _REFUSALS = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
 _REFUSED = frozenset({"OOM", "MISCONF", "READONLY", "NOPERM", "MASTERDOWN", "NOREPLICAS", "BUSY"})
 """Redis is there and does not take this work now"""
@@ -151,9 +159,7 @@ class RedisClient:
                 return answer
             except _LOST as error:
                 if loop.time() + pause_s >= deadline:
-                    name = type(error).__name__
-                    text = f"Redis at {self._place} does not answer ({name}); check --redis"
-                    raise StateUnavailableError(text) from error
+                    raise StateUnavailableError(self._unanswered(error)) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -180,6 +186,16 @@ class RedisClient:
         except _UNKNOWN as error:
             raise self._refused(error) from error
         return reply
+
+    def _unanswered(self, error: Exception) -> str:
+        """What `error`, the last of all tries, means, and what to do."""
+        if any(words in str(error) for words in PASSWORD_REFUSED):
+            return (
+                f"Redis at {self._place} wants its password: give it in the URL, by --redis, "
+                "BATON_REDIS or the file of BATON_REDIS_FILE: redis://USER:PASSWORD@HOST:PORT"
+            )
+        name = type(error).__name__
+        return f"Redis at {self._place} does not answer ({name}); check --redis"
 
     def _refused(self, error: Exception) -> StateUnavailableError:
         code = _CODE.search(str(error))

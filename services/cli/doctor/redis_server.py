@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from services.cli.doctor.finding import Finding, fail, failed, ok, warn
 from shared.errors import StateUnavailableError
-from shared.state.redis_client import RedisClient
+from shared.state.redis_client import PASSWORD_REFUSED, RedisClient
 from shared.state.reply import as_bytes, as_int, as_list
 
 OLDEST = (6, 2)
@@ -13,8 +13,6 @@ FULL_SHARE = 0.8
 """of the memory it may use; beyond this a burst fills it"""
 CLOCK_S = 1.0
 """apart; traces and receipts of several hosts no longer line up"""
-REFUSED = ("invalid username-password", "Authentication required", "WRONGPASS", "NOAUTH")
-"""what Redis says to whoever does not know its password, as redis-py passes it on"""
 MIB = 2**20
 
 
@@ -56,7 +54,7 @@ def judge_no_redis(error: StateUnavailableError) -> Finding:
     if "NOPERM" in text or "no permissions" in text:
         seen = "answers, and lets this user not look at it (INFO)"
         return warn("Redis", seen, "give --redis a user that may, to have it checked")
-    if any(words in cause for words in REFUSED):
+    if any(words in cause for words in PASSWORD_REFUSED):
         return fail("Redis", "answers, and refuses the password", "the right one in --redis")
     if "does not answer" in text:
         seen = text.partition("; ")[0]

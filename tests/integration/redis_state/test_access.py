@@ -71,5 +71,8 @@ async def test_a_worker_cannot_touch_a_request(worker: RedisBackend) -> None:
 async def test_a_wrong_password_is_no_endless_wait(server: EmbeddedRedis) -> None:
     url = f"unix://worker:wrong@{server.socket_path}"
     async with RedisClient(url, timeout_s=0.3) as client:
-        with pytest.raises(StateUnavailableError):
+        with pytest.raises(StateUnavailableError) as refused:
             await client.command("PING")
+    told = str(refused.value)
+    assert told.startswith(f"Redis at {server.socket_path} wants its password: ")
+    assert "BATON_REDIS" in told and "wrong" not in told

@@ -169,7 +169,7 @@ async def test_a_slow_request_says_what_it_was_slow_by(admin: AdminPort, tab: Pa
     def look() -> None:
         open_at(tab, admin)
         cells = "[...document.querySelectorAll('#rows tr')].map((row) => row.children[6].innerText)"
-        assert tab.value(cells) == ["long neighbour 1.5 s", "–"]
+        assert tab.value(cells) == ["long neighbour 1.5 s", "\N{EN DASH}"]
         tab.value("document.querySelector('#rows a').click()")
         tab.wait_for("!at('receipt-cause').hidden")
         told = tab.value("at('receipt-cause').textContent")
