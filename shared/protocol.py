@@ -163,6 +163,9 @@ class Load:
     """that `queued_tokens` add to its steps; -1: of an earlier release"""
     place_s: float = 0.0
     """that a sequence waits for a place in the batch at least; of the default priority or later"""
+    long_place: int = -1
+    """`shared.queue.room.LongPlace`: whom its place for a long prompt is for; -1: of an earlier
+    release"""
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,8 @@ class Hello:
     """gateway only: its incarnation's secret for this receiver, the same on every link"""
     dial: int = 0
     """gateway only: the number of this dial; what comes after the HELLO of a later one is late"""
+    room_limit_tokens: int = 0
+    """worker only: its room where nothing waits; 0: of an earlier release"""
 
 
 @dataclass(frozen=True)

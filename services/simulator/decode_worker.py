@@ -17,6 +17,7 @@ from services.autoscaler.view import WorkerView as SeenWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
+from shared.queue.room import Room
 
 
 class DecodeWorker:
@@ -46,7 +47,7 @@ class DecodeWorker:
         self._wake = 0
         """number of the latest plan to wake up; an older one is void"""
         self._num_taken = 0
-        self.routed = kind.routed(incarnation, "decode", kind.step_tokens)
+        self.routed = kind.routed(incarnation, "decode", Room.whole(kind.step_tokens))
 
     @property
     def is_empty(self) -> bool:

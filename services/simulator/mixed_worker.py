@@ -18,9 +18,9 @@ from services.autoscaler.view import WorkerView as SeenWorker
 from services.simulator.prefill_worker import ROOM_STEPS
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
+from services.simulator.unstarted import Unstarted
 from services.simulator.worker_kind import WorkerKind
 from shared.engine.scheduling.prompt_order import PromptOrder
-from shared.queue.backlog import taken_room
 
 
 class MixedWorker:
@@ -50,8 +50,7 @@ class MixedWorker:
         """heap of (step it ends with, tie, sequence)"""
         self._num_joined = 0
         self._order = PromptOrder(kind.step_tokens)
-        self._num_unstarted = 0
-        """tokens of prompts that have not begun, as far as they take room"""
+        self._unstarted = Unstarted(ROOM_STEPS * kind.step_tokens)
         self._steps = 0.0
         """done so far, if one had run since the beginning"""
         self._context = 0.0
@@ -62,8 +61,7 @@ class MixedWorker:
         """number of the latest plan to wake up; an older one is void"""
         self._chunks: list[tuple[Request, int]] = []
         """of the step that runs; none: it only decodes"""
-        self._room_limit = ROOM_STEPS * kind.step_tokens
-        self.routed = kind.routed(incarnation, "decode", self._room_limit)
+        self.routed = kind.routed(incarnation, "decode", self._unstarted.room)
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +76,7 @@ class MixedWorker:
         """Compute its prompt when its turn comes, and decode it."""
         request.turn = self._order.arrive(request.num_left)
         self._waiting.append(request)
-        self._num_unstarted += self._taken_room(request)
+        self._unstarted.add(request)
         self.routed.queued_tokens += request.num_left
         self.routed.queued_s += request.seconds(self.kind.costs, request.num_left)
         self._note_room()
@@ -143,7 +141,7 @@ class MixedWorker:
             num_tokens = min(request.num_left, budget)
             takes_s += request.seconds(costs, num_tokens)
             if request.num_left == request.num_tokens:
-                self._num_unstarted -= self._taken_room(request)
+                self._unstarted.begin(request)
             self._chunks.append((request, num_tokens))
             budget -= num_tokens
             if not budget:
@@ -201,10 +199,7 @@ class MixedWorker:
 
     def _note_room(self) -> None:
         routed = self.routed
-        routed.idle = not self._num_unstarted
-        routed.room_tokens = routed.early_room_tokens = max(
-            0, self._room_limit - self._num_unstarted
-        )
+        routed.idle, routed.room = self._unstarted.is_empty, self._unstarted.room
         routed.num_sequences = len(self._waiting) + len(self._writing) + len(self._running)
 
     def _per_step(self) -> tuple[float, float]:
@@ -231,6 +226,3 @@ class MixedWorker:
 
     def _bucket(self, request: Request) -> int:
         return self._order.bucket_of(request.turn)
-
-    def _taken_room(self, request: Request) -> int:
-        return taken_room(request.num_tokens, self._room_limit)

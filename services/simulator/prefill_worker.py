@@ -12,9 +12,9 @@ from dataclasses import replace
 from services.autoscaler.view import WorkerView as SeenWorker
 from services.simulator.request import Request
 from services.simulator.timeline import Timeline
+from services.simulator.unstarted import Unstarted
 from services.simulator.worker_kind import WorkerKind
 from shared.engine.scheduling.prompt_order import PromptOrder
-from shared.queue.backlog import taken_room
 
 ROOM_STEPS = 2
 """of prompts that have not begun, which a worker takes (`shared.worker.node`); the rest waits
@@ -42,11 +42,9 @@ class PrefillWorker:
         self._line: list[Request] = []
         """what computes and what waits, as it came"""
         self._order = PromptOrder(kind.step_tokens)
-        self._num_unstarted = 0
-        """tokens of prompts that have not begun, as far as they take room"""
+        self._unstarted = Unstarted(ROOM_STEPS * kind.step_tokens)
         self._is_computing = False
-        self._room_limit = ROOM_STEPS * kind.step_tokens
-        self.routed = kind.routed(incarnation, "prefill", self._room_limit)
+        self.routed = kind.routed(incarnation, "prefill", self._unstarted.room)
 
     @property
     def is_empty(self) -> bool:
@@ -56,7 +54,7 @@ class PrefillWorker:
         """Compute it when its turn comes."""
         request.turn = self._order.arrive(request.num_left)
         self._line.append(request)
-        self._num_unstarted += self._taken_room(request)
+        self._unstarted.add(request)
         self.routed.queued_tokens += request.num_left
         self.routed.queued_s += request.seconds(self.kind.costs, request.num_left)
         self._note_room()
@@ -76,7 +74,7 @@ class PrefillWorker:
             num_tokens = min(request.num_left, budget)
             takes_s += request.seconds(costs, num_tokens)
             if request.num_left == request.num_tokens:
-                self._num_unstarted -= self._taken_room(request)
+                self._unstarted.begin(request)
             chunks.append((request, num_tokens))
             budget -= num_tokens
             if not budget:
@@ -108,14 +106,8 @@ class PrefillWorker:
 
     def _note_room(self) -> None:
         routed = self.routed
-        routed.idle = not self._num_unstarted
-        routed.room_tokens = routed.early_room_tokens = max(
-            0, self._room_limit - self._num_unstarted
-        )
+        routed.idle, routed.room = self._unstarted.is_empty, self._unstarted.room
         routed.num_sequences = len(self._line)
 
     def _bucket(self, request: Request) -> int:
         return self._order.bucket_of(request.turn)
-
-    def _taken_room(self, request: Request) -> int:
-        return taken_room(request.num_tokens, self._room_limit)

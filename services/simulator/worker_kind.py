@@ -9,6 +9,7 @@ from services.autoscaler.view import WorkerView as SeenWorker
 from services.gateway.owner.links.worker_view import WorkerView as RoutedWorker
 from shared.kv.layout import num_blocks_for
 from shared.message_parts.step_costs import StepCosts
+from shared.queue.room import Room
 
 LEAST_STEP_S = 1e-6
 """no step takes less, whatever is said to take nothing"""
@@ -33,14 +34,13 @@ class WorkerKind:
         worker = TypicalWorker(self.costs, self.step_tokens, self.num_blocks, self.block_size)
         return computing_s([arrival], worker)[0]
 
-    def routed(self, incarnation: str, role: Role, room_tokens: int) -> RoutedWorker:
+    def routed(self, incarnation: str, role: Role, room: Room) -> RoutedWorker:
         """A new worker as the router sees it."""
         return RoutedWorker(
             incarnation=incarnation,
             role=role,
             ready=True,
-            room_tokens=room_tokens,
-            early_room_tokens=room_tokens,
+            room=room,
             idle=True,
             queued_tokens=0,
             num_sequences=0,

@@ -29,6 +29,11 @@ out; it may have to be emptied to its share first, and until then more wait.
 A worker that pops names the prefixes it holds and gets, among the first WINDOW of the head's
 class, the request of which it holds the longest prefix. The head is passed over at most
 MAX_PASSES times in a row, so nobody starves by that.
+
+One without a place for long prompts gets one of those that may pass the long ones at the front
+(`shared.queue.turn`), by the same rule among them: their first is passed over at most MAX_PASSES
+times in a row by such workers. The head's tag is still v then. So whoever comes may pass it too,
+and has no more credit for what has passed than is passed: of other tenants one longest request.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,6 +42,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from shared.protocol import DEFAULT_PRIORITY
+from shared.queue.room import Room
 
 WINDOW = 16
 MAX_PASSES = 16
@@ -44,17 +50,13 @@ MAX_PRIORITY = 7
 MAX_HEADS = 4
 HEAD_DEPTHS = (1, 4, 16, 64)
 """depths, in blocks, of the chain hashes that stand for a prompt's prefix"""
+ANY_ROOM = Room.whole(0)
+"""of a worker that has a place for any prompt"""
 
 
 def is_early(priority: int) -> bool:
     """The default one or an earlier: of its requests later ones take no room of a worker."""
     return priority <= DEFAULT_PRIORITY
-
-
-def taken_room(num_tokens: int, room_tokens: int) -> int:
-    """Of a worker's whole room, by a prompt there that has not begun. A long one takes half of it
-    at most: shorter ones go ahead of it."""
-    return min(num_tokens, room_tokens // 2)
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,10 @@ class Backlog(Protocol):
         and its tenant is not charged again.
         """
 
-    async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
-        """Takes one request; `held`: heads the worker has in its cache. None if empty.
+    async def pop(self, held: Collection[bytes] = (), room: Room = ANY_ROOM) -> BacklogEntry | None:
+        """Takes one request; `held`: heads the worker has in its cache. `room`: of the worker; of
+        long prompts that it has no place for, those that `Turn.may_pass` them go first. None if
+        empty, or nothing may go.
 
         A request whose answer is lost on the way is gone from here; see `put`.
         """

@@ -6,13 +6,17 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from shared.queue.backlog import (
+    ANY_ROOM,
     MAX_PASSES,
     WINDOW,
     BacklogEntry,
     Placement,
     PutStatus,
     Waiting,
+    is_early,
 )
+from shared.queue.room import Room
+from shared.queue.turn import Turn
 from shared.queue.virtual_time import VirtualTime
 
 
@@ -24,6 +28,12 @@ class _Waiting:
     start: int
     arrival: int
     entry: BacklogEntry
+
+    def turn(self, long_tokens: float) -> Turn:
+        """`long_tokens`: a prompt of more is long."""
+        entry = self.entry
+        finish, is_long = self.start + entry.charge, entry.num_tokens > long_tokens
+        return Turn(self.priority, entry.tenant, self.start, finish, is_long)
 
 
 class MemoryBacklog:
@@ -37,7 +47,8 @@ class MemoryBacklog:
         self._times: defaultdict[int, VirtualTime] = defaultdict(VirtualTime)
         """by class"""
         self._num_arrivals = 0
-        self._num_passes = 0
+        self._num_passes = self._num_passes_beyond = 0
+        """in a row: of the head, and of the first that passes long ones"""
 
     async def put(
         self, entry: BacklogEntry, max_tokens_ahead: int | None = None, start: int | None = None
@@ -60,16 +71,21 @@ class MemoryBacklog:
         insort(self._order, _Waiting(entry.priority, tag, self._num_arrivals, entry))
         return placed
 
-    async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
-        if not self._order:
+    async def pop(self, held: Collection[bytes] = (), room: Room = ANY_ROOM) -> BacklogEntry | None:
+        window = self._that_may_go(room)
+        if not window:
             return None
-        head = self._order[0]
-        best = head
-        if self._num_passes < MAX_PASSES:
-            window = [item for item in self._order[:WINDOW] if item.priority == head.priority]
+        head, first = self._order[0], window[0]
+        num_passes = self._num_passes if first is head else self._num_passes_beyond
+        best = first
+        if num_passes < MAX_PASSES:
             best = max(window, key=lambda item: _num_held(item.entry, held))
         self._order.remove(best)
-        self._num_passes = 0 if best is head else self._num_passes + 1
+        num_passes = 0 if best is first else num_passes + 1
+        if first is head:
+            self._num_passes = num_passes
+        else:
+            self._num_passes_beyond = num_passes
         self._times[head.priority].take(head.start)
         return best.entry
 
@@ -95,6 +111,22 @@ class MemoryBacklog:
         """FINISH: what a request of it was served beyond its charge, or less."""
         if self._waits(priority):
             self._times[priority].settle(tenant, owed)
+
+    def _that_may_go(self, room: Room) -> list[_Waiting]:
+        """The first WINDOW of the head's class, to a worker with this room."""
+        going: list[_Waiting] = []
+        passed: list[Turn] = []
+        for item in self._order:
+            turn = item.turn(room.long_tokens)
+            if len(going) == WINDOW or item.priority != self._order[0].priority:
+                break
+            if turn.is_long and not room.takes_long(early=is_early(item.priority)):
+                passed.append(turn)
+            elif all(map(turn.may_pass, passed)):
+                going.append(item)
+            else:
+                break
+        return going
 
     def _start(self, entry: BacklogEntry, start: int | None) -> int:
         """The tag that it gets."""

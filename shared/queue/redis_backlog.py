@@ -4,14 +4,18 @@ from collections.abc import Collection
 
 import msgpack
 
+from shared.protocol import DEFAULT_PRIORITY
 from shared.queue.backlog import (
+    ANY_ROOM,
     MAX_PASSES,
+    MAX_PRIORITY,
     WINDOW,
     BacklogEntry,
     Placement,
     PutStatus,
     Waiting,
 )
+from shared.queue.room import Room
 from shared.state.keys import LIVE_TTL_S, Keys
 from shared.state.kv_events import join_hashes, split_hashes
 from shared.state.redis_client import Argument, RedisClient, Script
@@ -55,8 +59,13 @@ class RedisBacklog:
             num_ahead, tokens_ahead, tag = map(as_int, numbers)
             return Placement(PutStatus(as_text(status)), num_ahead, tokens_ahead, tag)
 
-    async def pop(self, held: Collection[bytes] = ()) -> BacklogEntry | None:
-        arguments: list[Argument] = [join_hashes(tuple(held)), WINDOW, MAX_PASSES]
+    async def pop(self, held: Collection[bytes] = (), room: Room = ANY_ROOM) -> BacklogEntry | None:
+        last_class = DEFAULT_PRIORITY if room.takes_long() else -1
+        if room.takes_long(early=False):
+            last_class = MAX_PRIORITY
+        arguments: list[Argument] = [
+            *(join_hashes(tuple(held)), WINDOW, MAX_PASSES, room.limit_tokens // 2, last_class)
+        ]
         answer = await self._client.run(POP, self._keys, arguments)
         if answer is None:
             return None

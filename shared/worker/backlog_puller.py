@@ -11,6 +11,7 @@ from shared.link.server import Peer
 from shared.loops import Loops
 from shared.protocol import Pull
 from shared.queue.backlog import Backlog
+from shared.queue.room import Room
 from shared.state.kv_feed import KVPublisher
 from shared.worker.state import WorkerState
 
@@ -35,12 +36,15 @@ class BacklogPuller:
         self._waiting: dict[str, int] = {}
         self._needed_tokens = 1
         """room without which nothing is popped: the last one does not fit before there is that"""
+        self._found_none_at: int | None = None
+        """the place for a long prompt that there was when only such waited"""
         self._wake = asyncio.Event()
 
     def note(self, peer: Peer, num_backlogged: int) -> None:
         """A gateway's word on how many of its requests wait."""
         self._waiting[peer.incarnation] = num_backlogged
         if num_backlogged:
+            self._found_none_at = None
             self._wake.set()
 
     def forget(self, peer: Peer) -> None:
@@ -55,20 +59,29 @@ class BacklogPuller:
         if idle or not any(self._waiting.values()):
             self._wake.clear()
             return
-        room_tokens = self._state.load().room_tokens
-        if room_tokens >= self._needed_tokens and not await self._pop(room_tokens):
-            self._waiting.clear()
+        room = self._state.room
+        if room.tokens < self._needed_tokens or not self._may_find_one(room):
+            return
+        if not await self._pop(room):
+            if room.takes_long(early=False):
+                self._waiting.clear()
+            else:
+                self._found_none_at = room.long_place
 
-    async def _pop(self, room_tokens: int) -> bool:
-        """False when nothing waits, as far as Redis knows. What is popped and finds no room has
-        lost its place in the order of all gateways, so it is one request at most."""
+    def _may_find_one(self, room: Room) -> bool:
+        """Where only long prompts wait there must be a place for them."""
+        return self._found_none_at is None or room.long_place > self._found_none_at
+
+    async def _pop(self, room: Room) -> bool:
+        """False when nothing waits that may come, as far as Redis knows. What is popped and finds
+        no room has lost its place in the order of all gateways, so it is one request at most."""
         self._state.count("backlog_pops")
-        entry = await self._backlog.pop(self._cache.held)
-        self._needed_tokens = 1
+        entry = await self._backlog.pop(self._cache.held, room)
+        self._needed_tokens, self._found_none_at = 1, None
         if entry is None:
             return False
-        if entry.num_tokens > room_tokens:
-            self._needed_tokens = self._state.most_room(entry.num_tokens)
+        if room.tokens < entry.num_tokens <= room.long_tokens:
+            self._needed_tokens = entry.num_tokens
         for peer in self._peers():
             if peer.incarnation == entry.gateway_incarnation:
                 peer.send(Pull(entry.rid, self._state.incarnation))

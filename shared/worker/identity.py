@@ -45,6 +45,7 @@ class Identity:
         load: Load,
         transfer_address: TransferAddress,
         prefill_token_s: float = 0.0,
+        room_limit_tokens: int = 0,
     ) -> Hello:
         return Hello(
             self.role,
@@ -55,6 +56,7 @@ class Identity:
             pid=os.getpid(),
             host=socket.gethostname(),
             prefill_token_s=prefill_token_s,
+            room_limit_tokens=room_limit_tokens,
         )
 
     def entry(self, ready: Ready, pool: str, port: int) -> WorkerEntry:

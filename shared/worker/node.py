@@ -251,7 +251,8 @@ class Node:
 
     def _hello(self) -> Hello:
         address, token_s = self._transfer_address(), self._ready.prefill_token_s
-        return self._identity.hello(self._pool, self._state.load(), address, token_s)
+        load, room_tokens = self._state.load(), self._state.room_limit_tokens
+        return self._identity.hello(self._pool, load, address, token_s, room_tokens)
 
     def _on_drain(self, asked: bool) -> None:
         if asked != self._state.asked_to_drain:

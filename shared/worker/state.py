@@ -4,6 +4,7 @@ from shared.clock import SystemClock
 from shared.engine.scheduling.load import EngineLoad
 from shared.kv.layout import KVLayout, num_blocks_for
 from shared.protocol import Attempt, Incoming, Load, Refusal
+from shared.queue.room import Room
 from shared.transfer.traffic import Traffic
 from shared.worker.attempts.places import Places
 from shared.worker.attempts.table import AttemptTable
@@ -77,19 +78,23 @@ class WorkerState:
         """There is more work than runs: a sequence may have to wait for others."""
         return self._engine_load.waiting > 0 or self.attempts.num_uncomputed_tokens > 0
 
-    def most_room(self, num_tokens: int) -> int:
-        """What there must be for a prompt of that many, which an idle worker takes always."""
-        return min(num_tokens, self._room_limit_tokens)
+    @property
+    def room_limit_tokens(self) -> int:
+        """Of prompts that have not begun, of which one long one takes half."""
+        return self._room_limit_tokens
+
+    @property
+    def room(self) -> Room:
+        """For prompts that it cannot begin at once."""
+        return Room.whole(self._room_limit_tokens).less(self.attempts.unstarted())
 
     def load(self) -> Load:
         """The engine's last numbers, and the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
-        backlogs, engine = self.traffic.backlogs(), self._engine_load
+        backlogs, engine, room = self.traffic.backlogs(), self._engine_load, self.room
         return Load(
-            room_tokens=max(0, self._room_limit_tokens - self._num_unstarted_tokens()),
-            early_room_tokens=max(
-                0, self._room_limit_tokens - self._num_unstarted_tokens(early=True)
-            ),
+            room_tokens=max(0, room.tokens),
+            early_room_tokens=max(0, room.early_tokens),
             queued_tokens=self.attempts.num_uncomputed_tokens,
             running=engine.running,
             waiting=engine.waiting,
@@ -112,15 +117,16 @@ class WorkerState:
             stalled=self.stalled,
             queued_s=self.attempts.queued_s(engine.step_costs),
             place_s=self._places.wait_s(self.attempts, self._clock.monotonic_s()),
+            long_place=int(room.long_place),
         )
 
     def refusal(
         self, incarnation: str, num_tokens: int, *, new: bool = True, early: bool = True
     ) -> Refusal | None:
         """Why an attempt is not taken now; None to take it. `num_tokens`: prompt tokens to compute
-        here. An idle worker takes any number, so that the longest prompt is not refused forever. An
-        attempt that takes the place of another of its request is not new. `early`: later ones
-        take none of its room."""
+        here. Where nothing waits any number is taken, so that the longest prompt is not refused
+        forever. An attempt that takes the place of another of its request is not new. `early`:
+        later ones take none of its room."""
         if incarnation != self.incarnation:
             return "incarnation"
         if not new:
@@ -129,10 +135,6 @@ class WorkerState:
             return "draining"
         if self.stalled:
             return "no_room"
-        waiting = self._num_unstarted_tokens(early=early)
-        if num_tokens and waiting and waiting + num_tokens > self._room_limit_tokens:
+        if num_tokens and not self.room.takes(num_tokens, early=early):
             return "no_room"
         return None
-
-    def _num_unstarted_tokens(self, *, early: bool = False) -> int:
-        return self.attempts.num_unstarted_tokens(self._room_limit_tokens, early=early)

@@ -16,6 +16,7 @@ from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.placement.router import Prompt, choose_placement, choose_worker
 from shared.kv.block_hash import STRIDE
 from shared.message_parts.step_costs import StepCosts
+from shared.queue.room import Room
 from shared.state.kv_events import KVSnapshot
 from shared.state.prefix_index import PrefixIndex
 
@@ -72,8 +73,7 @@ def _view(incarnation: str, rng: random.Random) -> WorkerView:
         incarnation=incarnation,
         role="prefill",
         ready=True,
-        room_tokens=10**6,
-        early_room_tokens=10**6,
+        room=Room.whole(10**6),
         idle=False,
         queued_tokens=rng.randrange(20_000),
         num_sequences=rng.randrange(8),

@@ -131,7 +131,7 @@ class Requests:
 
     def num_ahead(self, request: GenerateRequest) -> int:
         """Requests that wait for a worker, may be placed, and go before this one if it waits."""
-        return self._line.num_ahead(request)
+        return self._line.num_ahead(request, self._placer.placement())
 
     def wait_s(self, num_ahead: int) -> float:
         """For a request with that number of others before it in the line."""
@@ -146,19 +146,16 @@ class Requests:
         return not (live.work.accepted or self._placer.has_kv_room(live, self._live.values()))
 
     def route(self, live: LiveRequest) -> Route | None:
-        """A worker with room. Waiting requests go first; a retry need not wait: its client
-        reads."""
-        if self._line.num_before(live.request.priority) and not live.machine.epoch:
-            return None
-        return self._placer.route(live)
+        """A worker with room. Those that wait may go first; a retry need not: its client reads."""
+        goes = live.machine.epoch or self._line.lets_pass(live.request, self._placer.placement)
+        return self._placer.route(live) if goes else None
 
     def place_waiting(self, min_age_s: float = 0.0) -> None:
         """Assign those that wait, in order, as far as there is room."""
         self._place_in_order(list(self._line.waiting(min_age_s)))
 
     def place_popped(self) -> None:
-        """Assign those whose turn has come. The first that does not fit holds the others up,
-        so that short prompts do not starve a long one."""
+        """Assign those whose turn has come."""
         self._journal.pulled(self._place_in_order(self._line.popped()))
 
     def place_again(self, live: LiveRequest) -> None:
@@ -200,19 +197,22 @@ class Requests:
 
     def _place_in_order(self, waiting: Sequence[LiveRequest]) -> int:
         """How many were placed, or ended."""
-        for num_placed, live in enumerate(waiting):
+        num_placed = 0
+        for live in self._line.going(waiting, self._placer.placement()):
             with self.isolated(live):
                 route = self._placer.route(live)
                 if route is None:
                     self._wait(live)
-                    return num_placed
+                    continue
                 self._line.leave(live.rid)
                 self.execute(live, self._placer.assign(live, route))
-        return len(waiting)
+            num_placed += 1
+        return num_placed
 
     def _place(self, live: LiveRequest, route: Route | None) -> list[Effect]:
         """At once if there is a route, else in the line."""
         if route is not None:
+            self._line.charge_passing(live)
             self._journal.assigned_at_once()
             return self._placer.assign(live, route)
         self._journal.waits(live, "no_room" if self._wait(live) else "no_worker")

@@ -8,16 +8,19 @@ here, and the owner places it itself.
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from services.gateway.owner.counters import DispatchCounters
 from services.gateway.owner.generation import GenerateRequest
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.placement.answer_lengths import AnswerLengths
+from services.gateway.owner.placement.long_prompts import long_tokens
+from services.gateway.owner.placement.router import Placement
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
 from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, by_weight, heads_of
 from shared.queue.throughput import Throughput
+from shared.queue.turn import Turn
 from shared.queue.virtual_time import VirtualTime
 from shared.tasks import Tasks
 
@@ -42,6 +45,8 @@ class _Place:
         self.start = 0
         """its start tag, as `shared.queue.backlog` has it, among those of this line; of those that
         were on a worker before, before all others"""
+        self.finish = 0
+        """its start tag, had it come as others do, and its charge"""
         self.since_s = since_s
         self.put_s: float | None = None
         self.backlog_start: int | None = None
@@ -55,6 +60,12 @@ class _Place:
         told to come now: a full backlog ends it no more, then it waits here alone"""
         self.queued = False
         """in the backlog, as far as we know"""
+
+    def turn(self, long_tokens: float) -> Turn:
+        """`long_tokens`: a prompt of more is long."""
+        entry = self.entry
+        is_long = entry.num_tokens > long_tokens
+        return Turn(entry.priority, entry.tenant, self.start, self.finish, is_long)
 
 
 class WaitingLine:
@@ -103,13 +114,43 @@ class WaitingLine:
         """Those of them that go before a new one of `priority`."""
         return sum(number for each, number in self._num_free.items() if each <= priority)
 
-    def num_ahead(self, request: GenerateRequest) -> int:
+    def num_ahead(self, request: GenerateRequest, placement: Placement | None) -> int:
         """Those of them that go before this one, of its tenant and of others, if it joins now."""
         if not self.num_before(request.priority):
             return 0
-        turn = request.priority, self._times[request.priority].start(request.tenant)
-        free = (place for rid, place in self._places.items() if rid not in self._held)
-        return sum((place.entry.priority, place.start) <= turn for place in free)
+        tokens = long_tokens(placement)
+        turn = self._turn_of_new(request, tokens)
+        ahead = (each for each in self._turns(tokens) if each.is_before(turn))
+        return sum(not turn.may_pass(each) for each in ahead)
+
+    def lets_pass(
+        self, request: GenerateRequest, placement: Callable[[], Placement | None]
+    ) -> bool:
+        """Whether a new request goes to a worker that has room before all that wait."""
+        if not self.num_before(request.priority):
+            return True
+        tokens = long_tokens(placement())
+        turn = self._turn_of_new(request, tokens)
+        return all(map(turn.may_pass, self._turns(tokens)))
+
+    def going(
+        self, waiting: Sequence[LiveRequest], placement: Placement | None
+    ) -> Iterator[LiveRequest]:
+        """Those of the waiting that go to workers with room, in order: the next one is known when
+        the one before has left or stays. One that stays holds up those that may not pass it."""
+        tokens, stayed = long_tokens(placement), list[Turn]()
+        for live in waiting:
+            place = self._places.get(live.rid)
+            if place is None:  # it ended with one before it
+                continue
+            turn = place.turn(tokens)
+            if all(map(turn.may_pass, stayed)):
+                yield live
+                if live.rid not in self._places:
+                    continue
+            if not turn.is_long:
+                return
+            stayed.append(turn)
 
     @property
     def num_backlogged(self) -> int:
@@ -150,7 +191,15 @@ class WaitingLine:
         order of the line."""
         popped = (place for place in self._places.values() if place.popped)
         waiting = [place for place in popped if self._may_be_placed(place.live)]
-        return [place.live for place in sorted(waiting, key=_turn)]
+        return [place.live for place in sorted(waiting, key=_order)]
+
+    def charge_passing(self, live: LiveRequest) -> None:
+        """A new one that goes to a worker before others that wait is charged as if it had joined
+        and left. The backlog does not hear of it: it has taken what none of those there could."""
+        if self.num_before(live.request.priority) and not live.machine.epoch:
+            entry = self._entry(live)
+            live.line_charge = live.backlog_charge = entry.charge
+            self._times[entry.priority].add(entry.tenant, entry.charge)
 
     def leave(self, rid: str) -> LiveRequest | None:
         """Take a request out, placed or ended; None if it did not wait."""
@@ -229,6 +278,7 @@ class WaitingLine:
         time, entry = self._times[_priority(place)], place.entry
         if not any(self._of_class(entry.priority)):
             time.forget()
+        place.finish = time.start(entry.tenant) + entry.charge
         if place.popped:
             place.start = -1
             return
@@ -237,6 +287,17 @@ class WaitingLine:
 
     def _of_class(self, priority: int) -> Iterator[_Place]:
         return (place for place in self._places.values() if _priority(place) == priority)
+
+    def _turn_of_new(self, request: GenerateRequest, long_tokens: float) -> Turn:
+        """If it joins now."""
+        start = self._times[request.priority].start(request.tenant)
+        is_long = len(request.prompt_ids) > long_tokens
+        return Turn(request.priority, request.tenant, start, start, is_long)
+
+    def _turns(self, long_tokens: float) -> Iterator[Turn]:
+        """Of those that may be placed."""
+        free = (place for rid, place in self._places.items() if rid not in self._held)
+        return (place.turn(long_tokens) for place in free)
 
     def _may_be_placed(self, live: LiveRequest) -> bool:
         return live.machine.waits and live.rid not in self._held
@@ -297,7 +358,7 @@ def _priority(place: _Place) -> int:
     return place.entry.priority
 
 
-def _turn(place: _Place) -> tuple[bool, int, int, int]:
+def _order(place: _Place) -> tuple[bool, int, int, int]:
     accepted_ns = place.live.receipt.accepted_ns
     if place.live.machine.token_ids:
         return False, _priority(place), place.due, accepted_ns

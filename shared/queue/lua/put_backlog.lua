@@ -1,7 +1,8 @@
 -- PUT: queue one request of a pool, or say why not.
 -- KEYS  backlog-order:{pool} (zset: "arrival:tokens:rid" -> class * SPAN + start tag)
---       backlog-entries:{pool} (hash: rid -> {member, g_inc, tenant, class, tokens, heads})
---       backlog-clock:{pool} (hash: v<class>, arrivals, passes, owed:<class>:<tenant>)
+--       backlog-entries:{pool} (hash: rid -> {member, g_inc, tenant, class, tokens, heads, charge})
+--       backlog-clock:{pool} (hash: v<class>, arrivals, passes, passes_beyond,
+--       owed:<class>:<tenant>)
 --       backlog-finish:{pool} (zset: "class:tenant" -> class * SPAN + finish tag)
 --       beats (hash: g_inc -> beats; of gateways only)
 -- ARGV  rid  g_inc  tenant  class  tokens  heads  max length  max tokens ahead (-1 = any)
@@ -95,7 +96,7 @@ end
 local finished = tonumber(redis.call('ZSCORE', finish, flow) or 0)
 redis.call('ZADD', finish, exact(math.max(finished, base + start + math.max(0, due))), flow)
 redis.call('HSET', entries, rid,
-  cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6] }))
+  cmsgpack.pack({ member, ARGV[2], ARGV[3], class, tokens, ARGV[6], tonumber(ARGV[10]) }))
 for at = 1, 4 do
   redis.call('EXPIRE', KEYS[at], ARGV[9])
 end

@@ -8,7 +8,7 @@ from typing import Literal
 from shared.link.server import Peer
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import ALONE_TOKENS, Assign, Attempt, Receive, TokenRun
-from shared.queue.backlog import is_early, taken_room
+from shared.queue.backlog import is_early
 from shared.worker.channel import Scheduled
 
 Mode = Literal["prefill", "local", "receive"]
@@ -214,14 +214,11 @@ class AttemptTable:
         """Attempts held, by stage; stages without any are left out."""
         return dict(Counter(held.stage for held in self._held.values()))
 
-    def num_unstarted_tokens(self, room_tokens: int, *, early: bool = False) -> int:
-        """Prompt tokens of attempts whose first chunk is not scheduled yet, as far as they take
-        room. `room_tokens`: all that there is. `early`: of the early ones."""
-        return sum(
-            taken_room(held.num_uncomputed_tokens, room_tokens)
-            for held in self._held.values()
-            if not held.started_ns and (held.early or not early)
-        )
+    def unstarted(self) -> Iterator[tuple[int, bool]]:
+        """Of each attempt whose first chunk is not scheduled yet its prompt tokens, and whether it
+        is early."""
+        unstarted = (held for held in self._held.values() if not held.started_ns)
+        return ((held.num_uncomputed_tokens, held.early) for held in unstarted)
 
     @property
     def unreserved_tokens(self) -> dict[str, int]:

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from shared.queue import redis_backlog
-from shared.queue.backlog import BacklogEntry
+from shared.queue.backlog import ANY_ROOM, BacklogEntry
+from shared.queue.room import Room
 from shared.state import redis_records
 from shared.state.keys import Keys
 from shared.state.records import AdmittedRequest, Outcome, RequestState
@@ -123,6 +124,10 @@ ENDS = st.builds(
     priority=st.sampled_from([0, 0, 0, 1, 7]),
 )
 """of requests that were served, by tenant"""
+ROOMS = st.builds(
+    Room, st.sampled_from([20, 60]), st.just(0), st.just(0), st.sampled_from([0, 1, 2])
+)
+"""of workers to which prompts of more than 10 or 30 tokens are long"""
 OWED = st.builds(
     Outcome,
     st.just(RequestState.DONE),
@@ -137,8 +142,8 @@ def put(entry: BacklogEntry, max_tokens_ahead: int | None, start: int | None = N
     return lambda backend: backend.queue.put(entry, max_tokens_ahead, start)
 
 
-def pop(held: list[bytes]) -> Call:
-    return lambda backend: backend.queue.pop(held)
+def pop(held: list[bytes], room: Room = ANY_ROOM) -> Call:
+    return lambda backend: backend.queue.pop(held, room)
 
 
 def cancel(rid: str) -> Call:
@@ -156,6 +161,8 @@ BACKLOG_CALLS = st.lists(
         st.builds(put, ENTRIES, st.none(), st.integers(0, 200)),
         st.builds(pop, st.just([])),
         st.builds(pop, st.lists(st.sampled_from(HEADS), max_size=3, unique=True)),
+        st.builds(pop, st.lists(st.sampled_from(HEADS), max_size=3, unique=True), ROOMS),
+        st.builds(pop, st.just([]), ROOMS),
         st.builds(cancel, st.sampled_from([f"r{n}" for n in range(30)])),
         st.builds(finish, ENDS, OWED),
         st.builds(length),
@@ -224,8 +231,13 @@ MUTANTS = [
     ("PUT", "exact(base + start)) >= tonumber(ARGV[7])", "'+inf') >= tonumber(ARGV[7])"),
     ("PUT", "if known then", "if false then"),
     ("PUT", "== 0 then\n    redis.call('ZREMRANGE", "== -1 then\n    redis.call('ZREMRANGE"),
-    ("POP", "count > best_count", "count >= best_count"),
-    ("POP", "if tonumber(first[i + 1]) < (class + 1) * SPAN", "if true"),
+    ("POP", "each[4] > going[best][4]", "each[4] >= going[best][4]"),
+    ("POP", "or score >= (class + 1) * SPAN", ""),
+    ("POP", "and class > last_class", ""),
+    ("POP", "tonumber(tokens) > long_tokens", "tonumber(tokens) >= long_tokens"),
+    ("POP", "tenant ~= other[1] and", ""),
+    ("POP", "score > other[2]", "score < other[2]"),
+    ("POP", "score + (entry[7] or entry[5])", "score + entry[5]"),
     ("POP", "'v' .. class, string", "'v', string"),
     ("POP", "math.max(v, head_score", "math.max(0, head_score"),
     ("CANCEL", "redis.call('ZREM'", "redis.call('ZSCORE'"),

@@ -163,8 +163,14 @@ class Pulling:
     async def __aexit__(self, *_: object) -> None:
         await self.loops.close()
 
-    async def wait_for(self, rid: str) -> None:
-        await self.backlog.put(BacklogEntry(rid, self.peer.incarnation, "tenant", 5))
+    async def wait_for(self, rid: str, num_tokens: int = 5) -> None:
+        await self.backlog.put(BacklogEntry(rid, self.peer.incarnation, "tenant", num_tokens))
+
+    def hold(self, rid: str, num_tokens: int) -> HeldAttempt:
+        """A prompt that has not begun."""
+        attempt = HeldAttempt(Attempt(rid, 0), self.peer, "", num_tokens, accepted_ns=1)
+        self.state.attempts.hold(attempt)
+        return attempt
 
     async def has_pulled(self, *rids: str) -> bool:
         wanted: list[Message] = [Pull(rid, INC) for rid in rids]
@@ -225,18 +231,54 @@ async def test_a_full_or_draining_worker_pulls_nothing(
 async def test_little_room_takes_one_request_out_of_the_order_of_all(client: RedisClient) -> None:
     """Which finds no room here; the others keep their turns until there is some."""
     async with Pulling(client) as pulling:
-        attempts, waits = pulling.state.attempts, (Attempt("waits", 0), Attempt("too", 0))
-        for attempt in waits:  # of either, half of the room at most
-            attempts.hold(HeldAttempt(attempt, pulling.peer, "", 31, accepted_ns=1))
+        waits = [pulling.hold(rid, 31) for rid in ("waits", "too")]
         for rid in ("a", "b", "c"):
             await pulling.wait_for(rid)
         pulling.puller.note(pulling.peer, 3)
         await becomes(lambda: pulling.has_pulled("a"), 1.0)
         await asyncio.sleep(0.1)
         assert pulling.num_pops == 1
-        for attempt in waits:
-            attempts.drop(attempt)
+        for held in waits:
+            pulling.state.attempts.drop(held.attempt)
         await becomes(lambda: pulling.has_pulled("a", "b", "c"), 1.0)
+
+
+async def test_short_ones_are_pulled_past_a_long_one_that_has_no_place_here(
+    client: RedisClient,
+) -> None:
+    """Which is pulled once there is one, without a word of its gateway."""
+    async with Pulling(client) as pulling:
+        first = pulling.hold("first", 1000)
+        await pulling.wait_for("long", 33)
+        for rid in ("a", "b"):
+            await pulling.wait_for(rid)
+        pulling.puller.note(pulling.peer, 3)
+        await becomes(lambda: pulling.has_pulled("a", "b"), 1.0)
+        await asyncio.sleep(0.1)
+        assert pulling.num_pops == 3, "asked once for what is not there"
+        first.started_ns = 1
+        await becomes(lambda: pulling.has_pulled("a", "b", "long"), 1.0)
+
+
+async def test_a_new_word_is_asked_about_while_a_long_one_waits(client: RedisClient) -> None:
+    async with Pulling(client) as pulling:
+        pulling.hold("first", 1000)
+        await pulling.wait_for("long", 33)
+        pulling.puller.note(pulling.peer, 1)
+        await asyncio.sleep(0.1)
+        await pulling.wait_for("short")
+        pulling.puller.note(pulling.peer, 2)
+        await becomes(lambda: pulling.has_pulled("short"), 1.0)
+
+
+async def test_a_long_one_needs_its_place_alone(client: RedisClient) -> None:
+    """What is pulled next does not wait for room for all of it."""
+    async with Pulling(client) as pulling:
+        pulling.hold("short", 32)
+        await pulling.wait_for("long", 1000)
+        await pulling.wait_for("next")
+        pulling.puller.note(pulling.peer, 2)
+        await becomes(lambda: pulling.has_pulled("long", "next"), 1.0)
 
 
 async def test_a_puller_outlives_redis(own_redis: EmbeddedRedis, client: RedisClient) -> None:

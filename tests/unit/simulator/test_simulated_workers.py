@@ -16,6 +16,7 @@ from services.simulator.request import Request
 from services.simulator.timeline import Timeline
 from services.simulator.worker_kind import WorkerKind
 from shared.message_parts.step_costs import StepCosts
+from shared.queue.room import Room
 
 FLAT = WorkerKind(StepCosts(chunk_token_s=1e-3), step_tokens=100)
 """a prompt of 100 tokens is one step of 0.1 s"""
@@ -37,7 +38,7 @@ def computed(*prompts: tuple[float, int], kind: WorkerKind = FLAT) -> list[Reque
     timeline.run(1000)
     assert worker.is_empty
     assert worker.routed.idle
-    assert (worker.routed.queued_tokens, worker.routed.room_tokens) == (0, 200)
+    assert (worker.routed.queued_tokens, worker.routed.room) == (0, Room.whole(200))
     return requests
 
 

@@ -5,6 +5,7 @@ import pytest
 from shared.engine.scheduling.load import EngineLoad
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Attempt, Load
+from shared.queue.room import LongPlace
 from shared.queue.throughput import LEAST_ENDS
 from shared.worker.attempts.places import Places
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
@@ -86,8 +87,7 @@ def test_unstarted_tokens_are_those_before_the_first_chunk() -> None:
     running.started_ns = 1
     table.hold(waiting)
     table.hold(running)
-    assert (table.num_unstarted_tokens(18), table.num_uncomputed_tokens) == (7, 16)
-    assert table.num_unstarted_tokens(10) == 5, "five of each at most"
+    assert (list(table.unstarted()), table.num_uncomputed_tokens) == ([(7, True)], 16)
 
 
 def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
@@ -100,9 +100,10 @@ def test_room_is_what_waits_not_what_runs() -> None:
     running.started_ns = 1
     state.attempts.hold(running)
     assert state.refusal(INC, 500) is None
-    state.attempts.hold(held("b", num_tokens=8))
-    assert state.refusal(INC, ROOM_TOKENS - 8) is None
-    assert state.refusal(INC, ROOM_TOKENS - 7) == "no_room"
+    for name in "bc":
+        state.attempts.hold(held(name, num_tokens=8))
+    assert state.refusal(INC, ROOM_TOKENS - 16) is None
+    assert state.refusal(INC, ROOM_TOKENS - 15) == "no_room"
 
 
 def test_what_later_ones_fill_is_room_of_earlier_ones() -> None:
@@ -113,7 +114,9 @@ def test_what_later_ones_fill_is_room_of_earlier_ones() -> None:
         state.attempts.hold(bulk)
     load = state.load()
     assert (load.room_tokens, load.early_room_tokens) == (0, ROOM_TOKENS)
+    assert load.long_place == LongPlace.EARLY
     assert state.refusal(INC, 1, early=False) == "no_room"
+    assert state.refusal(INC, ROOM_TOKENS, early=False) == "no_room"
     assert state.refusal(INC, ROOM_TOKENS) is None
     state.attempts.hold(held("quick", num_tokens=ROOM_TOKENS // 2))
     state.attempts.hold(held("as quick", num_tokens=ROOM_TOKENS // 2))
@@ -126,6 +129,22 @@ def test_a_long_prompt_leaves_half_of_the_room_to_shorter_ones() -> None:
     assert state.load().room_tokens == ROOM_TOKENS // 2
     assert state.refusal(INC, ROOM_TOKENS // 2) is None
     assert state.refusal(INC, ROOM_TOKENS // 2 + 1) == "no_room", "another one waits elsewhere"
+    assert state.load().long_place == LongPlace.NONE
+
+
+def test_short_ones_take_no_place_of_a_long_one() -> None:
+    state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
+    for name in "ab":
+        state.attempts.hold(held(name, num_tokens=ROOM_TOKENS // 2))
+    assert (state.load().room_tokens, state.load().long_place) == (0, LongPlace.ANY)
+    assert state.refusal(INC, 1) == "no_room"
+    assert state.refusal(INC, ROOM_TOKENS // 2 + 1) is None
+    long = held("long", num_tokens=100 * ROOM_TOKENS)
+    state.attempts.hold(long)
+    assert state.load().room_tokens == 0, "never less"
+    assert state.refusal(INC, 100 * ROOM_TOKENS) == "no_room"
+    long.started_ns = 1
+    assert state.refusal(INC, 100 * ROOM_TOKENS) is None, "the next one waits here"
 
 
 def test_what_another_worker_computes_needs_no_room() -> None:
@@ -133,7 +152,7 @@ def test_what_another_worker_computes_needs_no_room() -> None:
     for name in "ab":
         state.attempts.hold(held(name, num_tokens=ROOM_TOKENS))
     assert state.refusal(INC, 1) == "no_room"
-    assert state.refusal(INC, 0) is None
+    assert state.refusal(INC, 0) is None, "nor a place"
 
 
 def test_another_incarnation_and_draining_are_refused_before_room() -> None:
@@ -149,11 +168,12 @@ def test_the_load_has_the_queue_of_this_process_and_the_blocks_of_the_engine() -
     state = WorkerState(INC, ROOM_TOKENS, LAYOUT)
     state.note_engine(EngineLoad(3, 2, 8, 1, 2, 5), {"engine_steps": 4})
     state.attempts.hold(held("a", num_tokens=15))
-    assert state.load() == Load(10, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=10, queued_s=0.0)
+    load = Load(10, 15, 3, 2, 8, 1, 2, 5, early_room_tokens=10, queued_s=0.0, long_place=0)
+    assert state.load() == load
     state.attempts.hold(held("b", num_tokens=15))
     state.leaving = True
     assert state.load() == Load(
-        0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0, queued_s=0.0
+        0, 30, 3, 2, 8, 1, 2, 5, "draining", early_room_tokens=0, queued_s=0.0, long_place=0
     )
 
 

@@ -83,12 +83,12 @@ def test_assign_opens_an_offer_and_queues_the_prompt(prefill: Prefill) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [({"incarnation": "worker.0"}, "incarnation"), ({"rid": "s", "num_tokens": 18}, "no_room")],
+    [({"incarnation": "worker.0"}, "incarnation"), ({"rid": "s", "num_tokens": 11}, "no_room")],
 )
 def test_a_refused_prompt_leaves_nothing_behind(
     prefill: Prefill, fields: dict[str, object], reason: str
 ) -> None:
-    prefill.assign()
+    prefill.assign(num_tokens=20)
     prefill.journal.take()
     prefill.assign(**fields)
     [(_, frame)] = prefill.journal.take()

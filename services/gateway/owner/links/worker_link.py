@@ -10,7 +10,7 @@ from services.gateway.owner.view.gap_line import GapLine
 from shared.clock import Clock
 from shared.message_parts.step_costs import NO_COSTS, StepCosts
 from shared.protocol import Hello, Load, Message
-from shared.queue.backlog import taken_room
+from shared.queue.room import Room
 
 _ON_THE_WAY_S = 0.01
 """an assignment older than this is part of the load that a frame reports"""
@@ -68,11 +68,12 @@ class WorkerLink:
         """for requests that may move from here"""
         self.last_frame_s = clock.monotonic_s()
         self._clock = clock
-        self._room_limit: int | None = None
-        """the room it had when nothing was queued"""
+        self._room_limit: int | None = hello.room_limit_tokens or None
+        """the room it has when nothing is queued"""
         self._charges: dict[str, _Charge] = {}
         """rid -> (when sent, prompt tokens) of what the reported load may not include"""
-        self.view = WorkerView(hello.incarnation, hello.role, False, 0, False, 0, 0, 0)
+        no_room = Room.whole(0).refused(early=True)
+        self.view = WorkerView(hello.incarnation, hello.role, False, no_room, False, 0, 0, 0)
         if 0 < hello.prefill_token_s < inf:
             self.view.trial_token_s = hello.prefill_token_s
         self.note_load(self.load)
@@ -118,7 +119,7 @@ class WorkerLink:
         """What the worker says of itself; it includes all but the latest assignments."""
         self.load = load
         self._note_incoming(load)
-        if not load.queued_tokens:
+        if not (load.queued_tokens or self.hello.room_limit_tokens):
             self._room_limit = load.room_tokens
         sent_before_s = self._clock.monotonic_s() - _ON_THE_WAY_S
         for rid, charge in list(self._charges.items()):
@@ -150,9 +151,7 @@ class WorkerLink:
 
     def note_full(self, *, early: bool = True) -> None:
         """It refused for lack of room: no more until it says otherwise; `early` as for `charge`."""
-        self.view.room_tokens = 0
-        if early:
-            self.view.early_room_tokens = 0
+        self.view.room = self.view.room.refused(early=early)
         self.view.idle = False
 
     def note_refusing(self) -> None:
@@ -174,12 +173,10 @@ class WorkerLink:
         charges = self._charges.values()
         on_the_way = sum(charge.num_tokens for charge in charges)
         limit = self._room_limit or 2 * on_the_way
-        taken = sum(taken_room(charge.num_tokens, limit) for charge in charges)
-        early = sum(taken_room(charge.num_tokens, limit) for charge in charges if charge.early)
         view.ready = load.state == "ready" and not (self._leaves or load.stalled)
         view.stalled = load.stalled
-        view.room_tokens = load.room_tokens - taken
-        view.early_room_tokens = max(view.room_tokens, load.early_room_tokens - early)
+        room = Room(limit, load.room_tokens, load.early_room_tokens, load.long_place)
+        view.room = room.less((charge.num_tokens, charge.early) for charge in charges)
         view.idle = not on_the_way and load.room_tokens == self._room_limit
         view.costs = self._costs()
         view.queued_tokens = load.queued_tokens + on_the_way

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Incoming
+from shared.queue.room import Room
 
 GUESS = StepCosts(chunk_token_s=1e-4)
 """of a worker that says nothing of its steps"""
@@ -29,8 +30,8 @@ class WorkerView:
     incarnation: str
     role: Literal["prefill", "decode"]
     ready: bool
-    room_tokens: int
-    """prompt tokens it would take now, less what is on its way to it"""
+    room: Room
+    """for prompts, less what is on its way to it"""
     idle: bool
     """nothing waits there: it takes a prompt of any length"""
     queued_tokens: int
@@ -47,8 +48,6 @@ class WorkerView:
     """seconds that a prompt token took in a trial at its start; 0: nothing is known"""
     place_s: float = 0.0
     """that a sequence of the default priority or a later one waits there for a place at least"""
-    early_room_tokens: int = 0
-    """the same for those of the default priority or an earlier one, whose room later ones leave"""
     stalled: bool = False
     """its engine stands still; it will be back, or be replaced"""
     unpulled_tokens: int = 0

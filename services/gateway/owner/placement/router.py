@@ -18,7 +18,7 @@ from services.gateway.owner.placement.avoidance import NOBODY, Avoidance
 from services.gateway.owner.placement.candidates import candidates
 from shared.settings.groups import Topology
 
-_ROOM, _EARLY_ROOM = attrgetter("room_tokens"), attrgetter("early_room_tokens")
+_ROOM, _EARLY_ROOM = attrgetter("room.tokens"), attrgetter("room.early_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def choose_worker(placement: Placement, prompt: Prompt, rng: random.Random) -> R
     open_ = prompt.avoidance.open(placement.workers)
     if prompt.alone:
         open_ = _lane(open_)
-    room, num_tokens = _EARLY_ROOM if prompt.early else _ROOM, prompt.num_tokens
-    workers = [w for w in open_ if w.idle or room(w) >= num_tokens]
+    room, num, early = _EARLY_ROOM if prompt.early else _ROOM, prompt.num_tokens, prompt.early
+    workers = [w for w in open_ if w.idle or room(w) >= num or w.room.takes(num, early=early)]
     workers = list(prompt.avoidance.unsuspected(workers))
     if not workers:
         return None

@@ -86,6 +86,7 @@ class FakeWorker:
         self.role = role
         self.load = IDLE
         self.trial_token_s = 0.0
+        self.room_limit_tokens = 0
         self.hands_over = role == "prefill"
         """it can be pulled from"""
         self.reachable = True
@@ -100,6 +101,7 @@ class FakeWorker:
         return Hello(
             *(self.role, self.incarnation, POOL, (), self.load, address, 7, "here"),
             prefill_token_s=self.trial_token_s,
+            room_limit_tokens=self.room_limit_tokens,
         )
 
     def entry(self, port: int) -> WorkerEntry:

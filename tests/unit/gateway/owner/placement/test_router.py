@@ -22,6 +22,7 @@ from services.gateway.owner.placement.router import (
 from services.gateway.owner.records.route_text import route_text
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import Incoming
+from shared.queue.room import LongPlace, Room
 from shared.settings.groups import Topology
 from tests.support.measured import Measured
 
@@ -33,7 +34,7 @@ def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
         incarnation=incarnation,
         role="prefill" if incarnation.startswith("p") else "decode",
         ready=True,
-        room_tokens=1024,
+        room=old_room(1024),
         idle=False,
         queued_tokens=queued,
         num_sequences=0,
@@ -43,8 +44,12 @@ def view(incarnation: str, queued: int = 0, **facts: Any) -> WorkerView:
     )
     for name, value in facts.items():
         setattr(worker, name, value)
-    worker.early_room_tokens = facts.get("early_room_tokens", worker.room_tokens)
     return worker
+
+
+def old_room(tokens: int) -> Room:
+    """Of a worker of an earlier release."""
+    return Room(1024, tokens, tokens, LongPlace.UNTOLD)
 
 
 def route(
@@ -107,9 +112,9 @@ def test_a_long_prompt_costs_more_than_its_tokens_say() -> None:
 
 
 def test_no_room_anywhere_means_backlog_but_an_idle_worker_takes_any_length() -> None:
-    full = [view("p0", room_tokens=100), view("p1", room_tokens=511)]
+    full = [view("p0", room=old_room(100)), view("p1", room=old_room(511))]
     assert route(full) is None
-    assert chosen(route([*full, view("p2", room_tokens=100, idle=True)])) == "p2"
+    assert chosen(route([*full, view("p2", room=old_room(100), idle=True)])) == "p2"
 
 
 def test_a_retry_prefers_its_worker_and_avoids_the_one_that_failed() -> None:
@@ -120,7 +125,7 @@ def test_a_retry_prefers_its_worker_and_avoids_the_one_that_failed() -> None:
     for avoidance in (suspect, closed):
         assert chosen(route(workers, avoidance=avoidance)) == "p2"
         assert chosen(route([view("p1")], avoidance=avoidance)) == "p1"
-    full = [view("p1"), view("p2", room_tokens=0)]
+    full = [view("p1"), view("p2", room=old_room(0))]
     assert chosen(route(full, avoidance=suspect)) == "p1"
     assert route(full, avoidance=closed) is None, "it has room because it fails"
 
@@ -189,7 +194,7 @@ def test_gateways_that_see_the_same_do_not_all_choose_the_same_empty_worker() ->
 def test_sequences_are_spread_evenly_among_equal_workers(num_workers: int, seed: int) -> None:
     """One after the other, each seen before the next."""
     dice = random.Random(seed)  # noqa: S311
-    workers = [view(f"d{at:02}", room_tokens=10**6) for at in range(num_workers)]
+    workers = [view(f"d{at:02}", room=old_room(10**6)) for at in range(num_workers)]
     named = {worker.incarnation: worker for worker in workers}
     placement = Placement("local", "agg", workers)
     for at in range(20 * num_workers):
