@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from services.gateway.owner.placement.router import (
     Placement,
@@ -12,6 +13,7 @@ from services.gateway.owner.placement.router import (
     choose_worker,
 )
 from services.simulator.decode_worker import DecodeWorker
+from services.simulator.line import Line
 from services.simulator.mixed_worker import MixedWorker
 from services.simulator.prefill_worker import PrefillWorker
 from services.simulator.request import Request
@@ -31,14 +33,15 @@ class Gateway:
         """of prompts"""
         self._decode: dict[str, DecodeWorker] = {}
         self._placement: Placement | None = None
-        self._backlog: deque[Request] = deque()
+        self._line = Line()
+        self._long_tokens = inf
+        """a prompt of more is long; as those that take prompts now have it, or those before them"""
         self._computed: deque[Request] = deque()
         """prompts whose KV no decode worker can take"""
-        self._num_waiting_tokens = 0
 
     @property
     def waiting(self) -> Waiting:
-        return Waiting(len(self._backlog), self._num_waiting_tokens)
+        return self._line.waiting
 
     @property
     def num_unsent(self) -> int:
@@ -49,7 +52,7 @@ class Gateway:
         self, prefill: Sequence[PrefillWorker], decode: Sequence[DecodeWorker] | None
     ) -> None:
         """These take work from now on. `decode`: None: the cell only computes prompts."""
-        self._takers = {worker.routed.incarnation: worker for worker in prefill}
+        self._take_with(prefill)
         self._decode = {worker.routed.incarnation: worker for worker in decode or ()}
         views = [worker.routed for worker in prefill]
         views += [worker.routed for worker in decode or ()]
@@ -65,29 +68,34 @@ class Gateway:
 
     def serve_with_mixed(self, workers: Sequence[MixedWorker]) -> None:
         """These take work from now on, and do all of it."""
-        self._takers = {worker.routed.incarnation: worker for worker in workers}
+        self._take_with(workers)
         views = [worker.routed for worker in workers]
         self._placement = choose_placement(views, "agg", prefill_seen=False)
         self.place_waiting()
 
     def arrive(self, request: Request) -> None:
-        self._backlog.append(request)
-        self._num_waiting_tokens += request.num_tokens
-        if len(self._backlog) == 1:
+        if self._line.join(request, is_long=request.num_tokens > self._long_tokens):
             self.place_waiting()
 
     def place_waiting(self) -> None:
-        """First come, first placed, as far as there is room."""
-        placement = self._placement
-        while placement is not None and self._backlog:
-            request = self._backlog[0]
+        """First come, first placed, as far as there is room. A long prompt that finds no place lets
+        short ones pass; the first of these that finds no room holds up the rest."""
+        placement, short_only = self._placement, False
+        while placement is not None and (first := self._line.first(short_only=short_only)):
+            request, is_long = first
             prompt = Prompt(request.num_tokens, 1, NOBODY)
             route = choose_worker(placement, prompt, self._rng)
-            if route is None:
+            if route is not None:
+                self._line.leave(is_long=is_long)
+                self._takers[route.incarnation].take(request)
+            elif not is_long:
                 return
-            self._backlog.popleft()
-            self._num_waiting_tokens -= request.num_tokens
-            self._takers[route.incarnation].take(request)
+            short_only |= route is None
+
+    def _take_with(self, workers: Sequence[PrefillWorker | MixedWorker]) -> None:
+        self._takers = {worker.routed.incarnation: worker for worker in workers}
+        rooms = [worker.routed.room for worker in workers]
+        self._long_tokens = max((room.long_tokens for room in rooms), default=self._long_tokens)
 
     def hand_over(self, request: Request) -> None:
         """Its prompt is computed: a decode worker goes on."""
