@@ -32,8 +32,9 @@ MAX_PASSES times in a row, so nobody starves by that.
 
 One without a place for long prompts gets one of those that may pass the long ones at the front
 (`shared.queue.turn`), by the same rule among them: their first is passed over at most MAX_PASSES
-times in a row by such workers. The head's tag is still v then. So whoever comes may pass it too,
-and has no more credit for what has passed than is passed: of other tenants one longest request.
+times in a row by such workers. v stays the head's tag meanwhile, so that a tenant that comes later
+may pass it too. It then goes before other tenants by one longest request at most; before the head's
+own by what that was charged for the head, and for what of it has passed.
 """
 
 from collections.abc import Collection, Sequence

@@ -9,9 +9,10 @@ that short ones never take (`shared.queue.room`), so where it finds none it lets
 
 So what two tenants that wait are served differs by one longest request more than without passing.
 
-No long prompt passes one of its class, nor does anything of a later class. So the long ones that go
-before it stay the same, and it has the place that comes free when they have had theirs, whatever
-passes: nobody starves. What may not pass waits for that place too, and holds up all behind it.
+No long prompt passes one of its class, nor does anything of a later class. So a long one has the
+same ones before it as without passing, and gets the place that comes free once they have had
+theirs, whatever passes: nobody starves. What may not pass waits for that place too, and holds up
+all behind it.
 """
 
 from typing import NamedTuple

@@ -261,7 +261,9 @@ async def test_a_lost_gateway_takes_only_its_own_attempts_along(decode: Decode) 
 
 
 async def test_a_local_prompt_is_queued_with_its_reason(decode: Decode) -> None:
-    decode.inbox.on_message(decode.peer, make_assign(mode="local", reason="slow_link"))
+    decode.inbox.on_message(
+        decode.peer, make_assign(mode="local", reason="slow_link", num_tokens=16)
+    )
     [command] = decode.journal.take("engine")
     assert isinstance(command, Add)
     assert (command.spec.mode, command.spec.reason) == ("full", "slow_link")
