@@ -51,8 +51,10 @@ MAX_PRIORITY = 7
 MAX_HEADS = 4
 HEAD_DEPTHS = (1, 4, 16, 64)
 """depths, in blocks, of the chain hashes that stand for a prompt's prefix"""
-ANY_ROOM = Room.whole(0)
+ANY_ROOM = Room.whole(1)
 """of a worker that has a place for any prompt"""
+MOST_PASSED = 256
+"""long prompts that a short one passes at most, so that a look at a queue takes milliseconds"""
 
 
 def is_early(priority: int) -> bool:
@@ -148,8 +150,9 @@ class Backlog(Protocol):
 
     async def pop(self, held: Collection[bytes] = (), room: Room = ANY_ROOM) -> BacklogEntry | None:
         """Takes one request; `held`: heads the worker has in its cache. `room`: of the worker; of
-        long prompts that it has no place for, those that `Turn.may_pass` them go first. None if
-        empty, or nothing may go.
+        long prompts that it has no place for, those that `Turn.may_pass` them go first. Without a
+        token of room it gets long prompts only, those before the first short one. None if empty,
+        or nothing may go.
 
         A request whose answer is lost on the way is gone from here; see `put`.
         """

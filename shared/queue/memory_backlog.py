@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shared.queue.backlog import (
     ANY_ROOM,
     MAX_PASSES,
+    MOST_PASSED,
     WINDOW,
     BacklogEntry,
     Placement,
@@ -121,8 +122,10 @@ class MemoryBacklog:
             if len(going) == WINDOW or item.priority != self._order[0].priority:
                 break
             if turn.is_long and not room.takes_long(early=is_early(item.priority)):
+                if len(passed) == MOST_PASSED:
+                    break
                 passed.append(turn)
-            elif all(map(turn.may_pass, passed)):
+            elif (turn.is_long or room.tokens > 0) and all(map(turn.may_pass, passed)):
                 going.append(item)
             else:
                 break

@@ -9,6 +9,7 @@ from shared.queue.backlog import (
     ANY_ROOM,
     MAX_PASSES,
     MAX_PRIORITY,
+    MOST_PASSED,
     WINDOW,
     BacklogEntry,
     Placement,
@@ -21,6 +22,8 @@ from shared.state.kv_events import join_hashes, split_hashes
 from shared.state.redis_client import Argument, RedisClient, Script
 from shared.state.reply import as_bytes, as_int, as_list, as_text, narrowing
 
+MOST_TOKENS = 2**50
+"""no prompt has more"""
 PUT = Script.beside(__file__, "put_backlog")
 POP = Script.beside(__file__, "pop_backlog")
 CANCEL = Script.beside(__file__, "cancel_backlog")
@@ -64,7 +67,9 @@ class RedisBacklog:
         if room.takes_long(early=False):
             last_class = MAX_PRIORITY
         arguments: list[Argument] = [
-            *(join_hashes(tuple(held)), WINDOW, MAX_PASSES, room.limit_tokens // 2, last_class)
+            *(join_hashes(tuple(held)), WINDOW, MAX_PASSES),
+            *(int(min(room.long_tokens, MOST_TOKENS)), last_class),
+            *(int(room.tokens > 0), MOST_PASSED),
         ]
         answer = await self._client.run(POP, self._keys, arguments)
         if answer is None:

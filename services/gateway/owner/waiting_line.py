@@ -18,7 +18,14 @@ from services.gateway.owner.placement.long_prompts import long_tokens
 from services.gateway.owner.placement.router import Placement
 from shared.clock import Clock
 from shared.errors import StateUnavailableError
-from shared.queue.backlog import Backlog, BacklogEntry, PutStatus, by_weight, heads_of
+from shared.queue.backlog import (
+    MOST_PASSED,
+    Backlog,
+    BacklogEntry,
+    PutStatus,
+    by_weight,
+    heads_of,
+)
 from shared.queue.throughput import Throughput
 from shared.queue.turn import Turn
 from shared.queue.virtual_time import VirtualTime
@@ -116,19 +123,23 @@ class WaitingLine:
 
     def num_ahead(self, request: GenerateRequest, placement: Placement | None) -> int:
         """Those of them that go before this one, of its tenant and of others, if it joins now."""
-        if not self.num_before(request.priority):
+        num_before = self.num_before(request.priority)
+        if not num_before:
             return 0
         tokens = long_tokens(placement)
         turn = self._turn_of_new(request, tokens)
-        ahead = (each for each in self._turns(tokens) if each.is_before(turn))
+        ahead = [each for each in self._turns(tokens) if each.is_before(turn)]
+        if num_before > MOST_PASSED:
+            return len(ahead)
         return sum(not turn.may_pass(each) for each in ahead)
 
     def lets_pass(
         self, request: GenerateRequest, placement: Callable[[], Placement | None]
     ) -> bool:
         """Whether a new request goes to a worker that has room before all that wait."""
-        if not self.num_before(request.priority):
-            return True
+        num_before = self.num_before(request.priority)
+        if not 0 < num_before <= MOST_PASSED:
+            return not num_before
         tokens = long_tokens(placement())
         turn = self._turn_of_new(request, tokens)
         return all(map(turn.may_pass, self._turns(tokens)))
@@ -148,7 +159,7 @@ class WaitingLine:
                 yield live
                 if live.rid not in self._places:
                     continue
-            if not turn.is_long:
+            if not turn.is_long or len(stayed) == MOST_PASSED:
                 return
             stayed.append(turn)
 
@@ -195,10 +206,10 @@ class WaitingLine:
 
     def charge_passing(self, live: LiveRequest) -> None:
         """A new one that goes to a worker before others that wait is charged as if it had joined
-        and left. The backlog does not hear of it: it has taken what none of those there could."""
+        and left. In the backlog its tenant owes it at its end, as all that came without waiting."""
         if self.num_before(live.request.priority) and not live.machine.epoch:
             entry = self._entry(live)
-            live.line_charge = live.backlog_charge = entry.charge
+            live.line_charge = entry.charge
             self._times[entry.priority].add(entry.tenant, entry.charge)
 
     def leave(self, rid: str) -> LiveRequest | None:

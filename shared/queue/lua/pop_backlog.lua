@@ -3,12 +3,15 @@
 -- ARGV  held heads (32-byte hashes, joined)  window  max passes
 --       tokens of which a long prompt has more
 --       last class whose long prompts the worker has a place for (-1 = none)
+--       whether it has room for short ones  most long prompts that are passed
 -- Returns {rid, entry} or nil: it is empty, or only long prompts wait and what may not pass them.
+-- A member without an entry, which Redis has evicted, is dropped.
 -- shared/queue/turn.py says which may pass.
 local SPAN = 2 ^ 50
 local order, entries, clock, finish = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local window, max_passes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local long_tokens, last_class = tonumber(ARGV[4]), tonumber(ARGV[5])
+local takes_short, most_passed = ARGV[6] == '1', tonumber(ARGV[7])
 
 local head = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
 if #head == 0 then
@@ -43,7 +46,7 @@ local function may_go(score, tenant)
   return true
 end
 
-local going, most = {}, window
+local going, most, lost = {}, window, {}
 local offset, ended = 0, false
 local counter, passes
 
@@ -53,13 +56,21 @@ local function look(member, score)
   end
   local tokens, rid = string.match(member, '^%d+:(%d+):(.*)$')
   local packed = redis.call('HGET', entries, rid)
+  if not packed then
+    lost[#lost + 1] = member
+    return true
+  end
   local entry = cmsgpack.unpack(packed)
-  if tonumber(tokens) > long_tokens and class > last_class then
+  local is_long = tonumber(tokens) > long_tokens
+  if is_long and class > last_class then
+    if #passed == most_passed then
+      return false
+    end
     -- an earlier release did not write the charge
     passed[#passed + 1] = { entry[3], score + (entry[7] or entry[5]) }
     return true
   end
-  if not may_go(score, entry[3]) then
+  if not (is_long or takes_short) or not may_go(score, entry[3]) then
     return false
   end
   if #going == 0 then
@@ -83,6 +94,9 @@ while not ended do
     end
   end
   offset = offset + window
+end
+for _, member in ipairs(lost) do
+  redis.call('ZREM', order, member)
 end
 if #going == 0 then
   return nil

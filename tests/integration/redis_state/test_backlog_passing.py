@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from shared.queue.backlog import MAX_PASSES, WINDOW, Backlog, Placement, PutStatus
+from shared.queue.backlog import MAX_PASSES, MOST_PASSED, WINDOW, Backlog, Placement, PutStatus
 from shared.queue.room import LongPlace, Room
 from shared.state.reply import as_bytes
 from tests.integration.redis_state.backends import Backend, RedisBackend
@@ -40,6 +40,38 @@ async def test_long_ones_are_passed_however_many_they_are(backend: Backend) -> N
     await backlog.put(entry("short"))
     assert await popped_by(backlog, LongPlace.NONE) == "short"
     assert await popped_by(backlog, LongPlace.NONE) == ""
+
+
+async def test_no_more_long_ones_are_passed_than_a_look_has_time_for(backend: Backend) -> None:
+    backlog = backend.backlog(1000)
+    for n in range(MOST_PASSED):
+        await backlog.put(entry(f"long{n}", tokens=60))
+    await backlog.put(entry("passes"))
+    await backlog.put(entry("longer", tokens=60))
+    await backlog.put(entry("beyond"))
+    assert await popped_by(backlog, LongPlace.NONE) == "passes"
+    assert await popped_by(backlog, LongPlace.NONE) == ""
+
+
+async def test_without_room_a_long_one_alone_is_taken_at_its_turn(backend: Backend) -> None:
+    backlog = backend.backlog(256)
+    for rid, tokens in (("long0", 60), ("short", 10), ("long1", 60)):
+        await backlog.put(entry(rid, tokens=tokens))
+    full = Room(100, 0, 0, LongPlace.ANY)
+    taken = await backlog.pop((), full)
+    assert taken is not None and taken.rid == "long0"
+    assert await backlog.pop((), full) is None, "the short one holds up the other"
+    assert await popped_by(backlog, LongPlace.ANY) == "short"
+
+
+async def test_what_lost_its_entry_is_dropped(redis_backend: RedisBackend) -> None:
+    """As a Redis that is short of memory may do to one of the keys."""
+    backlog = redis_backend.backlog(256)
+    await backlog.put(entry("lost"))
+    await redis_backend.client.command("DEL", redis_backend.keys.backlog("pool")[1])
+    await backlog.put(entry("short"))
+    assert await popped_by(backlog, LongPlace.ANY) == "short"
+    assert await backlog.length() == 0
 
 
 async def test_another_tenant_passes_up_to_the_finish_tag(backend: Backend) -> None:

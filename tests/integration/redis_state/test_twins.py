@@ -125,9 +125,13 @@ ENDS = st.builds(
 )
 """of requests that were served, by tenant"""
 ROOMS = st.builds(
-    Room, st.sampled_from([20, 60]), st.just(0), st.just(0), st.sampled_from([0, 1, 2])
+    Room,
+    st.sampled_from([20, 60]),
+    st.sampled_from([9, 9, 9, 9, 9, 9, 9, 0]),
+    st.just(0),
+    st.sampled_from([0, 0, 0, 1, 1, 2, 2, -1]),
 )
-"""of workers to which prompts of more than 10 or 30 tokens are long"""
+"""of workers to which prompts of more than 10 or 30 tokens are long, or none are"""
 OWED = st.builds(
     Outcome,
     st.just(RequestState.DONE),
@@ -235,6 +239,7 @@ MUTANTS = [
     ("POP", "or score >= (class + 1) * SPAN", ""),
     ("POP", "and class > last_class", ""),
     ("POP", "tonumber(tokens) > long_tokens", "tonumber(tokens) >= long_tokens"),
+    ("POP", "is_long or takes_short", "true"),
     ("POP", "tenant ~= other[1] and", ""),
     ("POP", "score > other[2]", "score < other[2]"),
     ("POP", "score + (entry[7] or entry[5])", "score + entry[5]"),

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -211,19 +212,17 @@ async def test_popping_ends_with_the_backlog_and_begins_with_the_next_word(
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_a_full_or_draining_worker_pulls_nothing(
-    client: RedisClient, draining: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_or_draining_worker_pulls_nothing(client: RedisClient, draining: bool) -> None:
     async with Pulling(client) as pulling:
         await pulling.wait_for("a")
         pulling.state.leaving = draining
-        if not draining:
-            monkeypatch.setattr(pulling.state, "_room_limit_tokens", 0)
+        full = [] if draining else [pulling.hold("short", 32), pulling.hold("long", 1000)]
         pulling.puller.note(pulling.peer, 1)
         await asyncio.sleep(0.1)
         assert pulling.num_pops == 0
         pulling.state.leaving = False
-        monkeypatch.undo()
+        for held in full:
+            pulling.state.attempts.drop(held.attempt)
         pulling.puller.note(pulling.peer, 1)
         await becomes(lambda: pulling.has_pulled("a"), 1.0)
 
@@ -236,11 +235,70 @@ async def test_little_room_takes_one_request_out_of_the_order_of_all(client: Red
             await pulling.wait_for(rid)
         pulling.puller.note(pulling.peer, 3)
         await becomes(lambda: pulling.has_pulled("a"), 1.0)
-        await asyncio.sleep(0.1)
-        assert pulling.num_pops == 1
+        await asyncio.sleep(0.3)
+        assert await pulling.has_pulled("a")
         for held in waits:
             pulling.state.attempts.drop(held.attempt)
         await becomes(lambda: pulling.has_pulled("a", "b", "c"), 1.0)
+
+
+@pytest.mark.parametrize("needed", [0, 32])
+async def test_a_long_one_is_pulled_to_its_place_whatever_short_ones_wait_here(
+    client: RedisClient, needed: int
+) -> None:
+    """`needed`: room that the last short one wanted in vain; there is less."""
+    async with Pulling(client) as pulling:
+        for rid, num_tokens in (("s0", 32), ("s1", 32 - needed // 4)):
+            pulling.hold(rid, num_tokens)
+        if needed:
+            await pulling.wait_for("short", needed)
+            pulling.puller.note(pulling.peer, 1)
+            await becomes(lambda: pulling.has_pulled("short"), 1.0)
+        await pulling.wait_for("long", 1000)
+        await pulling.wait_for("later")
+        pulling.puller.note(pulling.peer, 2)
+        pulled = ["short", "long"] if needed else ["long"]
+        await becomes(lambda: pulling.has_pulled(*pulled), 1.0)
+        await asyncio.sleep(0.3)
+        assert await pulling.has_pulled(*pulled), "a short one has no room here"
+
+
+async def test_what_another_worker_made_way_for_is_pulled_without_a_word(
+    client: RedisClient,
+) -> None:
+    async with Pulling(client) as pulling:
+        pulling.hold("first", 1000)
+        incarnation = pulling.peer.incarnation
+        await pulling.backlog.put(BacklogEntry("long", incarnation, "one", 40))
+        for rid in ("a", "b", "c", "d"):
+            await pulling.backlog.put(BacklogEntry(rid, incarnation, "other", 30))
+        pulling.puller.note(pulling.peer, 5)
+        await becomes(lambda: pulling.has_pulled("a", "b"), 1.0)
+        await asyncio.sleep(0.2)
+        assert await pulling.has_pulled("a", "b"), "the other tenant has had its part"
+        taken = await pulling.backlog.pop()
+        assert taken is not None and taken.rid == "long"
+        await becomes(lambda: pulling.has_pulled("a", "b", "c", "d"), 1.0)
+
+
+async def test_a_word_that_comes_while_redis_answers_is_not_lost(
+    client: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Pulling(client) as pulling:
+        pulling.hold("first", 1000)
+        await pulling.wait_for("long", 1000)
+        pop = pulling.backlog.pop
+
+        async def answers_late(*asked: Any) -> BacklogEntry | None:
+            found = await pop(*asked)
+            monkeypatch.undo()
+            await pulling.wait_for("short")
+            pulling.puller.note(pulling.peer, 2)
+            return found
+
+        monkeypatch.setattr(pulling.backlog, "pop", answers_late)
+        pulling.puller.note(pulling.peer, 1)
+        await becomes(lambda: pulling.has_pulled("short"), 0.09)
 
 
 async def test_short_ones_are_pulled_past_a_long_one_that_has_no_place_here(
