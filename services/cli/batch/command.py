@@ -63,10 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.concurrency < 1:
         raise SettingsError("--concurrency: at least 1")
-    with (
-        InputFile(arguments.input) as source,
-        OutputFile(arguments.output, source.custom_ids, source.answer_id) as target,
-    ):
+    with InputFile(arguments.input) as source, _output(source, arguments.output) as target:
         batch: Batch | None
         if arguments.model is None:
             url = gateway_url(arguments.url)
@@ -79,6 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
         progress_line.keep("stopped; run the same command to go on")
         return STOPPED
     return 1 if batch.num_failed else 0
+
+
+def _output(source: InputFile, path: Path) -> OutputFile:
+    if source.lies_at(path):
+        raise SettingsError(f"{path}: IN and OUT are the same file; name another OUT")
+    return OutputFile(path, source.custom_ids, source.answer_id)
 
 
 def _batch(url: str, source: InputFile, target: OutputFile, concurrency: int) -> Batch:

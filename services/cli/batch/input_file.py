@@ -71,6 +71,13 @@ class InputFile:
         """In the order of the lines."""
         return list(self._places)
 
+    def lies_at(self, path: Path) -> bool:
+        """Also where that is a link to it."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), path.stat())
+        except OSError:
+            return False
+
     def answer_id(self, custom_id: str) -> str:
         """Of the answer to this line: another body has another."""
         return f"batch_req_{self._places[custom_id].digest.hex()}"

@@ -1,7 +1,8 @@
 """A batch's output: one answer a line, each once, whatever kills whoever writes it.
 
 A line counts as written once it is whole: a torn one, which only the end of the file can have, is
-cut when the file is opened again. What the kernel has survives the death of this process. For the
+cut when the file is opened again, if it begins as an answer to this input does: a file of another
+kind stays as it is. What the kernel has survives the death of this process. For the
 death of the machine there is fsync, with the first line that is SYNC_EVERY_S later than the one
 before, and at the end; a line that is lost all the same is asked for again.
 """
@@ -9,6 +10,7 @@ before, and at the end; a line that is lost all the same is asked for again.
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +30,8 @@ class OutputFile:
         self, path: Path, custom_ids: Collection[str], answer_id: Callable[[str], str]
     ) -> None:
         """`custom_ids`: of the input; `answer_id`: of the answer to each. SettingsError for a file
-        that another run writes to, or that holds something else than answers to this input."""
+        that another run writes to, or that holds something else than answers to this input, and
+        for what is no file, such as a pipe."""
         self._path = path
         self._lock = threading.Lock()
         self._synced_s = time.monotonic()
@@ -37,6 +40,7 @@ class OutputFile:
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
         try:
+            self._check_kind()
             self._take()
             self.num_failed = 0
             """of the answers that it had when it was opened, those with a status that is not 200"""
@@ -72,6 +76,11 @@ class OutputFile:
                 os.close(self._fd)
                 self._fd = -1
 
+    def _check_kind(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            why = "a batch goes on from its output, which this does not keep"
+            raise SettingsError(f"{self._path}: no regular file; {why}; name a file")
+
     def _take(self) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,12 +93,15 @@ class OutputFile:
         end = 0
         with os.fdopen(os.dup(self._fd), "rb") as file:
             for number, line in enumerate(file, 1):
+                where = f"{self._path}: line {number}"
                 if not line.endswith(b"\n"):
+                    if not any(_begins(line, answer_id(each)) for each in custom_ids):
+                        why = "begins no answer to this input; is it a batch's output at all?"
+                        raise SettingsError(f"{where} {why} Name another file")
                     os.ftruncate(self._fd, end)
                     break
                 end += len(line)
                 custom_id, its_id, status = _said(line)
-                where = f"{self._path}: line {number}"
                 if custom_id not in custom_ids or custom_id in answered:
                     why = "answers none of the input's lines, or one that is answered already"
                     raise SettingsError(f"{where} {why}; name another file")
@@ -103,6 +115,12 @@ class OutputFile:
     def _sync(self) -> None:
         os.fsync(self._fd)
         self._synced_s = time.monotonic()
+
+
+def _begins(torn: bytes, its_id: str) -> bool:
+    """Whether this is what `append` had written of the answer with this id when it was stopped."""
+    begin = f'{{"id":"{its_id}",'.encode()
+    return torn.startswith(begin) or begin.startswith(torn)
 
 
 def _said(line: bytes) -> tuple[str, str, int]:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -259,7 +259,7 @@ def test_a_torn_line_is_cut_and_other_answers_are_refused(tmp_path: Path) -> Non
     path = tmp_path / "out.jsonl"
     first, second = ({"id": f"of-{id}", "custom_id": id, **ANSWERED} for id in "ab")
     whole = json.dumps(first) + "\n"
-    path.write_text(f'{whole}{{"custom_id":"b"', encoding="utf-8")
+    path.write_text(f'{whole}{{"id":"of-b","custom', encoding="utf-8")
     with OutputFile(path, ("a", "b"), "of-{}".format) as target:
         assert target.answered == {"a"}
         target.append(second)
@@ -272,6 +272,68 @@ def test_a_torn_line_is_cut_and_other_answers_are_refused(tmp_path: Path) -> Non
     path.write_text(whole * 2, encoding="utf-8")
     with pytest.raises(SettingsError, match="line 2"):
         OutputFile(path, ("a",), "of-{}".format)
+
+
+@pytest.mark.parametrize(
+    ("torn", "kept"),
+    [
+        ('{"id":"of-b","custom_id":"b","resp', False),
+        ('{"id":"of-', False),
+        ("{", False),
+        ('{"id":"of-c","custom_id":"c","resp', True),
+        ('{"id": "of-b"', True),
+        ('{"custom_id":"b"', True),
+        ("a report", True),
+    ],
+)
+def test_a_last_line_is_cut_only_if_it_begins_an_answer(
+    tmp_path: Path, torn: str, kept: bool
+) -> None:
+    path = tmp_path / "out.jsonl"
+    whole = json.dumps({"id": "of-a", "custom_id": "a", **ANSWERED}) + "\n"
+    for before in ("", whole):
+        path.write_text(before + torn, encoding="utf-8")
+        if kept:
+            with pytest.raises(SettingsError, match=f"line {1 + bool(before)} .*another file"):
+                OutputFile(path, ("a", "b"), "of-{}".format)
+        else:
+            OutputFile(path, ("a", "b"), "of-{}".format).close()
+        assert path.read_text(encoding="utf-8") == before + torn * kept
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+def test_the_input_is_no_output(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    link: Callable[[Path, Path], None] | None,
+) -> None:
+    """Without a newline at its end it would look like an answer that was torn."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(line("a").strip(), encoding="utf-8")
+    if link is None:
+        target = source
+    else:
+        link(target, source)
+    assert run(source, target, "--url", server.url) == 2
+    assert "IN and OUT are the same file" in capsys.readouterr().err
+    assert source.read_text(encoding="utf-8") == line("a").strip()
+    assert not server.asked
+
+
+def test_what_keeps_no_answers_is_no_output(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, pipe = write_input(tmp_path, 1), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for target, said in (
+        (pipe, "no regular file"),
+        (Path(os.devnull), "no regular file"),
+        (tmp_path, "Is a directory"),
+    ):
+        assert run(source, target, "--url", server.url) == 2
+        assert f"{target}: {said}" in capsys.readouterr().err
+    assert not server.asked
 
 
 def test_kills_lose_and_double_nothing(server: Server, tmp_path: Path) -> None:
