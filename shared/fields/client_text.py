@@ -12,6 +12,15 @@ def shown(text: str) -> str:
     return kept + ("..." if len(text) > SHOWN_CHARS else "")
 
 
+def is_unicode(text: str) -> bool:
+    """No half of a surrogate pair alone, which nobody can write as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def listed(names: Sequence[str], most: int) -> str:
     """`a, b, c`, or the first of them and how many more there are."""
     more = len(names) - most

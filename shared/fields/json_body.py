@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from shared.errors import RequestError
-from shared.fields.client_text import shown
+from shared.fields.client_text import is_unicode, shown
 
 MAX_DEPTH = 32
 MAX_KEYS = 256
@@ -124,7 +124,7 @@ def _constant(name: str) -> Any:
 
 def _check_surrogates(value: Any, path: str) -> None:
     if isinstance(value, str):
-        if not _is_unicode(value):
+        if not is_unicode(value):
             raise _refusal("half of a surrogate pair; send both halves", "invalid_unicode", path)
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -132,17 +132,9 @@ def _check_surrogates(value: Any, path: str) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             below = f"{path}.{shown(key)}" if path else shown(key)
-            if not _is_unicode(key):
+            if not is_unicode(key):
                 raise _refusal("half of a surrogate pair in a key", "invalid_unicode", below)
             _check_surrogates(item, below)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _too_deep(field: str) -> RequestError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from shared.errors import SettingsError
+from shared.fields.client_text import is_unicode
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 KEYS = {"custom_id", "method", "url", "body"}
@@ -123,6 +124,8 @@ def checked(content: bytes) -> tuple[str, bytes]:
     custom_id = line.get("custom_id")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_ID_CHARS:
         raise ValueError(f"custom_id must be a string of 1 to {MAX_ID_CHARS} characters")
+    if not is_unicode(custom_id):
+        raise ValueError("custom_id has half of a surrogate pair, which no file can hold")
     if line.get("method") != "POST":
         raise ValueError('method must be "POST"')
     if line.get("url") not in PATHS:

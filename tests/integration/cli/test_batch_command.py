@@ -148,11 +148,14 @@ def test_wrong_lines_are_named_and_nothing_is_sent(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "in.jsonl"
-    lines = [line("a"), "{\n", "\n", line("b", method="GET"), line("a")]
+    lines = [line("a"), "{\n", "\n", line("b", method="GET"), line("a"), line("\ud800")]
     source.write_text("".join(lines), encoding="utf-8")
     assert run(source, tmp_path / "out.jsonl", "--url", server.url) == 2
     said = capsys.readouterr().err
-    for wanted in ("line 2: not JSON", "line 4: method", "line 5: custom_id 'a' is that of line 1"):
+    for wanted in (
+        *("line 2: not JSON", "line 4: method", "line 5: custom_id 'a' is that of line 1"),
+        "line 6: custom_id has half of a surrogate pair",
+    ):
         assert wanted in said
     assert not server.asked
     assert not (tmp_path / "out.jsonl").exists()

@@ -20,6 +20,7 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"
         ({"custom_id": ""}, "custom_id"),
         ({"custom_id": 5}, "custom_id"),
         ({"custom_id": "x" * 513}, "custom_id"),
+        ({"custom_id": "a\ud800"}, "custom_id has half of a surrogate pair"),
         ({"method": "GET"}, "method"),
         ({"url": "/v1/embeddings"}, "url must be /v1/chat/completions or /v1/completions"),
         ({"url": ["/v1/completions"]}, "url"),
