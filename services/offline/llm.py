@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, Self, cast
 
 import torch
@@ -11,7 +12,7 @@ from services.offline.answer_stream import AnswerStream
 from services.offline.generation import Generation
 from services.offline.progress import Progress
 from services.offline.prompt import Prompt
-from services.offline.prompt_reader import Conversation, PromptReader, TextOrIds
+from services.offline.prompt_reader import BYTES, Conversation, PromptReader, TextOrIds
 from services.offline.sampling_params import SamplingParams, one_for_each
 from services.offline.step_loop import StepLoop
 from shared.engine.build import build_engine
@@ -111,8 +112,8 @@ class LLM:
         given = _conversations(messages)
         params = one_for_each(sampling_params, len(given))
         read = [
-            self._reader.read_chat(each, params[at], f"messages[{at}]", template_kwargs or {})
-            for at, each in enumerate(given)
+            self._reader.read_chat(conversation, each, name, template_kwargs or {})
+            for (name, conversation), each in zip(given.items(), params, strict=True)
         ]
         return self._run(read, progress)
 
@@ -164,17 +165,18 @@ def _chosen(given: Mapping[str, Any]) -> Settings:
 
 def _several(prompts: TextOrIds | Sequence[TextOrIds]) -> Sequence[TextOrIds]:
     """A text, or a list of token ids, is one prompt. RequestError for what is no list."""
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, BYTES):
         raise invalid("prompts", "a text, a list of token ids, or a list of these")
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Integral)):
         return [cast(TextOrIds, prompts)]
     return cast(Sequence[TextOrIds], prompts)
 
 
-def _conversations(messages: Conversation | Sequence[Conversation]) -> Sequence[Conversation]:
-    """RequestError for what is none, nor a list of some."""
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
+def _conversations(messages: Conversation | Sequence[Conversation]) -> dict[str, Conversation]:
+    """What the caller calls each. RequestError for what is none, nor a list of some."""
+    if isinstance(messages, (str, *BYTES)) or not isinstance(messages, Sequence):
         raise invalid("messages", 'a list such as [{"role": "user", "content": "hi"}]')
     if messages and isinstance(messages[0], Mapping):
-        return [cast(Conversation, messages)]
-    return cast(Sequence[Conversation], messages)
+        return {"messages": cast(Conversation, messages)}
+    several = cast(Sequence[Conversation], messages)
+    return {f"messages[{at}]": conversation for at, conversation in enumerate(several)}

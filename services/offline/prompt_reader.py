@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
+from services.offline.json_form import as_json
 from services.offline.prompt import Prompt
 from services.offline.sampling_params import SamplingParams
 from shared.errors import GrammarError, MissingError, RequestError
+from shared.fields.json_body import check_unicode
 from shared.fields.readers import invalid, token_ids
 from shared.grammar.checker import check_grammar
 from shared.grammar.matcher import LIBRARY, GrammarVocabulary
@@ -29,6 +31,8 @@ from shared.text.tokenizer import TextTokenizer
 
 TextOrIds = str | Sequence[int]
 Conversation = Sequence[Mapping[str, Any]]
+BYTES = (bytes, bytearray, memoryview)
+"""sequences of integers that are no token ids, but most likely a text that was not decoded"""
 TOOL_WORD = "tool"
 REASONING_FIELD = "reasoning_content"
 
@@ -70,12 +74,16 @@ class PromptReader:
         if isinstance(given, str):
             if not given:
                 raise invalid(param, "a non-empty string or a non-empty list of token ids")
+            check_unicode(given, param)
             self._context.check_prompt(given, params, param)
             return self._prompt(given, self.tokenizer.encode_prompt(given), params, param)
-        try:
-            ids = token_ids([index(item) for item in given], param)
+        if isinstance(given, BYTES):
+            raise invalid(param, "a string or a list of token ids; decode bytes")
+        try:  # booleans stay what they are, and are none
+            whole = [item if isinstance(item, bool) else index(item) for item in given]
         except TypeError:
             raise invalid(param, "a string or a list of token ids") from None
+        ids = token_ids(whole, param)
         self._check_ids(ids, param)
         return self._prompt(None, list(ids), params, param)
 
@@ -93,10 +101,13 @@ class PromptReader:
                 code="no_chat_template",
                 param=param,
             )
-        read = read_messages([dict(message) for message in messages], param)
+        listed, kwargs = as_json(messages), as_json(template_kwargs)
+        check_unicode(listed, param)
+        check_unicode(kwargs, "template_kwargs")
+        read = read_messages(listed, param)
         tools = self._template.mentions(TOOL_WORD)
         check_usable(read, param, tools=tools, reasoning=self._template.mentions(REASONING_FIELD))
-        values: Values = read_template_kwargs(dict(template_kwargs), "template_kwargs")
+        values: Values = read_template_kwargs(kwargs, "template_kwargs")
         values = template_values(self._thinking, None, values)
         chat = self._chat.render(read, values=values, param=param)
         self._context.check_prompt(chat.text, params, param)

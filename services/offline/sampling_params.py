@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from services.offline.json_form import as_json
 from shared.errors import RequestError
+from shared.fields.json_body import check_unicode
 from shared.fields.readers import integer, invalid
 from shared.protocol import GREEDY_BELOW, Sampling
 from shared.text.choice_seed import choice_seed
@@ -120,22 +122,14 @@ class SamplingParams:
     def _given(self) -> dict[str, Any]:
         """Each field but those that are None, as its reader made it."""
         readers = {**READERS, **_OUTPUT_FIELDS}
-        values = ((item.name, getattr(self, item.name)) for item in fields(self))
+        values = {item.name: as_json(getattr(self, item.name)) for item in fields(self)}
+        check_unicode(values)
         return {
-            name: readers[name](_as_json(value), name)
-            for name, value in values
-            if value is not None
+            name: readers[name](value, name) for name, value in values.items() if value is not None
         }
 
 
 _OUTPUT_FIELDS = {("json_schema" if name == "json" else name): OUTPUTS[name] for name in OUTPUTS}
-
-
-def _as_json(value: Any) -> Any:
-    """What readers of JSON take for it: lists, and objects with texts for keys."""
-    if isinstance(value, Mapping):
-        return {str(name): _as_json(item) for name, item in value.items()}
-    return [_as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def one_for_each(

@@ -44,7 +44,7 @@ def load_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _refusal("the body must be a JSON object, { ... }", "invalid_body")
     if _SURROGATE_ESCAPE.search(body):
-        _check_surrogates(value, "")
+        check_unicode(value)
     return value
 
 
@@ -53,6 +53,27 @@ def load_arguments(text: str) -> Any:
     JSON again; RequestError or ValueError if not."""
     _check_depth(text)
     return json.loads(text, parse_float=_float, parse_constant=_constant)
+
+
+def check_unicode(value: Any, path: str = "") -> None:
+    """RequestError if a text in it has half of a surrogate pair alone; it names the place, below
+    `path`."""
+    if isinstance(value, str):
+        if not is_unicode(value):
+            raise _refusal(
+                f"{path}: half of a surrogate pair; send both halves", "invalid_unicode", path
+            )
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_unicode(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{path}.{shown(key)}" if path else shown(key)
+            if not is_unicode(key):
+                raise _refusal(
+                    f"{below}: half of a surrogate pair in a key", "invalid_unicode", below
+                )
+            check_unicode(item, below)
 
 
 def _decode(body: bytes) -> str:
@@ -120,21 +141,6 @@ def _constant(name: str) -> Any:
     raise _refusal(
         f"{name} is not a JSON number; use a finite one or leave the field out", "invalid_number"
     )
-
-
-def _check_surrogates(value: Any, path: str) -> None:
-    if isinstance(value, str):
-        if not is_unicode(value):
-            raise _refusal("half of a surrogate pair; send both halves", "invalid_unicode", path)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_surrogates(item, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            below = f"{path}.{shown(key)}" if path else shown(key)
-            if not is_unicode(key):
-                raise _refusal("half of a surrogate pair in a key", "invalid_unicode", below)
-            _check_surrogates(item, below)
 
 
 def _too_deep(field: str) -> RequestError:
