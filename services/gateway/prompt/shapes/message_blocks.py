@@ -67,7 +67,7 @@ def _messages(value: Any, where: str) -> Iterator[Message]:
 
 def _blocks(value: Any, where: str) -> list[Block]:
     if type(value) is not list or not value:
-        raise invalid(where, "a string or a list of blocks")
+        raise invalid(where, "a string or a list of at least one block")
     blocks = [(block, f"{where}[{index}]") for index, block in enumerate(value)]
     for block, place in blocks:
         if type(block) is not dict or type(block.get("type")) is not str:

@@ -109,7 +109,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]},
         "messages[0].content[0]: blocks of type 'tool_use'",
     ),
-    "system": ({"system": 5}, "system: must be a string or a list of blocks"),
+    "system": ({"system": 5}, "system: must be a string or a list of at least one block"),
+    "no-system": ({"system": []}, "system: must be a string or a list of at least one block"),
+    "no-content": (
+        {"messages": [{"role": "user", "content": []}]},
+        "messages[0].content: must be a string or a list of at least one block",
+    ),
     "begun": (
         {"messages": [USER, {"role": "assistant", "content": "The"}]},
         "messages: the last one must be the user's",
