@@ -63,12 +63,16 @@ class PreparedRequest:
 
 @dataclass(frozen=True)
 class TokenList:
-    """Answer of /tokenize."""
+    """Answer of /tokenize and /v1/messages/count_tokens."""
 
     token_ids: tuple[int, ...]
     names: tuple[str, ...] | None = None
     """of the tokens in the vocabulary, where they were asked for"""
     ignored: tuple[str, ...] = ()
+    grammar: str = ""
+    """of the answer that the same body would get"""
+    grammar_param: str = ""
+    """what the client calls it"""
 
 
 @dataclass(frozen=True)

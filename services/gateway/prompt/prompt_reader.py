@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.gateway.parts.parser import PLAIN
+from services.gateway.parts.parser import PLAIN, AnswerForm
 from services.gateway.prompt.answer_syntax import AnswerSyntax
 from services.gateway.prompt.field_tables import prompt_names
 from services.gateway.prompt.prepared import PlainText, PreparedPrompt, PreparedRequest, TokenList
@@ -27,11 +27,7 @@ from shared.text.chat_prompt import ChatPrompt, RenderedChat
 from shared.text.chat_template import ChatTemplate
 from shared.text.context import COUNTED_CONTEXTS, Context
 from shared.text.messages import Message, read_messages
-from shared.text.template_values import (
-    Values,
-    read_template_kwargs,
-    template_values,
-)
+from shared.text.template_values import Values, read_template_kwargs, template_values
 from shared.text.tokenizer import TextTokenizer
 
 CHAT_NAMES = ClientNames()
@@ -58,12 +54,7 @@ class PromptReader:
     @classmethod
     def load(cls, directory: Path, model: ServedModel, block_size: int) -> "PromptReader":
         """From a checkpoint directory; ModelError if its text files are unusable."""
-        return cls(
-            model,
-            TextTokenizer.load(directory),
-            ChatTemplate.load(directory),
-            block_size,
-        )
+        return cls(model, TextTokenizer.load(directory), ChatTemplate.load(directory), block_size)
 
     def serving(self, max_model_len: int, hash_root: bytes) -> "PromptReader":
         """The same, for workers that hold no longer sequences than this, and for the tenant whose
@@ -95,9 +86,7 @@ class PromptReader:
             ignored += self._unseen(parsed)
             self._context.check_prompt(chat.text, parsed, name)
             prompts = [self._prepared(parsed, self._chat_prompt.encode(chat), name)]
-            assert self._syntax is not None
-            form = self._syntax.form(chat.text, parsed.tool_use)
-            grammar = self._syntax.grammar(parsed.tool_use, form.reasoning, grammar)
+            form, grammar = self._answer(chat, parsed)
         else:
             names = prompt_names(len(parsed.prompts))
             prompts = [
@@ -117,7 +106,7 @@ class PromptReader:
             sampling=parsed.sampling(prompts[0].max_tokens, self._model.eos_token_ids, grammar),
             prompts=tuple(prompts),
             num_choices=parsed.num_choices,
-            grammar_param="tools" if parsed.tool_use.offered else parsed.names.grammar,
+            grammar_param=parsed.grammar_param,
             form=form,
             return_token_ids=parsed.return_token_ids,
             priority=parsed.priority,
@@ -133,13 +122,15 @@ class PromptReader:
 
     def count(self, body: bytes) -> TokenList:
         """The tokens of the prompt that a body for /v1/messages makes; `max_tokens` may be left
-        out. Within COUNTED_CONTEXTS of them, as in `tokenize`."""
+        out. Within COUNTED_CONTEXTS of them, as in `tokenize`. With the grammar of its answer."""
         parsed = parse_counted(load_object(body), refuse_unknown=self._refuses_unknown)
         check_model(parsed.model, self._model.name)
         chat = self._rendered(parsed)
         self._context.check_text(chat.text, parsed.names.messages, COUNTED_CONTEXTS)
         ids = tuple(self._chat_prompt.encode(chat))
-        return TokenList(ids, ignored=parsed.ignored + self._unseen(parsed))
+        _, grammar = self._answer(chat, parsed)
+        ignored = parsed.ignored + self._unseen(parsed)
+        return TokenList(ids, ignored=ignored, grammar=grammar, grammar_param=parsed.grammar_param)
 
     def tokenize(self, body: bytes) -> TokenList:
         """{"prompt", "add_special_tokens"} or {"messages", "tools", "add_generation_prompt",
@@ -208,6 +199,12 @@ class PromptReader:
             thinks=parsed.thinks,
         )
         return self._render(parsed.messages, parsed.tool_use, values=values, names=parsed.names)
+
+    def _answer(self, chat: RenderedChat, parsed: ParsedRequest) -> tuple[AnswerForm, str]:
+        """What the answer is split into, and its grammar."""
+        assert self._syntax is not None
+        form = self._syntax.form(chat.text, parsed.tool_use)
+        return form, self._syntax.grammar(parsed.tool_use, form.reasoning, parsed.grammar)
 
     def _unseen(self, parsed: ParsedRequest) -> tuple[str, ...]:
         return parsed.unseen(self._chat_prompt.names)

@@ -106,6 +106,11 @@ class ParsedRequest:
     prompt_logprobs: int = -1
     """-1 none; 0 the prompt's tokens; k also the k most likely in their places"""
 
+    @property
+    def grammar_param(self) -> str:
+        """What the client calls what its answer's grammar is made of."""
+        return "tools" if self.tool_use.offered else self.names.grammar
+
     def unseen(self, looked_at: frozenset[str]) -> tuple[str, ...]:
         """Fields that change nothing with a template which looks at these names."""
         kwargs = [name for name in self.template_kwargs if name not in looked_at]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.gateway.prompt.grammar_check import GrammarCheck
 from services.gateway.prompt.ignored_fields import IgnoredFields
-from services.gateway.prompt.prepared import PreparedRequest
+from services.gateway.prompt.prepared import PreparedRequest, TokenList
 from services.gateway.prompt.prompt_reader import PromptReader
 from services.gateway.prompt.served_model import ServedModel
 from services.gateway.prompt.text_work.text_line import TextLine
@@ -93,6 +93,8 @@ class TextPool:
         self.ignored_fields.count(answer.ignored)
         if isinstance(answer, PreparedRequest):
             await self._grammars.check(answer.sampling.grammar, answer.grammar_param)
+        elif isinstance(answer, TokenList):
+            await self._grammars.check(answer.grammar, answer.grammar_param)
         return answer
 
     async def named_model(self, body: bytes) -> str | None:

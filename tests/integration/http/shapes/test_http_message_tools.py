@@ -109,6 +109,23 @@ async def test_a_round_trip_is_the_chat_s(app: ServedApp, client: httpx.AsyncCli
     assert counted.json() == {"input_tokens": len(ours.prompt_ids)}
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"city": {"$ref": "http://elsewhere/city"}}},
+        {"type": "object", "properties": 0},
+    ],
+)
+async def test_what_is_counted_would_be_answered(
+    client: httpx.AsyncClient, schema: dict[str, Any]
+) -> None:
+    body = message_body(tools=[TOOL | {"input_schema": schema}])
+    answered, counted = [await client.post(path, json=body) for path in (MESSAGES, COUNT)]
+    assert answered.status_code == counted.status_code == 400
+    assert answered.json()["error"] == counted.json()["error"]
+    assert "tools" in counted.json()["error"]["message"]
+
+
 async def test_blocks_keep_their_order(app: ServedApp, client: httpx.AsyncClient) -> None:
     """Texts around results are messages of their own."""
     user = ROUND_TRIP[2]

@@ -111,7 +111,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "system": ({"system": 5}, "system: must be a string or a list of at least one block"),
     "no-system": ({"system": []}, "system: must be a string or a list of at least one block"),
-    "no-content": (
+    "no-blocks": (
         {"messages": [{"role": "user", "content": []}]},
         "messages[0].content: must be a string or a list of at least one block",
     ),
