@@ -95,9 +95,14 @@ class Receipt:
     """its stages are among those of the last minute"""
     told: asyncio.Event | None = None
     """set when `complete` turns true, for whoever waits for that"""
+    num_told: int = 0
+    """spans that workers told, each time"""
+    slowness_then: tuple[int, Slowness | None] | None = None
+    """what it was slow by after that many: pages ask for that of the latest each second"""
 
     def note(self, epoch: int, worker: str, span: Span) -> None:
         """A worker's span; it replaces what was said before of the same stage."""
+        self.num_told += 1
         for place, (known_epoch, known_worker, known) in enumerate(self.spans):
             if (known_epoch, known_worker, known.name) == (epoch, worker, span.name):
                 self.spans[place] = (epoch, worker, span)
@@ -193,9 +198,14 @@ class Receipt:
     @property
     def slowness(self) -> Slowness | None:
         """What an answer that has ended was slow by; None: by nothing, or it has no token."""
-        path_ms = self.critical_path_ms() if self.first_token_ns else {}
-        if not path_ms:
+        if not (self.ended_ns and self.first_token_ns):
             return None
+        if self.slowness_then is None or self.slowness_then[0] != self.num_told:
+            self.slowness_then = self.num_told, self._slowness()
+        return self.slowness_then[1]
+
+    def _slowness(self) -> Slowness | None:
+        path_ms = self.critical_path_ms()
         last, silent_ms = self.attempts[-1], None
         since_ns = self.attempts[-2].last_token_ns if len(self.attempts) > 1 else 0
         if since_ns:

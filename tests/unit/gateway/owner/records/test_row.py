@@ -11,8 +11,11 @@ from services.gateway.owner.records.quantile import limit_of, quantile
 from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from services.gateway.owner.records.receipts import Receipts
 from services.gateway.owner.records.row import Row, RowFilter
+from services.gateway.owner.records.slowness import Slowness
 from services.gateway.routes.row_query import row_filter
 from shared.errors import RequestError
+from shared.message_parts.span import Span
+from shared.telemetry.attributes import SPAN_PREFILL
 
 MS = 1_000_000
 DONE = Row("r", "", "t", "done", "stop", "", 0, 9, 4, 7, 5.0, 2.0, "p0", "d0", 1)
@@ -58,6 +61,31 @@ def test_a_row_names_what_its_answer_was_slow_by() -> None:
     told.ended_ns = 2000 * MS
     said = Row.of(told).as_dict()
     assert (said["slow_because"], said["slow_because_ms"]) == ("queue", 1500.0)
+    prefill = Span(SPAN_PREFILL, 802 * MS, 1600 * MS, 1)
+    told.note(1, "p0", prefill)
+    assert Row.of(told).slow_because_ms == 800.0, "its worker has told since"
+
+
+def test_what_an_answer_was_slow_by_is_worked_out_once_a_telling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each page that is open asks for the latest requests each second."""
+    told = receipt()
+    told.first_token_ns, told.ended_ns = 6 * MS, 9 * MS
+    worked_out: list[Receipt] = []
+    work_out = Receipt._slowness
+
+    def counted(self: Receipt) -> Slowness | None:
+        worked_out.append(self)
+        return work_out(self)
+
+    monkeypatch.setattr(Receipt, "_slowness", counted)
+    for _ in range(3):
+        Row.of(told)
+    assert len(worked_out) == 1
+    told.note(1, "p0", Span(SPAN_PREFILL, 2 * MS, 6 * MS, 1))
+    Row.of(told)
+    assert len(worked_out) == 2
 
 
 def test_a_request_that_waits_has_no_worker_yet() -> None:
