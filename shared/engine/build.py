@@ -35,7 +35,6 @@ def build_engine(
     """An engine ready to step. SettingsError, ModelError or MissingError say why not. `access`: of
     other processes to its pools; default: none."""
     access = access or PoolAccess()
-    engine.check_tunable(compute.tp)
     if compute.tp == 1:
         ranks = SingleRank()
         parts = build_rank(compute, kv, engine, checkpoint, ranks, weights, access.kind)

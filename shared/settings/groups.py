@@ -169,14 +169,6 @@ class EngineSettings(Group, heading="Engine"):
             1, min(PROFILES[self.profile].on(device_type).num_seqs, most)
         )
 
-    def check_tunable(self, tp: int) -> None:
-        """SettingsError where sizes are to be found and several devices compute each step."""
-        if self.tune and tp > 1:
-            raise SettingsError(
-                f"--tune times the steps of one device, and tp is {tp}: leave it out, and choose "
-                "--profile, or --max-num-seqs and --max-num-batched-tokens"
-            )
-
     def step_size(self, device_type: str, block_size: int) -> StepSize:
         """Both of them."""
         return StepSize(

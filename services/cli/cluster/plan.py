@@ -161,7 +161,6 @@ def make_plan(
     role_tp = role_tp or {}
     prefill_tp, decode_tp = _tp("prefill", role_tp, settings), _tp("decode", role_tp, settings)
     tp = max(prefill_tp, decode_tp)
-    settings.engine.check_tunable(tp)
     topology, why = choose_topology(topology, num_places, tp, reach=machine.reach)
     if topology == "agg":
         _refuse_prefill(num_prefill, role_tp, why)

@@ -61,7 +61,12 @@ def build_device_rank(
 
     weights_bytes = torch.cuda.memory_allocated(device)
     eager = tuner.engine.eager
-    step_size = tuner.find(lambda: _trial(form, model, tuner.num_blocks, device, eager=eager))
+
+    def trial() -> tuple[DeviceRunner, int]:
+        num_blocks = ranks.least(_num_trial_blocks(form, tuner.num_blocks, device))
+        return model.runner(device_pool(form.layout, num_blocks, device), eager=eager), num_blocks
+
+    step_size = tuner.find(trial)
     form = replace(form, max_tokens=step_size.num_tokens, max_seqs=step_size.num_seqs)
     if tuner.engine.tune:
         model.resize(form)
@@ -89,13 +94,10 @@ def build_device_rank(
     )
 
 
-def _trial(
-    form: DeviceForm, model: DeviceModel, num_blocks: int, device: torch.device, *, eager: bool
-) -> tuple[DeviceRunner, int]:
-    """A runner, and the blocks of its pool: as many as are wanted, or fit into TRIAL_SHARE."""
+def _num_trial_blocks(form: DeviceForm, num_wanted: int, device: torch.device) -> int:
+    """As many as are wanted, or fit into TRIAL_SHARE."""
     fitting = int(TRIAL_SHARE * torch.cuda.mem_get_info(device)[0]) // form.layout.block_bytes
-    num_blocks = max(1, min(num_blocks, fitting))
-    return model.runner(device_pool(form.layout, num_blocks, device), eager=eager), num_blocks
+    return max(1, min(num_wanted, fitting))
 
 
 def _step_form(form: DeviceForm) -> StepForm:

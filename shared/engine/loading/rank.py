@@ -53,7 +53,7 @@ def build_rank(
     share = KVShare(layout, ranks.rank, ranks.size)
     length = max_model_len(checkpoint.config, compute.max_model_len)
     with weights(checkpoint, TORCH_DTYPES[dtype], device, shard) as reader:
-        tuner = step_tuner(engine, layout, length, device)
+        tuner = step_tuner(engine, layout, length, device, ranks)
         if device.type == "cpu":
             return _build_cpu_rank(kv, tuner, length, reader, share, ranks)
         # A CPU engine must not pay for triton's import.

@@ -22,7 +22,7 @@ LEAST_TOKENS = 64
 """of a step that is of use"""
 NO_MEMORY = (
     "finds no memory next to the weights: a lower --max-num-batched-tokens or --max-num-seqs, or "
-    "more GPUs (--tp, without --tune), make room; `baton capacity` says what fits"
+    "more GPUs (--tp), make room; `baton capacity` says what fits"
 )
 """of a step that could not be run, so nobody knows by how much it is too large"""
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shared.engine.engine import Engine
-from shared.errors import SettingsError
 from shared.protocol import Sampling
 from shared.settings.profiles import LARGEST, PROFILES
+from tests.support.fakes.thread_ranks import lead_threads
 from tests.support.models.built_engine import built_engine
 from tests.support.models.structured_model import run_all, spec_of, tokens_of
 from tests.support.models.tiny_model import TINY, write_checkpoint
@@ -77,6 +77,21 @@ def answer(engine: Engine) -> list[int]:
     return tokens_of(run_all(engine, [spec])["r"])
 
 
-def test_several_devices_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--tune times the steps of one device, and tp is 2"):
-        engine_of(tmp_path, tune=True, tp=2)
+def test_ranks_agree_on_sizes_which_the_first_keeps(
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each times its own steps; had they chosen apart, one would wait for the other's step."""
+    monkeypatch.setattr("shared.engine.build.lead", lead_threads)
+    caplog.set_level(logging.INFO)
+    tuned = engine_of(tmp_path, tune=True, tp=2)
+    assert len(list(cache.iterdir())) == 1
+    caplog.clear()
+    kept = engine_of(tmp_path, tune=True, tp=2)
+    assert "ms of steps" not in caplog.text
+    assert kept.step_size == tuned.step_size
+    assert answer(kept) == answer(tuned) == answer(engine_of(tmp_path))
+    engine_of(tmp_path, tune=True)
+    assert len(list(cache.iterdir())) == 2

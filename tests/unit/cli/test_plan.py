@@ -50,14 +50,10 @@ def test_topology_default_depends_on_gpus(
     assert choose_topology(requested, num_gpus, 2, reach=reach)[0] == (requested or "agg")
 
 
-@pytest.mark.parametrize("tps", [{"tp": 2}, {"prefill": 2}, {"decode": 2}])
-def test_sizes_are_not_found_where_several_devices_compute_a_step(tps: dict[str, int]) -> None:
+def test_sizes_are_found_by_each_worker() -> None:
     gpus = Machine(num_cores=8, num_gpus=4, reach=True)
-    flags = {"tune": True, **{name: tp for name, tp in tps.items() if name == "tp"}}
-    role_tp: Any = {name: tp for name, tp in tps.items() if name != "tp"}
-    with pytest.raises(SettingsError, match="--tune times the steps of one device, and tp is 2"):
-        make_plan(flags, {}, gpus, topology="pd", role_tp=role_tp)
     assert flag_of(make_plan({"tune": True}, {}, gpus), "--tune") == ["true"] * 4
+    assert flag_of(make_plan({"tune": True, "tp": 2}, {}, gpus), "--tune") == ["true"] * 2
 
 
 def test_default_is_one_prefill_and_one_decode_and_says_why() -> None:

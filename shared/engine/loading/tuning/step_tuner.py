@@ -8,6 +8,7 @@ import torch
 from shared.engine.loading.devices import device_name
 from shared.engine.loading.tuning.tuned_file import Key, TunedFile, tuning_folder
 from shared.engine.loading.tuning.tuner import Tuner
+from shared.engine.parallel.ranks import Ranks
 from shared.kv.layout import KVLayout
 from shared.release import release
 from shared.settings.groups import EngineSettings
@@ -16,21 +17,24 @@ logger = logging.getLogger(__name__)
 
 
 def step_tuner(
-    engine: EngineSettings, layout: KVLayout, length: int, device: torch.device
+    engine: EngineSettings, layout: KVLayout, length: int, device: torch.device, ranks: Ranks
 ) -> Tuner:
     """`length`: tokens of the longest sequence."""
-    file = _tuned_file(engine, layout, length, device) if engine.tune else None
-    return Tuner(engine, device.type, layout.block_size, length, file)
+    file = None
+    if engine.tune and ranks.rank == 0:
+        file = _tuned_file(engine, layout, length, device, ranks.size)
+    return Tuner(engine, device.type, layout.block_size, length, ranks, file)
 
 
 def _tuned_file(
-    engine: EngineSettings, layout: KVLayout, length: int, device: torch.device
+    engine: EngineSettings, layout: KVLayout, length: int, device: torch.device, num_ranks: int
 ) -> TunedFile | None:
     key: Key = {
         "baton": release(),
         "torch": torch.__version__,
         "device": device_name(device),
         "model": layout.fingerprint(),  # with the type of its KV and the size of a block
+        "ranks": num_ranks,
         "longest": length,
         "threads": engine.threads,
         "eager": engine.eager,

@@ -7,6 +7,9 @@
 
 It comes before the KV pool of a GPU is made and its graphs are captured, for both depend on the
 sizes. Whatever else the machine does meanwhile is in the times.
+
+Where a model has several ranks, all time the same steps, and a step takes as long as on the slowest
+of them, so all choose alike. Rank 0 has the file.
 """
 
 import logging
@@ -28,6 +31,7 @@ from shared.engine.loading.tuning.step_choice import (
     token_sizes,
 )
 from shared.engine.loading.tuning.tuned_file import TunedFile
+from shared.engine.parallel.ranks import Ranks
 from shared.engine.running.model_runner import Runner
 from shared.engine.scheduling.batch import HostBatch
 from shared.errors import SettingsError
@@ -51,7 +55,7 @@ Trial = Callable[[], tuple[Runner, int]]
 
 
 class Tuner:
-    """Of one engine."""
+    """Of one rank of an engine; every rank makes the same calls."""
 
     def __init__(
         self,
@@ -59,10 +63,12 @@ class Tuner:
         device_type: str,
         block_size: int,
         longest: int,
+        ranks: Ranks,
         file: TunedFile | None,
     ) -> None:
-        """`longest`: tokens of a sequence. `file`: where the sizes are kept; None: nowhere."""
+        """`longest`: tokens of a sequence. `file`: where rank 0 keeps the sizes; None: nowhere."""
         self.engine = engine
+        self._ranks = ranks
         self._block_size, self._longest = block_size, longest
         self._context = min(CONTEXT, longest)
         self._most = PROFILES[LARGEST].on(device_type)
@@ -71,9 +77,8 @@ class Tuner:
         self._known: StepSize | None = None
         if not engine.tune or (engine.max_num_batched_tokens and engine.max_num_seqs):
             self._known = engine.step_size(device_type, block_size)
-        elif file is not None and (kept := file.read(self._possible)) is not None:
-            logger.info("tune: found at an earlier start; remove %s to time again", file.path)
-            self._known = kept
+        else:
+            self._known = self._kept()
 
     @property
     def largest(self) -> StepSize:
@@ -99,12 +104,25 @@ class Tuner:
                 self._file.write(self._known)
         return self._known
 
+    def _kept(self) -> StepSize | None:
+        """What rank 0 found at an earlier start."""
+        file = self._file
+        found = file.read(self._possible) if file else None
+        if file and found:
+            logger.info("tune: found at an earlier start; remove %s to time again", file.path)
+        size = StepSize(*(self._told(number) for number in found or (0, 0)))
+        return size if size.num_tokens else None
+
+    def _told(self, number: int) -> int:
+        """Rank 0's number, which is less than 2^62."""
+        return self._ranks.least(number if self._ranks.rank == 0 else 2**62)
+
     def _timed(self, runner: Runner, num_blocks: int) -> StepSize:
         def decoding(num_seqs: int) -> tuple[HostBatch, int]:
             return decode_step(num_seqs, self._context, num_blocks, self._block_size), num_seqs
 
         decode_limit_s = DECODE_SHARE * self._limit_s
-        seqs = _chosen("sequences", runner, self._seq_sizes, decoding, decode_limit_s)
+        seqs = self._chosen("sequences", runner, self._seq_sizes, decoding, decode_limit_s)
 
         def full(num_tokens: int) -> tuple[HostBatch, int]:
             return full_step(
@@ -112,7 +130,7 @@ class Tuner:
             )
 
         sizes = self._token_sizes(seqs)
-        return StepSize(_chosen("tokens", runner, sizes, full, self._limit_s), seqs)
+        return StepSize(self._chosen("tokens", runner, sizes, full, self._limit_s), seqs)
 
     @property
     def _seq_sizes(self) -> tuple[int, ...]:
@@ -130,59 +148,65 @@ class Tuner:
             return False
         return size.num_tokens in self._token_sizes(size.num_seqs)
 
+    def _chosen(
+        self,
+        what: str,
+        runner: Runner,
+        sizes: Sequence[int],
+        step_of: Callable[[int], tuple[HostBatch, int]],
+        wanted_s: float,
+    ) -> int:
+        """The size, and in the log why. `step_of`: a step of that size and its useful tokens."""
+        if len(sizes) == 1:
+            return sizes[0]
+        steps: list[TimedStep] = []
+        limit_s, start_s = wanted_s, time.perf_counter()
+        for size in sizes:
+            batch, num_useful = step_of(size)
+            seconds_s = self._seconds_of(runner, batch, limit_s)
+            if seconds_s is None:
+                break
+            if not steps:
+                limit_s = reachable(wanted_s, seconds_s)
+            steps.append(TimedStep(size, num_useful, seconds_s))
+            if seconds_s > limit_s or self._slowest_s(start_s) > MOST_S:
+                break
+        if not steps:
+            raise SettingsError(f"--tune: a step of {sizes[0]} {what} {NO_MEMORY}")
+        found = choose(steps, limit_s)
+        times = ", ".join(f"{step.size}: {1e3 * step.seconds_s:.1f}" for step in steps)
+        logger.info("tune: ms of steps by %s: %s", what, times)
+        logger.info(
+            "tune: %d %s: %.0f tokens/s, the fewest with %.0f %% of the most within %.0f ms%s",
+            *(found.size, what, found.rate, 100 * NEARLY, 1e3 * limit_s),
+            f", for {1e3 * wanted_s:.0f} ms are out of reach here" if limit_s > wanted_s else "",
+        )
+        return found.size
+
+    def _seconds_of(self, runner: Runner, batch: HostBatch, limit_s: float) -> float | None:
+        """None if the device has no memory for it. SettingsError where others wait for this rank
+        in the middle of it."""
+        least_s = math.inf
+        try:
+            for turn in range(NUM_RUNS):
+                start_s = time.perf_counter()
+                runner.run(batch).argmax().cpu()
+                least_s = min(least_s, self._slowest_s(start_s))
+                if turn and least_s > FAR * limit_s:
+                    break
+        except torch.OutOfMemoryError:
+            if self._ranks.size > 1:
+                raise SettingsError(f"--tune: a step {NO_MEMORY}") from None
+            return None
+        return least_s
+
+    def _slowest_s(self, start_s: float) -> float:
+        """Since then, on the rank where it is longest."""
+        return -self._ranks.least(round((start_s - time.perf_counter()) * 1e9)) / 1e9
+
 
 def _made(trial: Trial) -> tuple[Runner, int]:
     try:
         return trial()
     except torch.OutOfMemoryError:
         raise SettingsError(f"--tune: the KV that timed steps read {NO_MEMORY}") from None
-
-
-def _chosen(
-    what: str,
-    runner: Runner,
-    sizes: Sequence[int],
-    step_of: Callable[[int], tuple[HostBatch, int]],
-    wanted_s: float,
-) -> int:
-    """The size, and in the log why. `step_of`: a step of that size and its useful tokens."""
-    if len(sizes) == 1:
-        return sizes[0]
-    steps: list[TimedStep] = []
-    limit_s, start_s = wanted_s, time.perf_counter()
-    for size in sizes:
-        batch, num_useful = step_of(size)
-        seconds_s = _seconds_of(runner, batch, limit_s)
-        if seconds_s is None:
-            break
-        if not steps:
-            limit_s = reachable(wanted_s, seconds_s)
-        steps.append(TimedStep(size, num_useful, seconds_s))
-        if seconds_s > limit_s or time.perf_counter() - start_s > MOST_S:
-            break
-    if not steps:
-        raise SettingsError(f"--tune: a step of {sizes[0]} {what} {NO_MEMORY}")
-    found = choose(steps, limit_s)
-    times = ", ".join(f"{step.size}: {1e3 * step.seconds_s:.1f}" for step in steps)
-    logger.info("tune: ms of steps by %s: %s", what, times)
-    logger.info(
-        "tune: %d %s: %.0f tokens/s, the fewest with %.0f %% of the most within %.0f ms%s",
-        *(found.size, what, found.rate, 100 * NEARLY, 1e3 * limit_s),
-        f", for {1e3 * wanted_s:.0f} ms are out of reach here" if limit_s > wanted_s else "",
-    )
-    return found.size
-
-
-def _seconds_of(runner: Runner, batch: HostBatch, limit_s: float) -> float | None:
-    """None if the device has no memory for it."""
-    least_s = math.inf
-    try:
-        for turn in range(NUM_RUNS):
-            start_s = time.perf_counter()
-            runner.run(batch).argmax().cpu()
-            least_s = min(least_s, time.perf_counter() - start_s)
-            if turn and least_s > FAR * limit_s:
-                break
-    except torch.OutOfMemoryError:
-        return None
-    return least_s

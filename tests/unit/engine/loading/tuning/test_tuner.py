@@ -2,7 +2,9 @@
 
 import json
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +14,12 @@ import torch
 
 from shared.engine.loading.tuning.tuned_file import MAX_BYTES, TunedFile, tuning_folder
 from shared.engine.loading.tuning.tuner import Tuner
+from shared.engine.parallel.ranks import Ranks, SingleRank
 from shared.engine.running.model_runner import Runner
 from shared.errors import SettingsError
 from shared.settings.groups import EngineSettings
 from shared.settings.profiles import PROFILES, StepSize
+from tests.support.fakes.thread_ranks import Shelf, ThreadRanks
 
 BLOCK_SIZE, LONGEST = 16, 4096
 KEY = {"device": "D", "profile": "balanced"}
@@ -67,8 +71,9 @@ def make_device(monkeypatch: pytest.MonkeyPatch) -> MakeDevice:
     return make
 
 
-def tuner_of(file: TunedFile | None = None, **settings: Any) -> Tuner:
-    return Tuner(EngineSettings(**{"tune": True, **settings}), "cuda", BLOCK_SIZE, LONGEST, file)
+def tuner_of(file: TunedFile | None = None, ranks: Ranks | None = None, **settings: Any) -> Tuner:
+    engine = EngineSettings(**{"tune": True, **settings})
+    return Tuner(engine, "cuda", BLOCK_SIZE, LONGEST, ranks or SingleRank(), file)
 
 
 def found(device: Device, file: TunedFile | None = None, **settings: Any) -> StepSize:
@@ -138,6 +143,50 @@ def test_a_device_without_memory_for_a_trial_is_told_what_makes_room() -> None:
 
     with pytest.raises(SettingsError, match=r"finds no memory .*--max-num-batched-tokens"):
         tuner_of().find(trial)
+
+
+def found_by_ranks(
+    devices: list[Device], monkeypatch: pytest.MonkeyPatch, file: TunedFile | None = None
+) -> list[StepSize]:
+    """What the ranks of these devices find, of which the first has the file."""
+    clocks, shelf = threading.local(), Shelf(len(devices))
+
+    def perf_counter() -> float:
+        now_s: float = clocks.device.perf_counter()
+        return now_s
+
+    monkeypatch.setattr(CLOCK, SimpleNamespace(perf_counter=perf_counter))
+
+    def find(rank: int) -> StepSize:
+        clocks.device = devices[rank]
+        with shelf.broken_by_errors():
+            ranks = ThreadRanks(rank, shelf)
+            return tuner_of(None if rank else file, ranks).find(devices[rank].trial)
+
+    with ThreadPoolExecutor(len(devices)) as pool:
+        return list(pool.map(find, range(len(devices))))
+
+
+def test_the_slowest_rank_decides_for_all(
+    make_device: MakeDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    costs = (5.0, 0.05, 0.02), (5.0, 0.1, 0.02), (9.0, 0.05, 0.03)
+    alone = [found(make_device(*each)) for each in costs]
+    assert len(set(alone)) > 1
+    file = TunedFile(tmp_path, KEY)
+    together = found_by_ranks([Device(*each) for each in costs], monkeypatch, file)
+    assert together == [together[0]] * 3
+    assert all(together[0] <= each for each in alone)
+    again = [Device(*each) for each in costs]
+    assert found_by_ranks(again, monkeypatch, file) == together
+    assert [device.num_trials for device in again] == [0, 0, 0]
+
+
+def test_a_rank_without_memory_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [Device(5.0, 0.05, 0.02), Device(5.0, 0.05, 0.02, most_tokens=100)]
+    with pytest.raises((SettingsError, RuntimeError)):
+        found_by_ranks(devices, monkeypatch)
+    assert devices[0].largest <= 256
 
 
 def test_what_was_found_is_read_at_the_next_start(make_device: MakeDevice, tmp_path: Path) -> None:
