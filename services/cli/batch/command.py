@@ -41,7 +41,7 @@ EPILOG = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("action", choices=("run",), help="run: answer IN into OUT")
-    parser.add_argument("input", type=Path, metavar="IN", help="JSON lines of requests")
+    parser.add_argument("input", type=Path, metavar="IN", help="JSON lines of requests; a pipe too")
     parser.add_argument("output", type=Path, metavar="OUT", help="what is answered is there")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")

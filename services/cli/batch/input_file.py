@@ -3,10 +3,12 @@
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from shared.errors import SettingsError
 from shared.fields.client_text import is_unicode
@@ -47,7 +49,7 @@ class InputFile:
     def __init__(self, path: Path) -> None:
         """SettingsError names every line that is no request, or whose custom_id was there."""
         try:
-            self._file = path.open("rb")
+            self._file = seekable(path)
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
         self._places: dict[str, Place] = {}
@@ -110,6 +112,22 @@ class InputFile:
                 continue
             numbers[custom_id] = number
             self._places[custom_id] = Place(start, len(content), digest)
+
+
+def seekable(path: Path) -> BinaryIO:
+    """The file, or a copy on disk of what a pipe gives, for lines are read again."""
+    file: BinaryIO = path.open("rb")
+    if file.seekable():
+        return file
+    with file:
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
+        try:
+            shutil.copyfileobj(file, copy)
+            copy.seek(0)
+        except BaseException:
+            copy.close()
+            raise
+    return copy
 
 
 def checked(content: bytes) -> tuple[str, bytes]:

@@ -1,13 +1,16 @@
 """A batch's lines: which are requests, what becomes of an answer, what is told on the way."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from services.cli.batch.batch import Batch, answer_line
-from services.cli.batch.input_file import checked
+from services.cli.batch.input_file import InputFile, checked
 from services.cli.batch.progress import BatchProgress
 from services.cli.gateway_client import Reply
 
@@ -63,3 +66,17 @@ def test_progress_says_how_long_it_will_take() -> None:
     assert text == "50/150 lines answered, 2 of them with an error, 2.0 a second, about 50 s left"
     idle = cast(Batch, SimpleNamespace(num_answered=0, num_waiting=0, num_failed=0))
     assert BatchProgress(idle, num_before=30).text(0.0) == "30/30 lines answered"
+
+
+def test_the_input_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "in"
+    os.mkfifo(pipe)
+    lines = [{**LINE, "custom_id": f"c{number}"} for number in range(3000)]  # more than it holds
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_text, text)
+        with InputFile(pipe) as source:
+            assert source.custom_ids == [f"c{number}" for number in range(3000)]
+            assert source.read("c1234").path == "/v1/completions"
+            assert json.loads(source.read("c2999").body) == LINE["body"]
+        written.result()
