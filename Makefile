@@ -26,7 +26,7 @@ CAMPAIGN = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 PORTABLE := scaled_out or three_rollouts or do_not_start or without_prefill or redis_replaced
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares kv-pressure failpoints poison compile-kernels slow-link kill-campaign simulate measured-run stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
+.PHONY: help install demo check check-format check-lint check-types check-imports check-rules test redis-test clients load hand-overs chaos-ci soak fuzz transfers redis-ways restarts cancels overload fair-shares deadlines kv-pressure failpoints poison compile-kernels slow-link kill-campaign simulate measured-run stopped-worker chart kube-test scale-cycles image-test kind-test audit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ overload: install ## three times what the cell can answer, for three minutes: wh
 
 fair-shares: install ## two tenants, one of which sends ten times as much: what both are served (SECONDS= CASES=1,2)
 	$(BIN)/python -m tests.campaigns.full_cells.fair_shares $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASES),--cases $(CASES))
+
+deadlines: install ## requests with x-baton-timeout-s at a full cell: refused at once, or answered in time (SECONDS=)
+	$(BIN)/python -m tests.campaigns.full_cells.deadlines $(if $(SECONDS),--seconds $(SECONDS))
 
 failpoints: install ## a process dies right before and right after each step of a request, two times each (TURNS= SEED=)
 	$(BIN)/python -m tests.campaigns.failpoints $(if $(TURNS),--turns $(TURNS)) $(if $(SEED),--seed $(SEED))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Any, Literal
 
 from services.gateway.owner.generation import GenerateRequest, Generation
@@ -10,6 +11,7 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
+from services.gateway.owner.placement.answer_time import SLACK
 from services.gateway.owner.placement.missing_workers import missing_workers
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.placement.router import Route
@@ -27,7 +29,7 @@ DRAIN_POLL_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 SHUTTING_DOWN = "this gateway is shutting down"
-TOO_LATE = "the request's time would be over before its answer begins"
+TOO_LATE = "the request's time would be over before its answer can be whole"
 FULL = "this gateway has as many requests as it may"
 
 StoreState = Literal["ok", "refuses writes", "away"]
@@ -92,20 +94,17 @@ class Door:
         self, live: LiveRequest, route: Route | None, num_kept: int, *, returned: bool
     ) -> None:
         """For its turn in the line or, with a route, on workers."""
-        request = live.request
-        if route is not None:
-            if request.timeout_s < self._requests.least_s(live, route):
-                raise OverloadedError(TOO_LATE, retry_after_s=self._returns.hint())
-            return
-        num_ahead = self._requests.num_ahead(request) + num_kept
-        is_full = num_ahead >= self._limits.max_backlog * (1 + returned)
-        if not (is_full or returned):
+        request, wait_s = live.request, 0.0
+        if route is None:
+            num_ahead = self._requests.num_ahead(request) + num_kept
             wait_s = self._requests.wait_s(num_ahead)
-            is_full = 0 < self._limits.max_wait_s < wait_s
-            if request.timeout_s < wait_s:
-                raise self._overloaded(request, TOO_LATE)
-        if is_full:
-            raise self._overloaded(request, LINE_FULL)
+            is_late = 0 < self._limits.max_wait_s < wait_s and not returned
+            if is_late or num_ahead >= self._limits.max_backlog * (1 + returned):
+                raise self._overloaded(request, LINE_FULL)
+        if request.timeout_s < inf:
+            answering_s = self._requests.answering_s(live, route)
+            if request.timeout_s < SLACK * (wait_s + answering_s):
+                raise OverloadedError(TOO_LATE, retry_after_s=self._returns.hint())
 
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         """End early from the text side; returns when the outcome is recorded or late."""

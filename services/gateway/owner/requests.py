@@ -137,9 +137,9 @@ class Requests:
         """For a request with that number of others before it in the line."""
         return num_ahead * self._line.per_place_s
 
-    def least_s(self, live: LiveRequest, route: Route) -> float:
-        """Until its answer begins, if it goes that way."""
-        return self._placer.least_s(live, route)
+    def answering_s(self, live: LiveRequest, route: Route | None) -> float:
+        """Until its answer can be whole, if it goes that way; None: from its turn in the line."""
+        return self._placer.answering_s(live, route)
 
     def lack_blocks(self, live: LiveRequest) -> bool:
         """It would have to wait for KV blocks, and is to be refused instead."""

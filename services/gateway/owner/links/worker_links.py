@@ -136,6 +136,11 @@ class WorkerLinks:
         """How fast each decodes."""
         return [worker.pace for worker in self._workers.values()]
 
+    def gaps_s(self) -> dict[str, float]:
+        """Between two tokens of one answer, of late, by incarnation; 0: it decoded none."""
+        now_s = self._clock.monotonic_s()
+        return {inc: worker.gaps.mean_s(now_s) for inc, worker in self._workers.items()}
+
     def entries(self) -> list[WorkerEntry]:
         """What the registry last listed."""
         return list(self._entries.values())

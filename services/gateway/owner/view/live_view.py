@@ -143,7 +143,7 @@ class LiveView:
         for live in self._requests.all():
             worker = self._links.get(live.machine.decode_incarnation)
             if worker is not None and live.machine.active and live.machine.token_ids:
-                worker.gaps.note(now_s, now_s - live.timing.last_token_s)
+                worker.gaps.note_missing(now_s, now_s - live.timing.last_token_s)
 
     def _waiting(self, lives: Iterable[LiveRequest]) -> dict[str, Any]:
         """Those without a worker, and since when the oldest has none."""

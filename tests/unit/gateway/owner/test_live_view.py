@@ -11,7 +11,7 @@ import pytest
 from services.gateway.owner.links.served_pool import ServedPool
 from services.gateway.owner.view.changes import Changes
 from services.gateway.owner.view.events import MAX_EVENTS, Events
-from services.gateway.owner.view.gap_line import NUM_SECONDS, GapLine
+from services.gateway.owner.view.gap_line import NUM_SECONDS, PACE_SECONDS, GapLine
 from services.gateway.owner.view.live_view import LiveView
 from services.gateway.owner.view.looks import Look, Looks, gap_quantiles
 from services.gateway.owner.view.recent import MAX_VALUES, Recent, RecentStages
@@ -47,6 +47,18 @@ def test_a_gap_line_forgets_what_is_older() -> None:
     assert line.last_ms(7.0 + NUM_SECONDS) == [None] * NUM_SECONDS
     line.note(7.0 + NUM_SECONDS, 0.1)
     assert line.last_ms(7.0 + NUM_SECONDS)[-1] == 100.0, "not the longer one of an earlier round"
+
+
+def test_the_mean_gap_is_that_of_the_frames_of_late() -> None:
+    line = GapLine()
+    assert line.mean_s(7.0) == 0.0
+    for now_s, gap_s in ((7.1, 0.02), (7.5, 0.03), (8.0, 0.04)):
+        line.note(now_s, gap_s)
+    line.note_missing(8.5, 5.0)
+    assert line.last_ms(8.9)[-2:] == [30.0, 5000.0]
+    assert line.mean_s(8.9) == pytest.approx(0.03)
+    line.note(17.9 + PACE_SECONDS / 10, 0.5)
+    assert line.mean_s(19.0) == 0.5
 
 
 def test_events_are_the_last_ones_and_repeats_are_counted() -> None:

@@ -77,7 +77,7 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
         if accepted:
             bench.door.submit(request)
             return
-        with pytest.raises(OverloadedError, match="before its answer begins") as refused:
+        with pytest.raises(OverloadedError, match="before its answer can be whole") as refused:
             bench.door.submit(request)
         assert refused.value.retry_after_s > 0
 
@@ -85,19 +85,20 @@ async def test_a_request_whose_time_ends_before_its_turn_is_refused_at_once(
 @pytest.mark.parametrize(
     ("priority", "max_tokens", "place_s", "timeout_s", "accepted"),
     [
-        (3, 3, 5.0, 4.0, False),
-        (3, 3, 5.0, 6.0, True),
+        (3, 3, 5.0, 5.9, False),
+        (3, 3, 5.0, 6.1, True),
         (2, 3, 5.0, 4.0, True),
         (3, 1, 5.0, 4.0, True),
-        (2, 1, 0.0, 0.49, False),
-        (2, 1, 0.0, 0.51, True),
+        (2, 1, 0.0, 0.59, False),
+        (2, 1, 0.0, 0.61, True),
     ],
 )
 async def test_one_that_workers_cannot_begin_in_time_is_refused_at_once(
     priority: int, max_tokens: int, place_s: float, timeout_s: float, *, accepted: bool
 ) -> None:
-    """Its prompt took 1 s in a trial, of which half is believed. A place in a batch comes free
-    later: one of an earlier priority may be given it sooner, and one with one token needs none."""
+    """Its prompt took 1 s in a trial, of which half is believed, and a fifth more is left for it. A
+    place in a batch comes free later: one of an earlier priority may be given it sooner, and one
+    with one token needs none."""
     p, d = FakeWorker("prefill", "p0"), FakeWorker("decode", "d0")
     p.trial_token_s, d.load = 0.01, replace(IDLE, place_s=place_s)
     async with started(Bench()) as bench:
@@ -107,7 +108,33 @@ async def test_one_that_workers_cannot_begin_in_time_is_refused_at_once(
         if accepted:
             bench.door.submit(request)
             return
-        with pytest.raises(OverloadedError, match="before its answer begins"):
+        with pytest.raises(OverloadedError, match="before its answer can be whole"):
+            bench.door.submit(request)
+
+
+@pytest.mark.parametrize(
+    ("waits", "timeout_s", "accepted"),
+    [(False, 11.9, False), (False, 12.1, True), (True, 12.1, False), (True, 16.0, True)],
+)
+async def test_the_tokens_that_it_asks_for_count_at_the_pace_of_its_worker(
+    timeout_s: float, *, waits: bool, accepted: bool
+) -> None:
+    """100 after the first, of 0.1 s each, and a fifth more. Where it waits it has three before it,
+    of which one leaves every 0.6 s or so."""
+    p, d = workers() if waits else (FakeWorker("prefill", "p0"), FakeWorker("decode", "d0"))
+    async with started(Bench(max_backlog=100)) as bench:
+        await bench.add(p, d)
+        if waits:
+            leave_one_each(bench, p, 0.6, num_left=3)
+        (link,) = [each for each in bench.links.workers() if each.incarnation == d.incarnation]
+        link.gaps.note(bench.clock.monotonic_s(), 0.1)
+        request = bench.request("r", max_tokens=200)
+        sampling = replace(request.sampling, min_tokens=101)
+        request = replace(request, sampling=sampling, timeout_s=timeout_s)
+        if accepted:
+            bench.door.submit(request)
+            return
+        with pytest.raises(OverloadedError, match="before its answer can be whole"):
             bench.door.submit(request)
 
 
