@@ -136,7 +136,9 @@ async def test_old_data_is_marked_and_new_data_is_not(admin: AdminPort, tab: Pag
         (0, 0, "ok", "good"),
         (990, 10, "ok", "good"),
         (98, 2, "trouble", "warn"),
-        (1, 1, "trouble", "bad"),
+        (1, 1, "ok", "good"),
+        (9, 9, "ok", "good"),
+        (10, 10, "trouble", "bad"),
     ],
 )
 async def test_the_headline_follows_what_users_get(
