@@ -8,7 +8,7 @@ from services.gateway.owner.placement.router import Placement, Route
 from shared.protocol import DEFAULT_PRIORITY
 
 TRUST = 0.5
-"""of what a trial said: the device was cold, or something else ran"""
+"""of what a trial or a fit says: the device was cold, or something else ran"""
 SLACK = 1.2
 """times what it is expected to take is left for a request: it may wait, or decode, longer"""
 
@@ -42,22 +42,26 @@ def answering_s(
     prompt, of which `num_uncached` tokens are left, and one of `readers` decodes.
 
     The prompt's computing, meanwhile a place in a batch, and then as many tokens as the request
-    itself asks for at the least, each after the reader's gap of late (`gaps_s`, by incarnation).
-    One of an earlier priority than the default may be given its place sooner, and one that wants
-    one token needs none. A long prompt takes more than its tokens, and how much more a fit to short
-    ones does not say.
+    itself asks for at the least, each after the reader's gap of late (`gaps_s`, by incarnation), or
+    a step of its own where the reader has decoded none. One of an earlier priority than the default
+    may be given its place sooner, and one that wants one token needs none. A long prompt takes more
+    than its tokens, and how much more a fit to short ones does not say.
     """
-    computing_s = (
-        TRUST * num_uncached * min((worker.trial_token_s for worker in takers), default=0.0)
-    )
+    trial_token_s = min((worker.trial_token_s for worker in takers), default=0.0)
+    computing_s = TRUST * num_uncached * trial_token_s
     if live.work.sampling.max_tokens == 1:
         return computing_s
     waits = live.request.priority >= DEFAULT_PRIORITY
     num_gaps = max(live.work.sampling.min_tokens - 1, 0)
     return min(
         (
-            max(computing_s, waits * reader.place_s) + num_gaps * gaps_s[reader.incarnation]
+            max(computing_s, waits * reader.place_s) + num_gaps * _gap_s(reader, gaps_s)
             for reader in readers
         ),
         default=computing_s,
     )
+
+
+def _gap_s(reader: WorkerView, gaps_s: Mapping[str, float]) -> float:
+    costs = reader.costs
+    return gaps_s.get(reader.incarnation) or TRUST * (costs.step_s + costs.row_s)

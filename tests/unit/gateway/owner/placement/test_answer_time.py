@@ -8,6 +8,7 @@ import pytest
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.placement.answer_time import TRUST, answering_s
+from shared.message_parts.step_costs import StepCosts
 from shared.protocol import DEFAULT_PRIORITY, Sampling
 from shared.queue.room import Room
 
@@ -32,7 +33,9 @@ def request(max_tokens: int, min_tokens: int = 0, priority: int = DEFAULT_PRIORI
 PREFILL = worker("p", "prefill", trial_token_s=0.002)
 FULL = worker("full", place_s=3.0)
 SLOW = worker("slow")
-GAPS_S = {"p": 0.0, "full": 0.1, "slow": 0.5}
+IDLE = worker("idle")
+IDLE.costs = StepCosts(step_s=0.02, row_s=0.01)
+GAPS_S = {"idle": 0.0, "p": 0.0, "full": 0.1, "slow": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,7 @@ GAPS_S = {"p": 0.0, "full": 0.1, "slow": 0.5}
         (request(50, 11, DEFAULT_PRIORITY - 1), [FULL], TRUST * 2.0 + 10 * 0.1),
         (request(50, 5), [FULL, SLOW], TRUST * 2.0 + 4 * 0.5),
         (request(50, 11), [FULL, SLOW], 3.0 + 10 * 0.1),
+        (request(50, 11), [IDLE], TRUST * 2.0 + 10 * TRUST * 0.03),
     ],
 )
 def test_an_answer_takes_what_the_best_reader_leaves(
