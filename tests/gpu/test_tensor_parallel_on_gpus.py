@@ -58,8 +58,9 @@ def _peer_ranks(size: int, folder: Path, *arguments: str) -> list[int]:
     )
 
 
-def _answers(path: Path, size: int) -> dict[str, list[int]]:
-    process = _start("tests.support.pairs.ranked_engine", json.dumps(_settings(path, size)))
+def _answers(path: Path, size: int, **changes: object) -> dict[str, list[int]]:
+    settings = _settings(path, size) | changes
+    process = _start("tests.support.pairs.ranked_engine", json.dumps(settings))
     try:
         told, problems = process.communicate(timeout=TIMEOUT_S)
     finally:
@@ -108,6 +109,16 @@ def test_several_gpus_answer_token_for_token_as_one_does(
 ) -> None:
     write_checkpoint(tmp_path, MODELS[name])
     assert _answers(tmp_path, size) == _answers(tmp_path, 1)
+
+
+def test_ranks_that_time_their_steps_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 keeps what they found, for all of them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_checkpoint(tmp_path / "model", LLAMA)
+    tuned = {"tune": True, "max_num_seqs": 0, "max_num_batched_tokens": 0}
+    for _ in ("timed", "read"):
+        assert _answers(tmp_path / "model", 2, **tuned) == _answers(tmp_path / "model", 1)
+        assert len(list((tmp_path / "cache/baton/tuning").iterdir())) == 1
 
 
 @pytest.mark.parametrize("mode", ["forever", "stuck"])
