@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import Literal
 
 from services.simulator.outcome import Outcome
 
@@ -18,10 +19,10 @@ REVERSALS = 2.0
 """an hour"""
 STEADY_REVERSALS = 0.0
 """of a load that stays within 10 %"""
-ABOVE = {"azure": 0.0, "mooncake": 0.003}
+Form = Literal["azure", "mooncake"]
+"""whose trace a load has the form of"""
+ABOVE: Mapping[Form, float] = {"azure": 0.0, "mooncake": 0.003}
 """of attainment, that a rival may lie above the policy's curve"""
-MOONCAKE = ("mooncake", "conversation")
-"""in the name of a load; the files that were published are called conversation_trace and so on"""
 BELOW = 0.01
 """under the curve lie rivals that keep less than WEAK, on the bursty trace"""
 WEAK = 0.97
@@ -69,7 +70,12 @@ def on_curve(curve: Sequence[Point], pods: float) -> float | None:
     return None
 
 
-def claims(load: str, outcomes: Sequence[Outcome]) -> list[Claim]:
+def form_of(source: str) -> Form:
+    """Of a file, as they published theirs, or of a shape."""
+    return "mooncake" if source == "mooncake" or source.endswith(".jsonl") else "azure"
+
+
+def claims(load: str, outcomes: Sequence[Outcome], form: Form = "azure") -> list[Claim]:
     """Of one load."""
     found = points(outcomes)
     result = []
@@ -79,7 +85,7 @@ def claims(load: str, outcomes: Sequence[Outcome]) -> list[Claim]:
         text = f"{load}: at most {100 * BEHIND:g} points behind foresight"
         result.append(Claim(text, f"{100 * behind:.2f}", behind <= BEHIND))
         text = f"{load}: at most {COST:g} x its GPU-hours"
-        result.append(Claim(text, f"{cost:.2f}", cost <= COST))
+        result.append(Claim(text, f"{cost:.3f}", cost <= COST))
     reversals = [one.reversals_an_hour for one in outcomes if one.policy == NAME]
     if reversals:
         most = STEADY_REVERSALS if load == "steady" else REVERSALS
@@ -88,19 +94,18 @@ def claims(load: str, outcomes: Sequence[Outcome]) -> list[Claim]:
     curve = curve_of(found)
     for policy, (pods, share) in sorted(found.items()):
         if policy.startswith(("hpa", "keda")):
-            result += _rival(load, policy, share, on_curve(curve, pods))
+            result += _rival(load, policy, share, on_curve(curve, pods), form)
     return result
 
 
-def _rival(load: str, policy: str, share: float, ours: float | None) -> list[Claim]:
+def _rival(load: str, policy: str, share: float, ours: float | None, form: Form) -> list[Claim]:
     if ours is None:
         return []
     above = share - ours
-    trace = "mooncake" if any(name in load for name in MOONCAKE) else "azure"
-    limit = ABOVE[trace]
+    limit = ABOVE[form]
     text = f"{load}: {policy} at most {100 * limit:g} points above the curve"
     result = [Claim(text, f"{100 * above:+.2f}", above <= limit)]
-    if trace == "azure" and share < WEAK:
+    if form == "azure" and share < WEAK:
         text = f"{load}: {policy}, under {100 * WEAK:g} %, at least {100 * BELOW:g} point below"
         result.append(Claim(text, f"{100 * above:+.2f}", above <= -BELOW))
     return result

@@ -23,7 +23,7 @@ from services.simulator.loads import Load, first_workers, make_load, simulate
 from services.simulator.outcome import Outcome
 from services.simulator.traces.superposition import Day
 from services.simulator.worker_kind import PREFILL
-from tests.campaigns.scaling.claims import NAME, claims, points
+from tests.campaigns.scaling.claims import NAME, Form, claims, form_of, points
 
 TARGETS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995)
 FREE = (
@@ -101,7 +101,8 @@ def main() -> int:
                 for task in tasks
                 if task in outcomes and (task.source, task.budget) == (source, budget)
             ]
-            holds &= _tell(f"{Path(source).stem}{f', {budget} GPUs' if budget else ''}", found)
+            load = f"{Path(source).stem}{f', {budget} GPUs' if budget else ''}"
+            holds &= _tell(load, found, form_of(source))
     return 0 if holds else 1
 
 
@@ -141,14 +142,14 @@ def _read(lines: Path | None) -> dict[str, Outcome]:
     return {key: Outcome(**fields) for key, fields in read}
 
 
-def _tell(load: str, outcomes: Sequence[Outcome]) -> bool:
+def _tell(load: str, outcomes: Sequence[Outcome], form: Form = "azure") -> bool:
     """The table of one load, and whether all that is claimed of it holds."""
     out = sys.stdout.write
     out(f"\n{load}\n{'policy':16} {'attained':>9} {'pods':>6}  reversals an hour\n")
     for policy, (pods, share) in sorted(points(outcomes).items()):
         rates = [one.reversals_an_hour for one in outcomes if one.policy == policy]
         out(f"{policy:16} {100 * share:7.2f} % {pods:6.2f}  {max(rates):.1f} at most\n")
-    found = claims(load, outcomes)
+    found = claims(load, outcomes, form)
     for claim in found:
         out(f"{'holds' if claim.holds else 'FAILS'}  {claim.text}: {claim.value}\n")
     return all(claim.holds for claim in found)

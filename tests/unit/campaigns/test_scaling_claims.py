@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from services.simulator.outcome import Outcome
-from tests.campaigns.scaling.claims import claims, curve_of, on_curve
+from tests.campaigns.scaling.claims import claims, curve_of, form_of, on_curve
 
 SOME = Outcome("replay-0.99", "azure", 1, 1000, 0.985, 9.0, 27.0, 3, 3.0, {}, [], [])
 
@@ -25,8 +25,9 @@ CURVE = [
 BOUND = outcome("foresight-0.99", 8.0, 0.995)
 
 
-def failing(load: str, *more: Outcome) -> list[str]:
-    return [claim.text for claim in claims(load, [*CURVE, BOUND, *more]) if not claim.holds]
+def failing(source: str, *more: Outcome) -> list[str]:
+    found = claims("load", [*CURVE, BOUND, *more], form_of(source))
+    return [claim.text for claim in found if not claim.holds]
 
 
 def test_the_curve_rises_and_is_a_line_between_its_points() -> None:
@@ -37,24 +38,28 @@ def test_the_curve_rises_and_is_a_line_between_its_points() -> None:
 
 
 def test_a_good_policy_has_nothing_that_fails() -> None:
-    assert failing("azure", outcome("hpa-0.7", 8.0, 0.95), outcome("keda", 20.0, 1.0)) == []
+    assert failing("azure-code", outcome("hpa-0.7", 8.0, 0.95), outcome("keda", 20.0, 1.0)) == []
 
 
 @pytest.mark.parametrize(
-    ("load", "more", "said"),
+    ("source", "more", "said"),
     [
-        ("azure", outcome("hpa-0.7", 8.0, 0.971), "hpa-0.7 at most 0 points above"),
+        (
+            "AzureLLMInferenceTrace_code.csv",
+            outcome("hpa-0.7", 8.0, 0.971),
+            "hpa-0.7 at most 0 points above",
+        ),
         ("azure", outcome("keda", 8.0, 0.965), "keda, under 97 %, at least 1 point below"),
         ("mooncake", outcome("hpa-0.7", 8.0, 0.974), "hpa-0.7 at most 0.3 points above"),
     ],
 )
-def test_a_rival_above_the_curve_is_seen(load: str, more: Outcome, said: str) -> None:
-    assert any(said in text for text in failing(load, more))
+def test_a_rival_above_the_curve_is_seen(source: str, more: Outcome, said: str) -> None:
+    assert any(said in text for text in failing(source, more))
 
 
-@pytest.mark.parametrize("load", ["mooncake", "conversation_trace", "conversation_trace, 12 GPUs"])
-def test_mooncake_allows_a_little_more(load: str) -> None:
-    assert failing(load, outcome("hpa-0.7", 8.0, 0.972)) == []
+@pytest.mark.parametrize("source", ["mooncake", "traces/conversation_trace.jsonl", "any.jsonl"])
+def test_mooncake_allows_a_little_more(source: str) -> None:
+    assert failing(source, outcome("hpa-0.7", 8.0, 0.972)) == []
 
 
 def test_a_steady_load_allows_no_reversal_at_all() -> None:
