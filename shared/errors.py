@@ -67,9 +67,10 @@ class RequestError(BatonError):
 
 
 class OverloadedError(BatonError):
-    """No room (429) or no worker (503). `retry_after_s` is an estimate, not a constant."""
+    """No room (429) or no worker (503)."""
 
     def __init__(self, message: str, *, retry_after_s: float, status: int = 429) -> None:
+        """`retry_after_s`: an estimate, not a constant; infinite where no wait helps."""
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s

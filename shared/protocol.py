@@ -85,6 +85,12 @@ class Sampling:
     grammar: str = ""
     """what the output must match, as `shared.grammar` reads it; empty is anything"""
 
+    @property
+    def least_tokens(self) -> int:
+        """Of an answer that no stop string ends."""
+        may_end = self.stop_token_ids or self.grammar or not self.ignore_eos
+        return self.min_tokens if may_end else self.max_tokens
+
 
 ALONE_TOKENS = 8
 

@@ -92,6 +92,7 @@ class WorkerState:
         """The engine's last numbers, and the queue as this process counts it."""
         token_bytes = self._layout.block_bytes // self._layout.block_size
         backlogs, engine, room = self.traffic.backlogs(), self._engine_load, self.room
+        costs = engine.step_costs
         return Load(
             room_tokens=max(0, room.tokens),
             early_room_tokens=max(0, room.early_tokens),
@@ -112,11 +113,13 @@ class WorkerState:
                 if left.source
             ),
             unreserved_tokens=self.attempts.unreserved_tokens,
-            step_costs=engine.step_costs,
+            step_costs=costs,
             step_error=engine.step_error,
             stalled=self.stalled,
-            queued_s=self.attempts.queued_s(engine.step_costs),
-            place_s=self._places.wait_s(self.attempts, self._clock.monotonic_s()),
+            queued_s=self.attempts.queued_s(costs),
+            place_s=self._places.wait_s(
+                self.attempts, self._clock.monotonic_s(), costs.step_s + costs.row_s
+            ),
             long_place=int(room.long_place),
         )
 

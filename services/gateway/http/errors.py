@@ -45,7 +45,8 @@ def error_body(error: BatonError) -> dict[str, Any]:
         code = error.code or "invalid_value"
         kind = kind if status in TYPES else error.kind
     elif isinstance(error, OverloadedError):
-        message = f"{error.message}; try again in {_retry_after_s(error)} s"
+        after_s = _retry_after_s(error)
+        message = error.message if after_s is None else f"{error.message}; try again in {after_s} s"
         code = "rate_limit_exceeded" if status == 429 else "overloaded"
     elif isinstance(error, AttemptError):
         message, code = error.message, error.code
@@ -62,8 +63,9 @@ def error_response(request: Request, error: BatonError) -> Response:
     """Status, body and headers of an error before the first byte of an answer."""
     headers: dict[str, str] = {}
     status = error_status(error)
-    if isinstance(error, OverloadedError) or status == 503:
-        headers["retry-after"] = str(_retry_after_s(error))
+    after_s = _retry_after_s(error)
+    if after_s is not None and (isinstance(error, OverloadedError) or status == 503):
+        headers["retry-after"] = str(after_s)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status == 503:
@@ -71,8 +73,11 @@ def error_response(request: Request, error: BatonError) -> Response:
     return _response(request, error_body(error), status, headers)
 
 
-def _retry_after_s(error: BatonError) -> int:
-    return max(1, math.ceil(error.retry_after_s)) if isinstance(error, OverloadedError) else 1
+def _retry_after_s(error: BatonError) -> int | None:
+    if not isinstance(error, OverloadedError):
+        return 1
+    after_s = error.retry_after_s
+    return max(1, math.ceil(after_s)) if math.isfinite(after_s) else None
 
 
 def http_exception_response(request: Request, error: HTTPException) -> Response:

@@ -11,7 +11,6 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Failure
 from services.gateway.owner.machine.request_machine import RequestMachine
-from services.gateway.owner.placement.answer_time import SLACK
 from services.gateway.owner.placement.missing_workers import missing_workers
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.placement.router import Route
@@ -29,7 +28,6 @@ DRAIN_POLL_S = 0.05
 MIN_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 SHUTTING_DOWN = "this gateway is shutting down"
-TOO_LATE = "the request's time would be over before its answer can be whole"
 FULL = "this gateway has as many requests as it may"
 
 StoreState = Literal["ok", "refuses writes", "away"]
@@ -102,9 +100,9 @@ class Door:
             if is_late or num_ahead >= self._limits.max_backlog * (1 + returned):
                 raise self._overloaded(request, LINE_FULL)
         if request.timeout_s < inf:
-            answering_s = self._requests.answering_s(live, route)
-            if request.timeout_s < SLACK * (wait_s + answering_s):
-                raise OverloadedError(TOO_LATE, retry_after_s=self._returns.hint())
+            needed = self._requests.answer_time(live, route)
+            if (refusal := needed.refusal(request.timeout_s, wait_s)) is not None:
+                raise refusal
 
     async def finish(self, rid: str, reason: FinishReason, num_tokens: int) -> None:
         """End early from the text side; returns when the outcome is recorded or late."""

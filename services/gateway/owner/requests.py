@@ -28,6 +28,7 @@ from services.gateway.owner.machine.effects import (
     SendReceive,
     WriteFinish,
 )
+from services.gateway.owner.placement.answer_time import AnswerTime
 from services.gateway.owner.placement.placer import Placer
 from services.gateway.owner.placement.return_times import ReturnTimes
 from services.gateway.owner.placement.router import Route
@@ -137,9 +138,9 @@ class Requests:
         """For a request with that number of others before it in the line."""
         return num_ahead * self._line.per_place_s
 
-    def answering_s(self, live: LiveRequest, route: Route | None) -> float:
+    def answer_time(self, live: LiveRequest, route: Route | None) -> AnswerTime:
         """Until its answer can be whole, if it goes that way; None: from its turn in the line."""
-        return self._placer.answering_s(live, route)
+        return self._placer.answer_time(live, route)
 
     def lack_blocks(self, live: LiveRequest) -> bool:
         """It would have to wait for KV blocks, and is to be refused instead."""

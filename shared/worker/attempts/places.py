@@ -1,7 +1,13 @@
 """How long a sequence that comes now waits for a place in the batch."""
 
+from heapq import heapify, heapreplace
+from math import inf
+
 from shared.queue.throughput import Throughput
-from shared.worker.attempts.table import AttemptTable
+from shared.worker.attempts.table import AttemptTable, HeldAttempt
+
+FRESH_S = 0.1
+"""how long what was reckoned of the tokens that are left is good"""
 
 
 class Places:
@@ -13,11 +19,15 @@ class Places:
         self._throughput: Throughput | None = None
         """since all places are taken; None: one is free"""
         self._num_dropped = 0
+        self._least_s = 0.0
+        self._reckoned_s = -inf
+        """when that was, as `now_s`"""
 
-    def wait_s(self, attempts: AttemptTable, now_s: float) -> float:
+    def wait_s(self, attempts: AttemptTable, now_s: float, step_s: float = 0.0) -> float:
         """At least, for one of the default priority or a later one: as many have to end first as
         lack a place, but for later ones. Those let it go ahead where they wait, and give their
-        places up where they were computed here. 0 too where too little has ended to tell."""
+        places up where they were computed here. While too little has ended to tell, as many tokens
+        have to come as those before it ask for themselves, one in `step_s`."""
         num_ended = attempts.num_dropped - self._num_dropped
         self._num_dropped = attempts.num_dropped
         if not 0 < self._num_places <= len(attempts):
@@ -26,11 +36,41 @@ class Places:
         if self._throughput is None:
             self._throughput, num_ended = Throughput(), 0
             self._throughput.note_work(now_s)
+            self._reckoned_s = -inf
         for _ in range(num_ended):
             self._throughput.note_end(now_s, idle=False)
+        if each_s := self._throughput.expected_end_s(now_s):
+            return self._num_ends(attempts) * each_s
+        if now_s - self._reckoned_s >= FRESH_S:
+            self._least_s, self._reckoned_s = self._num_steps(attempts) * step_s, now_s
+        return self._least_s
+
+    def _num_ends(self, attempts: AttemptTable) -> int:
+        """That have to come before it has a place."""
         num_lacking = 1 - self._num_places
         num_waiting = 1
         for held in attempts:
-            num_lacking += held.early or held.mode == "receive"
-            num_waiting += held.early and not (held.started_ns or held.reserved_ns)
-        return max(0, min(num_lacking, num_waiting)) * self._throughput.expected_end_s(now_s)
+            num_lacking += _keeps(held)
+            num_waiting += held.early and not _has_place(held)
+        return max(0, min(num_lacking, num_waiting))
+
+    def _num_steps(self, attempts: AttemptTable) -> int:
+        """The same where each ends once it has the tokens that it asks for."""
+        placed = [held.num_left_tokens for held in attempts if _has_place(held) and _keeps(held)]
+        free_at = sorted(placed)[-self._num_places :]
+        free_at += [0] * (self._num_places - len(free_at))
+        heapify(free_at)
+        for held in attempts:
+            if held.early and not _has_place(held):
+                heapreplace(free_at, free_at[0] + held.num_left_tokens)
+        return free_at[0]
+
+
+def _has_place(held: HeldAttempt) -> bool:
+    """One whose KV comes from elsewhere gets it when that is here."""
+    return bool(held.first_decode_ns if held.mode == "receive" else held.started_ns)
+
+
+def _keeps(held: HeldAttempt) -> bool:
+    """Its place, or what it waits for, against one of the default priority."""
+    return held.early or held.mode == "receive"

@@ -84,6 +84,8 @@ class HeldAttempt:
     """how far it was when its gateway was last told (`shared.worker.attempts.progress`)"""
     num_work_tokens: int = 0
     """of its prompt and of its answer by earlier attempts"""
+    num_least_tokens: int = 0
+    """that it asks this attempt for itself"""
     usage: Usage = field(default_factory=Usage)
 
     @classmethod
@@ -95,12 +97,19 @@ class HeldAttempt:
         facts = (work.attempt, peer, work.traceparent, num_tokens, now_ns)
         held = cls(*facts, mode=mode, alone=work.alone, early=is_early(work.priority))
         held.num_work_tokens = len(work.token_ids)
+        num_earlier = len(work.token_ids) - work.num_prompt_tokens
+        held.num_least_tokens = max(0, work.sampling.least_tokens - num_earlier)
         return held
 
     @property
     def num_tokens(self) -> int:
         """What whoever goes on with it has to compute, about: its prompt and its answer so far."""
         return self.num_uncomputed_tokens + self.num_awaited_tokens + self.num_decoded_tokens
+
+    @property
+    def num_left_tokens(self) -> int:
+        """Of its answer, at the least."""
+        return max(0, self.num_least_tokens - self.num_decoded_tokens)
 
     @property
     def may_be_computed(self) -> bool:

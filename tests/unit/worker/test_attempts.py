@@ -1,16 +1,26 @@
 """The table of held attempts, what a worker refuses by it, and how long one waits for a place."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.engine.scheduling.load import EngineLoad
 from shared.message_parts.step_costs import StepCosts
-from shared.protocol import Attempt, Load
+from shared.protocol import Assign, Attempt, Load, Sampling
 from shared.queue.room import LongPlace
 from shared.queue.throughput import LEAST_ENDS
-from shared.worker.attempts.places import Places
+from shared.worker.attempts.places import FRESH_S, Places
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 from shared.worker.state import WorkerState
-from tests.unit.worker.fake_parts import INC, LAYOUT, LOAD, ROOM_TOKENS, FakePeer, Journal
+from tests.unit.worker.fake_parts import (
+    INC,
+    LAYOUT,
+    LOAD,
+    ROOM_TOKENS,
+    FakePeer,
+    Journal,
+    make_work,
+)
 
 PEER = FakePeer(Journal())
 EACH_S = 0.5
@@ -194,9 +204,17 @@ def test_engine_totals_and_own_counts_share_one_table() -> None:
     assert state.counters == {"handed_back": 3, "engine_steps": 9}
 
 
-def hold(table: AttemptTable, rid: str, *, placed: bool = False, early: bool = True) -> None:
+def hold(
+    table: AttemptTable,
+    rid: str,
+    *,
+    placed: bool = False,
+    early: bool = True,
+    num_left: int = 0,
+) -> None:
     item = held(rid, num_tokens=10)
     item.early, item.started_ns, item.mode = early, int(placed), "local"
+    item.num_least_tokens = num_left
     table.hold(item)
 
 
@@ -245,6 +263,65 @@ def test_how_often_one_ended_while_a_place_was_free_says_nothing() -> None:
     assert places.wait_s(table, now_s) == 0
     hold(table, "other", placed=True)
     assert places.wait_s(table, now_s) == 0, "since then nothing has ended"
+
+
+@pytest.mark.parametrize(
+    ("num_placed", "num_waiting", "num_steps"),
+    [(3, 0, 0), (4, 0, 10), (4, 1, 20), (4, 2, 31), (4, 3, 40), (4, 12, 100)],
+)
+def test_before_enough_have_ended_the_tokens_that_are_left_count(
+    num_placed: int, num_waiting: int, num_steps: int
+) -> None:
+    """Of four places. Those that have one lack 10, 20, 31 and 40 tokens, those that wait 30."""
+    table, places, step_s = AttemptTable(), Places(4), 0.1
+    for rid, left in zip("abcd", (10, 20, 31, 40), strict=True):
+        if table.num_dropped + len(table) < num_placed:
+            hold(table, rid, placed=True, num_left=left)
+    for number in range(num_waiting):
+        hold(table, f"waits-{number}", num_left=30)
+    hold(table, "later", early=False, num_left=1000)
+    if num_placed == 4:
+        assert places.wait_s(table, 100.0, step_s) == pytest.approx(num_steps * step_s)
+    else:
+        table.drop(Attempt("later", 0))
+        assert places.wait_s(table, 100.0, step_s) == 0
+
+
+def test_what_was_reckoned_of_the_tokens_is_good_for_a_while() -> None:
+    table, places = AttemptTable(), Places(1)
+    hold(table, "a", placed=True, num_left=100)
+    assert places.wait_s(table, 100.0, 0.1) == pytest.approx(10.0)
+    table[Attempt("a", 0)].num_decoded_tokens = 50
+    assert places.wait_s(table, 100.0 + FRESH_S / 2, 0.1) == pytest.approx(10.0)
+    assert places.wait_s(table, 100.0 + 2 * FRESH_S, 0.1) == pytest.approx(5.0)
+
+
+def test_a_sequence_whose_kv_is_there_waits_for_a_place_until_it_is_decoded() -> None:
+    table, places = AttemptTable(), Places(1)
+    for rid in ("first", "second"):
+        hold(table, rid, num_left=100)
+        item = table[Attempt(rid, 0)]
+        item.mode, item.reserved_ns, item.adopted_ns = "receive", 1, 2
+    table[Attempt("first", 0)].first_decode_ns = 3
+    assert places.wait_s(table, 100.0, 0.1) == pytest.approx(20.0)
+
+
+def test_work_says_how_many_tokens_it_asks_for() -> None:
+    work = make_work(num_tokens=30)
+    for sampling, num_tokens, num_earlier in (
+        (Sampling(max_tokens=50), 0, 0),
+        (Sampling(max_tokens=50, min_tokens=20), 20, 0),
+        (Sampling(max_tokens=50, min_tokens=20), 15, 5),
+        (Sampling(max_tokens=50, min_tokens=20), 0, 30),
+        (Sampling(max_tokens=50, ignore_eos=True), 50, 0),
+        (Sampling(max_tokens=50, ignore_eos=True, stop_token_ids=(7,)), 0, 0),
+    ):
+        ids = (1,) * (work.num_prompt_tokens + num_earlier)
+        message = Assign(replace(work, sampling=sampling, token_ids=ids), INC, "local")
+        item = HeldAttempt.of(message, PEER, 0)
+        assert item.num_left_tokens == num_tokens
+        item.num_decoded_tokens = 8
+        assert item.num_left_tokens == max(0, num_tokens - 8)
 
 
 def test_of_few_ends_nothing_is_foretold_nor_of_a_worker_that_decodes_nothing() -> None:

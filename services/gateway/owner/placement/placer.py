@@ -15,7 +15,7 @@ from services.gateway.owner.links.worker_links import WorkerLinks
 from services.gateway.owner.links.worker_view import tokens_per_s
 from services.gateway.owner.live_request import LiveRequest
 from services.gateway.owner.machine.effects import Effect
-from services.gateway.owner.placement.answer_time import answering_s, whose_way
+from services.gateway.owner.placement.answer_time import AnswerTime, answer_time, whose_way
 from services.gateway.owner.placement.avoidance import Avoidance, Key
 from services.gateway.owner.placement.failures import Failures
 from services.gateway.owner.placement.kv_room import has_kv_room, with_blocks
@@ -93,10 +93,10 @@ class Placer:
             return None
         return choose_worker(with_blocks(placement, live), prompt, self._rng)
 
-    def answering_s(self, live: LiveRequest, route: Route | None) -> float:
+    def answer_time(self, live: LiveRequest, route: Route | None) -> AnswerTime:
         """Until its answer can be whole, if it goes this way; None: whichever comes free."""
         takers, readers = whose_way(route, self.placement(), self._links.views)
-        return answering_s(live, self.num_uncached(live), takers, readers, self._links.gaps_s())
+        return answer_time(live, self.num_uncached(live), takers, readers, self._links.gaps_s())
 
     def has_kv_room(self, live: LiveRequest, others: Iterable[LiveRequest]) -> bool:
         """Whether decode workers have blocks for it besides those `others` of this gateway."""

@@ -3,6 +3,7 @@
 queue           it waited for a worker, or on one for its first step
 retry           earlier attempts that brought no token; else from their last one to the next
 handover        from token 1 until decode went on
+place           of that, since its KV was there: the batch of its decode worker was full
 pause           its worker computed other prompts meanwhile, took its KV blocks away, or stood still
 long_neighbour  chunks of other prompts stretched the steps that computed it
 batch           other sequences in these steps did
@@ -14,14 +15,14 @@ all, even where a smaller one alone made it slow: it is what costs most beyond t
 steps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from shared.message_parts.span import Span
 from shared.telemetry import attributes as names
 
-Cause = Literal["queue", "retry", "handover", "pause", "long_neighbour", "batch"]
+Cause = Literal["queue", "retry", "handover", "place", "pause", "long_neighbour", "batch"]
 
 SHORT_MS = 50.0
 SLOW_MS = 1000.0
@@ -40,7 +41,7 @@ class Slowness:
 
 
 def slow_parts(
-    path_ms: Mapping[str, float], spans: Iterable[Span], silent_ms: float | None = None
+    path_ms: Mapping[str, float], spans: Sequence[Span], silent_ms: float | None = None
 ) -> dict[Cause, float]:
     """Milliseconds by cause. `spans`: the workers' of the attempt that ended the request.
     `silent_ms`: from the last token of earlier attempts to its first, where they brought any; that
@@ -49,8 +50,9 @@ def slow_parts(
     parts: dict[Cause, float] = {
         "queue": 0.0 if retried else path_ms["queue"],
         "retry": path_ms.get("earlier_attempts", 0.0) if silent_ms is None else silent_ms,
-        "handover": path_ms["handover"],
     }
+    place_ms = min(path_ms["handover"], sum(map(_waited_for_place_ms, spans)))
+    parts |= {"handover": path_ms["handover"] - place_ms, "place": place_ms}
     computed = [span for span in spans if span.name in (names.SPAN_PREFILL, names.SPAN_DECODE)]
     told = [span for span in computed if names.STEP_MS in span.attributes]
     parts["pause"] = sum(
@@ -73,6 +75,14 @@ def slowness_of(parts_ms: Mapping[Cause, float], total_ms: float) -> Slowness | 
 def measured(span: Span, name: str) -> float:
     """0 of a worker that does not tell."""
     return float(span.attributes.get(name, 0.0))
+
+
+def _waited_for_place_ms(span: Span) -> float:
+    """Between the verdict on its KV and its first step, where that came later."""
+    if span.name != names.SPAN_DECODE:
+        return 0.0
+    adopted = [event.time_ns for event in span.events if event.name == names.EVENT_ADOPTED]
+    return max(0.0, (span.start_ns - adopted[0]) / 1e6) if adopted else 0.0
 
 
 def _is_slow(cause: Cause, ms: float, total_ms: float) -> bool:

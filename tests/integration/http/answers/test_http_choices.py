@@ -6,6 +6,7 @@ Rows are those of the list of inputs. Through a real socket.
 import asyncio
 import json
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import httpx
@@ -278,6 +279,16 @@ async def test_a_refused_choice_refuses_the_request(
     assert response.headers["retry-after"] == "3"
     assert {request.choice for request in app.door.requests} >= {0, 1}
     assert {r.rid for r in app.door.requests if r.choice < 2} <= set(app.door.cancelled)
+
+
+async def test_a_refusal_that_no_wait_helps_names_no_time_to_come_back(
+    app: ServedApp, client: httpx.AsyncClient
+) -> None:
+    app.door.refusal = OverloadedError("its own tokens take too long", retry_after_s=inf)
+    response = await client.post(CHAT, json=chat_body("hi"))
+    assert response.status_code == 429
+    assert "retry-after" not in response.headers
+    assert response.json()["error"]["message"] == "its own tokens take too long"
 
 
 async def test_row_89_a_choice_that_fails_ends_the_stream(

@@ -1,13 +1,21 @@
 """How long a request takes from a worker on: computing, a place, and the tokens it asks for."""
 
+from math import inf
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from services.gateway.owner.links.worker_view import WorkerView
 from services.gateway.owner.live_request import LiveRequest
-from services.gateway.owner.placement.answer_time import TRUST, answering_s
+from services.gateway.owner.placement.answer_time import (
+    SLACK,
+    TRUST,
+    AnswerTime,
+    answer_time,
+    whose_way,
+)
+from services.gateway.owner.placement.router import Placement, Route
 from shared.message_parts.step_costs import StepCosts
 from shared.protocol import DEFAULT_PRIORITY, Sampling
 from shared.queue.room import Room
@@ -21,8 +29,10 @@ def worker(
     return view
 
 
-def request(max_tokens: int, min_tokens: int = 0, priority: int = DEFAULT_PRIORITY) -> LiveRequest:
-    sampling = Sampling(max_tokens, min_tokens=min_tokens)
+def request(
+    max_tokens: int, min_tokens: int = 0, priority: int = DEFAULT_PRIORITY, **more: Any
+) -> LiveRequest:
+    sampling = Sampling(max_tokens, min_tokens=min_tokens, **more)
     parts = {
         "work": SimpleNamespace(sampling=sampling),
         "request": SimpleNamespace(priority=priority),
@@ -39,25 +49,49 @@ GAPS_S = {"idle": 0.0, "p": 0.0, "full": 0.1, "slow": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("live", "readers", "seconds"),
+    ("live", "readers", "expected"),
     [
-        (request(50), [], TRUST * 2.0),
-        (request(50), [SLOW], TRUST * 2.0),
-        (request(1, 1), [FULL], TRUST * 2.0),
-        (request(50), [FULL], 3.0),
-        (request(50, 11), [FULL], 3.0 + 10 * 0.1),
-        (request(50, 11, DEFAULT_PRIORITY - 1), [FULL], TRUST * 2.0 + 10 * 0.1),
-        (request(50, 5), [FULL, SLOW], TRUST * 2.0 + 4 * 0.5),
-        (request(50, 11), [FULL, SLOW], 3.0 + 10 * 0.1),
-        (request(50, 11), [IDLE], TRUST * 2.0 + 10 * TRUST * 0.03),
+        (request(50), [], (0.0, 1.0)),
+        (request(50), [SLOW], (0.0, 1.0)),
+        (request(1, 1), [FULL], (0.0, 1.0)),
+        (request(50), [FULL], (2.0, 1.0)),
+        (request(50, 11), [FULL], (2.0, 1.0 + 10 * 0.1)),
+        (request(50, 11, DEFAULT_PRIORITY - 1), [FULL], (0.0, 1.0 + 10 * 0.1)),
+        (request(50, 5), [FULL, SLOW], (0.0, 1.0 + 4 * 0.5)),
+        (request(50, 11), [FULL, SLOW], (2.0, 1.0 + 10 * 0.1)),
+        (request(50, 11), [IDLE], (0.0, 1.0 + 10 * TRUST * 0.03)),
+        (request(50, ignore_eos=True), [FULL], (2.0, 1.0 + 49 * 0.1)),
+        (request(50, ignore_eos=True, stop_token_ids=(7,)), [FULL], (2.0, 1.0)),
     ],
 )
 def test_an_answer_takes_what_the_best_reader_leaves(
-    live: LiveRequest, readers: list[WorkerView], seconds: float
+    live: LiveRequest, readers: list[WorkerView], expected: tuple[float, float]
 ) -> None:
-    assert answering_s(live, 1000, [PREFILL], readers, GAPS_S) == pytest.approx(seconds)
+    """Its prompt of 1,000 tokens took 2 s in a trial, of which half is believed."""
+    assert answer_time(live, 1000, [PREFILL], readers, GAPS_S) == pytest.approx(expected)
 
 
 def test_the_fastest_taker_counts() -> None:
     takers = [PREFILL, worker("q", "prefill", trial_token_s=0.004)]
-    assert answering_s(request(50), 500, takers, [], {}) == pytest.approx(TRUST * 1.0)
+    assert answer_time(request(50), 500, takers, [], {}) == (0.0, TRUST * 1.0)
+
+
+def test_a_refusal_says_when_to_come_back_or_that_no_wait_helps() -> None:
+    needed = AnswerTime(wait_s=2.0, own_s=3.0)
+    assert needed.refusal(SLACK * 6.0, line_s=1.0) is None
+    late = needed.refusal(SLACK * 6.0 - 0.5, line_s=1.0)
+    assert late is not None and late.retry_after_s == pytest.approx(0.5)
+    assert "takes 7.2 s now, and it has 6.7" in late.message
+    hopeless = needed.refusal(SLACK * 3.0 - 0.1, line_s=0.0)
+    assert hopeless is not None and hopeless.retry_after_s == inf
+    assert "its own tokens take 3.6 s, and it has 3.5; give it more time" in hopeless.message
+
+
+def test_a_way_is_computed_and_read_where_it_leads() -> None:
+    workers = [PREFILL, FULL, SLOW, IDLE]
+    pd, local = Placement("prefill", "", [PREFILL]), Placement("local", "agg", [FULL, SLOW])
+    assert whose_way(None, pd, workers) == ([PREFILL], [FULL, SLOW, IDLE])
+    assert whose_way(None, local, workers) == ([FULL, SLOW], [FULL, SLOW])
+    assert whose_way(None, None, workers) == ((), ())
+    there = Route("slow", "local", "slow_link", 0, 0.0, 1, "only")
+    assert whose_way(there, pd, workers) == ([SLOW], [SLOW])

@@ -1,5 +1,6 @@
 """The receipt of a slow answer names its cause, of a fast one none, and what it used."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from services.gateway.owner.records.group_receipt import group_body
 from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from services.gateway.owner.records.slowness import SHORT_MS, SLOW_MS
-from shared.message_parts.span import Span
+from shared.message_parts.span import Span, SpanEvent
 from shared.telemetry import attributes as names
 
 MS = 1_000_000
@@ -32,11 +33,12 @@ class Story:
         *times: float,
         last: float = 0,
         decodes: float | None = None,
+        adopted: float | None = None,
         prefill: dict[str, float] | None = None,
         decode: dict[str, float] | None = None,
     ) -> "Story":
         """`times`: queued, started, its first token, ended. `last`: its last token, if another
-        attempt follows. `decodes`: begin of its first decode step."""
+        attempt follows. `decodes`: begin of its first decode step. `adopted`: its KV was there."""
         _, started, first, ended = times
         at_ns = [int((BEGIN_MS + each) * MS) for each in times]
         note = AttemptNote(len(self.receipt.attempts), "prefill", "", "", "p0", "d0")
@@ -52,6 +54,9 @@ class Story:
             names.SPAN_PREFILL, BEGIN_MS + started, BEGIN_MS + first, **(prefill or {})
         )
         decoded = span(names.SPAN_DECODE, begin, BEGIN_MS + ended, **(decode or {}))
+        if adopted is not None:
+            event = SpanEvent(names.EVENT_ADOPTED, int((BEGIN_MS + adopted) * MS))
+            decoded = replace(decoded, events=(event,))
         receipt.note(note.epoch, "w", prefilled)
         receipt.note(note.epoch, "w", decoded)
         return self
@@ -72,6 +77,9 @@ def test_a_fast_answer_names_none() -> None:
     [
         ("queue", Story().attempt(0, 300, 340, 600)),
         ("handover", Story().attempt(0, 5, 40, 600, decodes=300)),
+        ("handover", Story().attempt(0, 5, 40, 600, decodes=300, adopted=290)),
+        ("handover", Story().attempt(0, 5, 40, 600, decodes=300, adopted=310)),
+        ("place", Story().attempt(0, 5, 40, 600, decodes=300, adopted=60)),
         ("long_neighbour", Story().attempt(0, 5, 40, 600, decode={"stretched_ms": 250.0})),
         ("batch", Story().attempt(0, 5, 40, 600, decode={"crowded_ms": 250.0})),
         ("pause", Story().attempt(0, 5, 40, 600, decode={"step_ms": 300.0})),
