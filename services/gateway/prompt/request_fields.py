@@ -75,7 +75,7 @@ class ParsedRequest:
     stop_token_ids: tuple[int, ...]
     min_tokens: int
     keep_tokens: int
-    """of each prompt, its last ones; -1: as many as fit; 0: it must fit"""
+    """of each prompt, its last ones; -1: as many as fit next to the answer; 0: it must fit"""
     ignore_eos: bool
     logprobs: int
     """-1 none; 0 the chosen token's; k also the k most likely"""
