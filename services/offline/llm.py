@@ -14,13 +14,15 @@ from services.offline.progress import Progress
 from services.offline.prompt import Prompt
 from services.offline.prompt_reader import BYTES, Conversation, PromptReader, TextOrIds
 from services.offline.sampling_params import SamplingParams, one_for_each
+from services.offline.setting_errors import by_keyword
 from services.offline.step_loop import StepLoop
 from shared.engine.build import build_engine
+from shared.engine.engine import Engine
 from shared.engine.layers.random_weights import RandomWeights
 from shared.engine.layers.weights import WeightReader
 from shared.errors import RequestError, SettingsError
 from shared.fields.readers import invalid
-from shared.model.checkpoint import load_checkpoint
+from shared.model.checkpoint import Checkpoint, load_checkpoint
 from shared.model.checkpoint import max_model_len as longest
 from shared.settings.groups import ComputeSettings, EngineSettings, KVSettings, Settings
 from shared.settings.load import load_settings
@@ -61,16 +63,15 @@ class LLM:
         ModelError or MissingError say why it cannot be."""
         given = {"device": device, "dtype": dtype, "tp": tp, "max_model_len": max_model_len}
         settings = {"profile": PROFILE, **settings}
-        chosen = _chosen({"model": model, **given, **settings})
-        drawn = chosen.model.random_weights
-        checkpoint = load_checkpoint(chosen.model.name, random_weights=drawn)
-        weights = RandomWeights if drawn else WeightReader
-        engine = build_engine(*chosen.of_engine, "decode", checkpoint, weights)
-        engine.try_out()  # as a worker does before its first request
-        engine.rehearse()
+        with by_keyword():
+            chosen = _chosen({"model": model, **given, **settings})
+            checkpoint, engine = _built(chosen)
+            own_length = longest(checkpoint.config, chosen.compute.max_model_len)
+            engine.try_out()  # as a worker does before its first request
+            engine.rehearse()
         self._reader = PromptReader(
             checkpoint,
-            longest(checkpoint.config, chosen.compute.max_model_len),
+            own_length,
             engine.max_model_len,
             engine.grammars.vocabulary,
             thinking=chosen.model.thinking,
@@ -161,6 +162,14 @@ def _chosen(given: Mapping[str, Any]) -> Settings:
         names = ", ".join(sorted(SETTINGS))
         raise SettingsError(f"{unknown[0]}: no setting of an LLM; these are: {names}")
     return load_settings(given, environ={})
+
+
+def _built(chosen: Settings) -> tuple[Checkpoint, Engine]:
+    """The model, and an engine that computes it."""
+    drawn = chosen.model.random_weights
+    checkpoint = load_checkpoint(chosen.model.name, random_weights=drawn)
+    weights = RandomWeights if drawn else WeightReader
+    return checkpoint, build_engine(*chosen.of_engine, "decode", checkpoint, weights)
 
 
 def _several(prompts: TextOrIds | Sequence[TextOrIds]) -> Sequence[TextOrIds]:

@@ -54,7 +54,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """the same of the prompt's tokens, which are all computed then, cached or not"""
     truncate_prompt_tokens: int | None = None
-    """how many of the prompt's last tokens are kept; -1: as many as fit; None: it must fit"""
+    """how many of the prompt's last tokens are kept; -1: as many as fit next to
+    `max_tokens`; None: it must fit"""
     json_schema: Mapping[str, Any] | str | None = None
     json_object: bool = False
     regex: str | None = None

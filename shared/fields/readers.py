@@ -4,7 +4,8 @@ A reader never coerces: "10" is not 10, 1 is not true, true is not 1.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from shared.errors import RequestError
@@ -18,6 +19,10 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_BIASES = 1024
 MAX_BIAS = 100.0
 MAX_TOKEN_ID_DIGITS = 10
+MAX_MEANT_CHARS = 64
+"""of a name that is compared with those there are: clients may send any"""
+NEAR = 0.7
+"""of 1: how alike two names are of which one may be meant"""
 
 
 def invalid(param: str, needed: str) -> RequestError:
@@ -29,6 +34,18 @@ def unsupported(param: str, neutral: Sequence[Any] = ()) -> RequestError:
     values = "".join(f" or give {json.dumps(value)}" for value in neutral)
     return RequestError(
         f"{shown(param)}: not supported; leave it out{values}",
+        code="unsupported_parameter",
+        param=shown(param),
+    )
+
+
+def unknown(param: str, known: Iterable[str] = ()) -> RequestError:
+    """`known`: names of fields, one of which may have been meant."""
+    given = param if len(param) <= MAX_MEANT_CHARS else ""
+    near = get_close_matches(given, known, n=1, cutoff=NEAR)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return RequestError(
+        f"{shown(param)}: unknown field{meant}; leave it out",
         code="unsupported_parameter",
         param=shown(param),
     )

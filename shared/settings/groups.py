@@ -68,7 +68,8 @@ class ComputeSettings(Group, heading="Compute"):
     device: str = setting("auto", "auto, cpu, cuda or cuda:N", common=True)
     tp: int = setting(
         1,
-        "GPUs that compute one model together, from the device's number on",
+        "GPUs that compute one model together, from the device's number on; on a CPU processes, "
+        "for tests",
         low=1,
         high=8,
         common=True,
@@ -255,7 +256,9 @@ class LimitSettings(Group, heading="Requests"):
         4, "strikes (deaths without 64 tokens between them) that end a request", low=1, high=16
     )
     max_live_requests: int = setting(1024, "requests one gateway owns at once", low=1)
-    max_backlog: int = setting(256, "requests that may wait for room", low=0)
+    max_backlog: int = setting(
+        256, "requests that may wait for room, besides those that workers have taken", low=0
+    )
     max_wait_s: float = setting(
         60.0,
         "a request that would wait longer for room gets 429, s; 0 = none",

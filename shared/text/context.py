@@ -11,13 +11,17 @@ COUNTED_CONTEXTS = 64
 """contexts that a text may fill which is only counted, or shortened: people ask how far one is
 over, and for the end of a long one"""
 
+ANSWER_SHARE = 8
+"""the part of a context that a shortened prompt leaves to an answer of which nobody says how long
+it may be: an eighth"""
+
 
 class Lengths(Protocol):
     """What a request says of its prompt's length and its answer's, in tokens."""
 
     @property
     def keep_tokens(self) -> int:
-        """Of the prompt, its last ones; -1: as many as fit; 0: it must fit."""
+        """Of the prompt, its last ones; -1: as many as fit next to the answer; 0: it must fit."""
 
     @property
     def min_tokens(self) -> int: ...
@@ -47,14 +51,14 @@ class Context:
         self.check_text(content, param, COUNTED_CONTEXTS if wanted.keep_tokens else 1)
 
     def shortened(self, wanted: Lengths, ids: list[int]) -> list[int]:
-        """The end of the prompt, as long as `truncate_prompt_tokens` says. With -1 a prompt that
-        leaves no room for an answer is cut to what the context has next to `max_tokens`, of which
-        half the context counts at most; what is asked for beyond that is clamped as usual."""
+        """The end of the prompt, as long as `truncate_prompt_tokens` says. With -1 that is what the
+        context has next to the answer: `max_tokens`, of which half the context counts at most (more
+        is clamped as usual), or where nobody says a share of the context."""
         keep = wanted.keep_tokens
         if keep < 0:
-            answer = max(wanted.min_tokens, min(wanted.max_tokens or 1, self.length // 2))
-            fits = len(ids) < self.length
-            keep = len(ids) if fits else max(1, self.length - answer)
+            asked = wanted.max_tokens
+            answer = self.length // ANSWER_SHARE if asked is None else min(asked, self.length // 2)
+            keep = max(1, self.length - max(1, wanted.min_tokens, answer))
         return ids[-keep:] if keep else ids
 
     def max_tokens(self, wanted: Lengths, num_prompt_tokens: int, param: str) -> int:

@@ -23,7 +23,7 @@ MAX_REPETITION_PENALTY = 2.0
 
 
 def kept_tokens(value: Any, param: str) -> int:
-    """How many of a prompt; -1: as many as fit."""
+    """How many of a prompt; -1: as many as fit next to the answer."""
     if type(value) is not int or not (value == -1 or 1 <= value <= MAX_TOKENS):
         raise invalid(param, f"-1 or from 1 to {MAX_TOKENS}")
     return value

@@ -30,6 +30,8 @@ from shared.text.template_values import read_effort, read_template_kwargs
 MAX_PROMPTS = 128
 MAX_CHOICES = 128
 """of one answer: prompts times n"""
+NUM_COMPLETED = f"an integer from 1 to {MAX_TOKENS}, or 0 with echo: true"
+"""what `max_tokens` of a completion must be"""
 
 
 def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
@@ -47,6 +49,13 @@ def prompts(value: Any, param: str) -> tuple[str | tuple[int, ...], ...]:
         if not item:
             raise invalid(name, "a non-empty string or a non-empty list of token ids")
     return tuple(item if type(item) is str else token_ids(item, param) for item in value)
+
+
+def completed_tokens(value: Any, param: str) -> int:
+    """`max_tokens` of a completion; whether 0 has its `echo` is checked with all fields."""
+    if type(value) is not int or not 0 <= value <= MAX_TOKENS:
+        raise invalid(param, NUM_COMPLETED)
+    return value
 
 
 def prompt_names(num_prompts: int) -> list[str]:
@@ -83,7 +92,7 @@ READERS: dict[Endpoint, dict[str, Reader]] = {
     "text": {
         "prompt": prompts,
         **SHARED_READERS,
-        "max_tokens": integer(0, MAX_TOKENS),
+        "max_tokens": completed_tokens,
         "echo": flag,
         "logprobs": integer(0, MAX_LOGPROBS),
         "prompt_logprobs": integer(0, MAX_LOGPROBS),

@@ -21,7 +21,7 @@ from services.gateway.prompt.shown_prompt import Prompt, checked, prompt_text
 from services.gateway.prompt.tools import ToolUse, read_tools
 from shared.errors import RequestError
 from shared.fields.json_body import load_object
-from shared.fields.readers import Reader, flag, invalid, text, token_ids, unsupported
+from shared.fields.readers import Reader, flag, invalid, text, token_ids, unknown
 from shared.kv.block_hash import chain_hashes
 from shared.text.chat_prompt import ChatPrompt, RenderedChat
 from shared.text.chat_template import ChatTemplate
@@ -264,12 +264,12 @@ class PromptReader:
             for name, value in body.items()
             if name in readers and (value is not None or name in _TEXTS)
         }
-        unknown = tuple(name for name in body if name not in readers)
-        if unknown and self._refuses_unknown:
-            raise unsupported(unknown[0])
+        others = tuple(name for name in body if name not in readers)
+        if others and self._refuses_unknown:
+            raise unknown(others[0], readers)
         if "model" in fields:
             check_model(fields["model"], self._model.name)
-        return fields, tuple(name for name in unknown if body[name] is not None)
+        return fields, tuple(name for name in others if body[name] is not None)
 
 
 def _syntax(template: ChatTemplate, tokenizer: TextTokenizer, model: ServedModel) -> AnswerSyntax:

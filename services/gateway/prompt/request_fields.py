@@ -11,14 +11,18 @@ from typing import Any
 
 from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt import guided
-from services.gateway.prompt.field_tables import MAX_CHOICES, TABLES, FieldTable
+from services.gateway.prompt.field_tables import (
+    MAX_CHOICES,
+    NUM_COMPLETED,
+    TABLES,
+    FieldTable,
+)
 from services.gateway.prompt.tools import ToolUse, tool_use
 from shared.errors import RequestError
 from shared.fields.client_text import listed, shown
-from shared.fields.readers import invalid, same, unsupported
+from shared.fields.readers import invalid, same, unknown, unsupported
 from shared.protocol import GREEDY_BELOW, Sampling
 from shared.text.messages import Message
-from shared.text.sampling_fields import MAX_TOKENS
 from shared.text.template_values import shows_effort, shows_thinking
 
 MAX_NAMED = 9
@@ -75,7 +79,7 @@ class ParsedRequest:
     stop_token_ids: tuple[int, ...]
     min_tokens: int
     keep_tokens: int
-    """of each prompt, its last ones; -1: as many as fit; 0: it must fit"""
+    """of each prompt, its last ones; -1: as many as fit next to the answer; 0: it must fit"""
     ignore_eos: bool
     logprobs: int
     """-1 none; 0 the chosen token's; k also the k most likely"""
@@ -218,7 +222,8 @@ def read_fields(
                 if value is not None or name in table.required:
                     fields[name] = table.readers[name](value, name)
             elif refuse_unknown or table.knows(name):
-                _check_neutral(name, value, table)
+                # a search for what was meant takes time: not for all of many
+                _check_neutral(name, value, table, search=len(refusals) < MAX_NAMED)
             elif value is not None:
                 ignored.append(name)
         except RequestError as error:
@@ -228,10 +233,12 @@ def read_fields(
     return fields, tuple(ignored)
 
 
-def _check_neutral(name: str, value: Any, table: FieldTable) -> None:
-    """RequestError if the field would change the answer, were it implemented."""
-    is_null = value is None and table.knows(name)
-    if is_null or type(value) is table.ignored.get(name):
+def _check_neutral(name: str, value: Any, table: FieldTable, *, search: bool) -> None:
+    """RequestError if the field would change the answer, were it implemented, or if nobody knows
+    it; with `search` it names a field that may have been meant."""
+    if not table.knows(name):
+        raise unknown(name, table.readers if search else ())
+    if value is None or type(value) is table.ignored.get(name):
         return
     if name in table.ignored:
         raise invalid(name, TYPE_WORDS[table.ignored[name]])
@@ -288,7 +295,7 @@ def _answers(fields: Mapping[str, Any]) -> bool:
     """Whether more than the prompt is wanted."""
     answers = _max_tokens(fields) != 0
     if not answers and not fields.get("echo", False):
-        raise invalid("max_tokens", f"an integer from 1 to {MAX_TOKENS}, or 0 with echo: true")
+        raise invalid("max_tokens", NUM_COMPLETED)
     return answers
 
 

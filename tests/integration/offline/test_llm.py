@@ -331,7 +331,7 @@ def test_what_is_closed_computes_nothing() -> None:
 def test_a_wrong_setting_or_model_is_named() -> None:
     with pytest.raises(SettingsError, match="port: no setting of an LLM"):
         LLM("demo", port=8000)
-    with pytest.raises(SettingsError, match="block-size"):
+    with pytest.raises(SettingsError, match=r"^block_size: 0 is below 1"):
         LLM("demo", device="cpu", block_size=0)
     with pytest.raises(ModelError, match="neither a directory nor a hub id"):
         LLM("no such model", device="cpu")

@@ -8,7 +8,7 @@ import pytest
 
 from services.offline.llm import LLM
 from services.offline.sampling_params import SamplingParams
-from shared.errors import RequestError
+from shared.errors import BatonError, RequestError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 QUESTION = [{"role": "user", "content": "What is 47 + 38?"}]
@@ -44,6 +44,33 @@ def test_what_is_of_another_type_is_told_in_words(
 ) -> None:
     with pytest.raises(RequestError, match=said):
         call(llm)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"threads": 0}, "threads: 0 is below 1"),
+        ({"threads": "2"}, "threads: '2' is not an integer"),
+        ({"device": "gpu"}, "device: 'gpu' is not auto, cpu, cuda or cuda:N"),
+        ({"profile": "--threads"}, "profile: '--threads' is not one of "),
+        ({"max_model_len": 9999}, "max_model_len 9999 is above the model's 4096"),
+        ({"model": "llama-3.1-8b"}, "model llama-3.1-8b is a shape without weights: add random_w"),
+        ({"kv_memory_mib": 1, "block_size": 256}, "kv_memory_mib leaves room for "),
+        ({"thread": 2}, "thread: no setting of an LLM; these are: "),
+    ],
+)
+def test_a_setting_is_called_as_the_argument_is(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(BatonError) as refused:
+        LLM(**{"device": "cpu", **settings})
+    assert str(refused.value).startswith(said)
+
+
+def test_an_argument_of_another_function_is_python_s_own_error(llm: LLM) -> None:
+    wrong: dict[str, Any] = {"temprature": 1}
+    with pytest.raises(TypeError, match="temprature"):
+        llm.generate("a", **wrong)
+    with pytest.raises(TypeError, match="temprature"):
+        SamplingParams(**wrong)
 
 
 HALF = "a\ud800"

@@ -8,6 +8,8 @@ import pytest
 
 from services.cli.__main__ import COMMANDS
 from services.cli.up import SETTINGS
+from services.gateway.owner.records.group_receipt import group_body
+from services.gateway.owner.records.receipt import AttemptNote, Receipt
 from shared.protocol import Load
 from shared.settings.setting import flag_name
 from shared.telemetry.metrics import GatewayMetrics
@@ -71,6 +73,27 @@ def test_every_metric_is_named() -> None:
         "baton_refusals_total",
         "baton_worker_refusals_total",
     }
+
+
+def unexplained(receipt: Receipt, readme: str) -> list[str]:
+    """Members of its body, its attempts, its path and its group's that the section does not say."""
+    section = readme.partition("\n## Receipts\n")[2].partition("\n## ")[0]
+    body = receipt.as_dict()
+    group = group_body("g", [body])
+    parts = (body, body["attempts"][0], group["critical_path_ms"], group, group["choices"][0])
+    told = set(re.findall(r"[`\"](\w+)[`\"]", section))
+    return sorted({name for part in parts for name in part} - told)
+
+
+def test_every_member_of_a_receipt_is_explained() -> None:
+    attempts = [AttemptNote(epoch, "prefill", "", "") for epoch in range(2)]
+    receipt = Receipt("r", "chat", 1, 1, 1, ended_ns=2, outcome="done", attempts=attempts)
+    readme = text_of("services/gateway/README.md")
+    assert unexplained(receipt, readme) == []
+    for name in ("critical_path_ms", "handover_overlapped_ms", "earlier_attempts", "queued_ns"):
+        assert unexplained(receipt, readme.replace(f"`{name}`", "x").replace(f'"{name}"', "x")) == [
+            name
+        ]
 
 
 def steps_of(readme: str) -> list[tuple[int, str, str]]:

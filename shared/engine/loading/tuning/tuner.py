@@ -109,7 +109,11 @@ class Tuner:
         file = self._file
         found = file.read(self._possible) if file else None
         if file and found:
-            logger.info("tune: found at an earlier start; remove %s to time again", file.path)
+            logger.info(
+                "tune: %d tokens and %d sequences, found at an earlier start; remove %s to time "
+                "again",
+                *(found.num_tokens, found.num_seqs, file.path),
+            )
         size = StepSize(*(self._told(number) for number in found or (0, 0)))
         return size if size.num_tokens else None
 

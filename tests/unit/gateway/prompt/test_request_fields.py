@@ -1,6 +1,7 @@
 """The field tables: every field read, every neutral value neutral, nothing both."""
 
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from services.gateway.owner.generation import Endpoint
 from services.gateway.prompt.field_tables import IGNORED, NEUTRAL, OTHER, READERS
 from services.gateway.prompt.request_fields import parse_request
 from shared.errors import RequestError
+from shared.fields import readers
 from tests.support.cases.http_bodies import chat_body, text_body
 
 ENDPOINTS: tuple[Endpoint, ...] = ("chat", "text")
@@ -23,9 +25,9 @@ def body_of(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_the_tables_do_not_overlap(endpoint: Endpoint) -> None:
-    readers = READERS[endpoint].keys()
-    assert not readers & NEUTRAL.keys()
-    assert not readers & IGNORED.keys()
+    read = READERS[endpoint].keys()
+    assert not read & NEUTRAL.keys()
+    assert not read & IGNORED.keys()
     assert not NEUTRAL.keys() & IGNORED.keys()
 
 
@@ -202,6 +204,68 @@ def test_many_bad_fields_are_named_within_a_short_text() -> None:
         parse_request(chat_body(**many), "chat")
     assert caught.value.message.endswith(f" and {len(many) - 9} more")
     assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (chat_body(foo=1), "foo: unknown field; leave it out"),
+        (chat_body(foo=None), "foo: unknown field; leave it out"),
+        (
+            chat_body(temprature=1),
+            "temprature: unknown field (did you mean temperature?); leave it out",
+        ),
+        (
+            chat_body(max_new_tokens=5, top_p=7),
+            "max_new_tokens: unknown field (did you mean max_tokens?); leave it out; "
+            "top_p: must be a number above 0.0 to 1.0",
+        ),
+        (chat_body(logit_processors=[]), "logit_processors: unknown field; leave it out"),
+        (chat_body(lora_path="x"), "lora_path: not supported; leave it out"),
+    ],
+)
+def test_a_field_nobody_knows_is_told_from_one_that_is_not_supported(
+    body: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(body, "chat", refuse_unknown=True)
+    assert (caught.value.message, caught.value.code) == (wrong, "unsupported_parameter")
+
+
+def test_what_was_meant_is_sought_for_few_fields_and_short_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may send a hundred thousand of them, and they are read on the event loop."""
+    sought: list[str] = []
+
+    def search(name: str, known: Sequence[str], **_: Any) -> list[str]:
+        sought.extend([name] * len(known))
+        return []
+
+    monkeypatch.setattr(readers, "get_close_matches", search)
+    many = {"temperature" * 1000: 1, **{f"temperatur{at}": 1 for at in range(1000)}}
+    with pytest.raises(RequestError, match=r"and 99\d more$"):
+        parse_request(chat_body() | many, "chat", refuse_unknown=True)
+    assert (len(set(sought)), max(map(len, sought))) == (9, len("temperatur0"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": -4},
+        {"max_tokens": -4, "best_of": 2},
+        {"max_tokens": 2**31},
+        {"max_tokens": "5"},
+        {"max_tokens": True},
+    ],
+)
+def test_max_tokens_of_a_completion_are_refused_in_the_same_words(fields: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(text_body(**fields), "text")
+    assert caught.value.message.startswith(
+        "max_tokens: must be an integer from 1 to 2147483647, or 0 with echo: true"
+    )
 
 
 @pytest.mark.parametrize("name", ["max_completion_tokens", "messages", "chat_template_kwargs"])

@@ -189,10 +189,15 @@ def test_a_rank_without_memory_keeps_no_other_waiting(monkeypatch: pytest.Monkey
     assert devices[0].largest <= 256
 
 
-def test_what_was_found_is_read_at_the_next_start(make_device: MakeDevice, tmp_path: Path) -> None:
+def test_what_was_found_is_read_at_the_next_start(
+    make_device: MakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     size = found(make_device(5.0, 0.05, 0.02), TunedFile(tmp_path / "new", KEY))
     other = make_device(50.0, 5.0, 2.0)
+    caplog.set_level(logging.INFO)
     assert found(other, TunedFile(tmp_path / "new", KEY)) == size
+    what = f"{size.num_tokens} tokens and {size.num_seqs} sequences"
+    assert f"tune: {what}, found at an earlier start; remove {tmp_path}" in caplog.text
     assert other.num_trials == 0
     elsewhere = {**KEY, "device": "E"}
     assert found(other, TunedFile(tmp_path / "new", elsewhere)) != size
