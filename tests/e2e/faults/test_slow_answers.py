@@ -75,7 +75,7 @@ def test_a_deadline_that_a_full_worker_cannot_keep_is_refused_at_once(cluster: C
         url = f"{cluster.url}/v1/completions"
         answer = httpx.post(url, json=asked, headers=headers, timeout=60)
         assert answer.status_code == 429, answer.text
-        assert "before its answer begins" in answer.text
+        assert "before its answer can be whole" in answer.text
         seen = streams.wait(120)
     assert all(each.complete for each in seen)
 
