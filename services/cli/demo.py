@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from services.cli.cluster.local_cell import (
-    check_model,
     finished,
     running,
     stop_signals,
     this_machine,
 )
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan, Topology, make_plan
 from services.cli.gateway_client import GatewayClient
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     plan = demo_plan(arguments.model, arguments.topology, os.environ, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len)
+    check_model(plan)
     return asyncio.run(_demo(plan, arguments.prompt, started_s))
 
 

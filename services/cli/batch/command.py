@@ -12,12 +12,12 @@ from services.cli.batch.output_file import OutputFile
 from services.cli.batch.progress import BatchProgress
 from services.cli.bench.measure import progress_line
 from services.cli.cluster.local_cell import (
-    check_model,
     finished,
     running,
     stop_signals,
     this_machine,
 )
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import make_plan
 from services.cli.gateway_client import GatewayClient, gateway_url
@@ -104,7 +104,7 @@ async def _in_cell(
     """A cell for the duration, as `baton up` starts one with no other flag. None: it was stopped
     before the cell was ready."""
     plan = make_plan({"model": model, "port": 0}, os.environ, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len, plan.tps)
+    check_model(plan)
     output, batch = Output(quiet=True), None
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")

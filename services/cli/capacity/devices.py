@@ -6,9 +6,9 @@ from typing import Any
 
 from services.cli.byte_size import MIB
 from services.cli.doctor.gpu import Gpu, gpus_of
-from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.machine import first_gpu
 from shared.device_type import device_type
+from shared.engine.loading.host_memory import free_memory
 from shared.errors import MissingError, SettingsError
 from shared.settings.groups import ComputeSettings
 

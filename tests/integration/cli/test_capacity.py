@@ -63,6 +63,13 @@ def test_a_pool_that_an_engine_refuses_does_not_fit(tmp_path: Path) -> None:
         built_engine(settings)
 
 
+def test_a_pool_beyond_the_machine_s_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TINY)
+    settings = settings_with(model=str(tmp_path), device="cpu", kv_memory_mib=10**9)
+    with pytest.raises(SettingsError, match=r"GiB are free; --kv-memory-mib \d+ fits"):
+        built_engine(settings)
+
+
 def asked(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
     code = main(["capacity", *flags, "--json", "-"])
     content: dict[str, Any] = json.loads(capsys.readouterr().out)
