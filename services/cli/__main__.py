@@ -1,8 +1,8 @@
 """`baton`: the command line. Loads only the command that was named, so that it starts fast.
 
-Exit codes: 0 done, or stopped by a signal; 1 failed while running; 2 a bad flag, setting or
-model; 3 something is missing on the machine; 4 no gateway answers. A failure is one line,
-`baton: error: ...`; `--debug` or BATON_DEBUG=1 adds the traceback.
+Exit codes: 0 done, or stopped by Ctrl-C; 1 failed while running; 2 a bad flag, setting or model; 3
+something is missing on the machine; 4 no gateway answers; 130 a batch was stopped. A failure is one
+line, `baton: error: ...`; `--debug` or BATON_DEBUG=1 adds the traceback.
 """
 
 import argparse

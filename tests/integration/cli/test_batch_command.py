@@ -202,7 +202,10 @@ def test_an_answer_to_another_body_is_none(
     assert answers_in(target)["id-1"]["response"]["body"]["echo"] == "changed"
 
 
-def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_batch_that_is_stopped_is_no_success(
+    server: Server, tmp_path: Path, number: signal.Signals
+) -> None:
     source, target = write_input(tmp_path, 200), tmp_path / "out.jsonl"
     server.pause_s = 0.1
     command = [*COMMAND, str(source), str(target), "--url", server.url, "--concurrency", "4"]
@@ -212,10 +215,48 @@ def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -
     signal.signal(signal.SIGINT, before)
     while not (target.exists() and target.stat().st_size):
         time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, said = child.communicate(timeout=30)
     assert child.returncode == 130
-    assert b"run the same command to go on" in said
+    assert said.decode().splitlines()[-1] == "stopped; run the same command to go on"
+
+
+def test_a_batch_is_stopped_while_it_waits_for_its_input(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    child = subprocess.Popen([*COMMAND, str(pipe), str(tmp_path / "out")], stderr=subprocess.PIPE)  # noqa: S603
+    with pipe.open("wb"):  # opens once the child reads
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=30)
+    assert (child.returncode, said) == (130, b"stopped; run the same command to go on\n")
+
+
+@pytest.mark.parametrize("how", ["a file", "the rest of a file", "a pipe"])
+def test_the_input_may_be_the_standard_input(server: Server, tmp_path: Path, how: str) -> None:
+    target = tmp_path / "out.jsonl"
+    command = [*COMMAND, "-", str(target), "--url", server.url]
+    text = (line("a") + line("b")).encode()
+    if how == "a pipe":
+        child = subprocess.run(command, input=text, check=False)  # noqa: S603
+    else:
+        source, skipped = tmp_path / "in.jsonl", b"a heading\n" if how != "a file" else b""
+        source.write_bytes(skipped + text)
+        with source.open("rb", buffering=0) as file:
+            file.seek(len(skipped))
+            child = subprocess.run(command, stdin=file, check=False)  # noqa: S603
+    assert child.returncode == 0
+    answers = answers_in(target)
+    assert {name: each["response"]["body"]["echo"] for name, each in answers.items()} == {
+        "a": "a",
+        "b": "b",
+    }
+
+
+def test_an_input_without_a_request_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(os.devnull, tmp_path / "out.jsonl") == 2
+    assert f"{os.devnull}: it has no requests" in capsys.readouterr().err
 
 
 def test_a_wrong_key_ends_the_batch(
