@@ -170,7 +170,8 @@ def usd_per_million_tokens(question: Question) -> float:
     """Price of an hour of all GPUs over the tokens of an hour, in millions."""
     if not question.tokens_per_s:
         return 0.0
-    hour_usd = question.usd_per_gpu_hour * question.compute.tp
+    num_devices = question.compute.tp if question.device.on_gpu else 1
+    hour_usd = question.usd_per_gpu_hour * num_devices
     return usd_per_million(hour_usd, question.tokens_per_s)
 
 
