@@ -1,8 +1,8 @@
 """`baton`: the command line. Loads only the command that was named, so that it starts fast.
 
-Exit codes: 0 done, or stopped by a signal; 1 failed while running; 2 a bad flag, setting or
-model; 3 something is missing on the machine; 4 no gateway answers. A failure is one line,
-`baton: error: ...`; `--debug` or BATON_DEBUG=1 adds the traceback.
+Exit codes: 0 done, or stopped by Ctrl-C; 1 failed while running; 2 a bad flag, setting or model; 3
+something is missing on the machine; 4 no gateway answers; 130 a batch was stopped. A failure is one
+line, `baton: error: ...`; `--debug` or BATON_DEBUG=1 adds the traceback.
 """
 
 import argparse
@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": "talk to the model",
     "batch": "answer a file of requests, and go on where it was stopped",
     "status": "show the workers of a running gateway",
+    "trace": "draw where the time of one request went",
     "doctor": "say whether this machine, or a running cell, can serve",
     "capacity": "say what of a model fits on a GPU, or on this machine",
     "chaos": "break a cell of this machine under load, and see what its clients saw",
@@ -40,6 +41,7 @@ FOLDERS = {
     "capacity": "services.cli.capacity.command",
     "chaos": "services.cli.chaos.command",
     "doctor": "services.cli.doctor.command",
+    "trace": "services.cli.trace.command",
 }
 """commands with a folder of their own"""
 

@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from services.cli.cluster.local_cell import (
-    check_model,
     finished,
     running,
     stop_signals,
     this_machine,
 )
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan, Topology, make_plan
 from services.cli.gateway_client import GatewayClient
-from services.cli.terminal import terminal_width
+from services.cli.trace.drawing import drawn
 from services.cli.trace.finished_receipt import finished_receipt
-from services.cli.trace.waterfall import ASCII, Ink, render_waterfall
 from shared.demo_model.knowledge import DEMO_QUESTION
 
 MAX_TOKENS = 160
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     started_s = time.monotonic()
     plan = demo_plan(arguments.model, arguments.topology, os.environ, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len)
+    check_model(plan)
     return asyncio.run(_demo(plan, arguments.prompt, started_s))
 
 
@@ -99,9 +98,7 @@ def _ask(client: GatewayClient, prompt: str, started_s: float) -> None:
     if first_s:
         after_s = (first_s - asked_s, first_s - started_s)
         sys.stdout.write(_speed(receipt, *after_s, time.monotonic() - first_s))
-    ink = Ink() if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
-    sys.stdout.write(f"\nrequest {answer.request_id}\n")
-    sys.stdout.write(f"{render_waterfall(receipt, ink, terminal_width())}\n")
+    sys.stdout.write(f"\nrequest {answer.request_id}\n{drawn(receipt)}\n")
     sys.stdout.flush()
 
 

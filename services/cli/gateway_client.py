@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from services.cli.cluster.run_file import records_here
+from services.cli.cluster.run_file import admin_url_here, records_here
 from services.cli.event_reader import DONE, EventReader
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
@@ -32,6 +33,14 @@ def found_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str
         return gateway_url(given, environ)
     records = records_here()
     return records[0].url if len(records) == 1 else DEFAULT_URL
+
+
+def told_url(given: str | None) -> str:
+    """The same; the error output says so where it is of that cell."""
+    url = found_url(given)
+    if url != gateway_url(given):
+        sys.stderr.write(f"of the only cell that `baton up` runs here, {url}\n")
+    return url
 
 
 class NoSuchPathError(BatonError):
@@ -122,7 +131,7 @@ class GatewayClient:
 
     def receipt(self, request_id: str) -> dict[str, Any]:
         """What is known of one finished request: stages, workers, bytes."""
-        return self._get(f"/v1/baton/requests/{request_id}")
+        return self._get(f"/v1/baton/requests/{quote(request_id, safe='')}")
 
     def last_requests(self, limit: int) -> list[dict[str, Any]]:
         """A line for each, the newest first."""
@@ -155,11 +164,23 @@ class GatewayClient:
         return next(iter(self.models()), "default")
 
     def _get(self, path: str) -> dict[str, Any]:
+        """What the port does not have, the admin port of a cell that runs here may have."""
+        try:
+            return self._got(path)
+        except NoSuchPathError:
+            admin_url = admin_url_here(self.url)
+            if not admin_url:
+                raise
+            return GatewayClient(admin_url, self._timeout_s)._got(path)
+
+    def _got(self, path: str) -> dict[str, Any]:
         with self._request("GET", path) as response:
             body = _decode(response.read())
             if response.status == 404 and _error_text(body).startswith("no such path"):
                 raise NoSuchPathError(
-                    f"{self.url} has no {path}; the gateway's admin port may have it"
+                    f"{self.url} has no {path}; the gateway's admin port may have it: name that "
+                    f"with --url, or with {URL_VARIABLE} (--admin-port sets it, and the gateway's "
+                    "log says it)"
                 )
             if response.status != 200:
                 raise BatonError(f"{self.url}{path}: {response.status} {_error_text(body)}")

@@ -39,7 +39,13 @@ def _add_batching(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=1, metavar="N", help="same seed, same requests; 1")
     add = parser.add_argument_group("the device").add_argument
     add("--slots", type=_count, default=32, metavar="N", help="sequences at once; 32")
-    add("--wait-ms", type=above_zero, default=20.0, metavar="T", help="of dynamic and timed; 20")
+    add(
+        "--wait-ms",
+        type=above_zero,
+        default=20.0,
+        metavar="T",
+        help="of dynamic and timed, in milliseconds; 20",
+    )
     add("--step-tokens", type=_count, default=2048, metavar="N", help="of a continuous step; 2048")
     add(
         "--step-costs",
@@ -51,7 +57,7 @@ def _add_batching(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--shown", type=_count, default=96, metavar="N", help="requests on the timelines; 96")
-    add("--out", default="batching.html", metavar="FILE", help="the report")
+    add("--out", default="batching.html", metavar="FILE", help="the report; batching.html")
     add("--json", action="store_true", help="print the outcomes, not a table")
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.cli.gateway_client import GatewayClient, found_url, gateway_url
+from services.cli.gateway_client import GatewayClient, told_url
 from services.cli.terminal import terminal_width, wrapped
 
 COLUMNS = (
@@ -38,10 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    url = found_url(arguments.url)
-    if url != gateway_url(arguments.url):
-        sys.stderr.write(f"of the only cell that `baton up` runs here, {url}\n")
-    client = GatewayClient(url, timeout_s=10.0)
+    client = GatewayClient(told_url(arguments.url), timeout_s=10.0)
     answers = [client.status(arguments.model)]
     if not arguments.model:
         others = (name for name in answers[0].get("models", ()) if name != answers[0]["model"])

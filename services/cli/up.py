@@ -7,12 +7,12 @@ from pathlib import Path
 
 from services.cli.cluster.detach import start_detached
 from services.cli.cluster.local_cell import (
-    check_model,
     finished,
     running,
     stop_signals,
     this_machine,
 )
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Machine, Plan, WorkerRole, make_plan
 from services.cli.flags import add_settings, given_settings, refuse_settings
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     plan = plan_for(arguments, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len, plan.tps)
+    check_model(plan)
     if arguments.detach:
         return start_detached(arguments.command_line, arguments.log_dir)
     output = Output(log_folder=arguments.log_dir, notify_fd=arguments.notify_fd)

@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import os
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from services.cli.batch.batch import Batch
@@ -12,12 +14,12 @@ from services.cli.batch.output_file import OutputFile
 from services.cli.batch.progress import BatchProgress
 from services.cli.bench.measure import progress_line
 from services.cli.cluster.local_cell import (
-    check_model,
     finished,
     running,
     stop_signals,
     this_machine,
 )
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import make_plan
 from services.cli.gateway_client import GatewayClient, gateway_url
@@ -34,14 +36,20 @@ EPILOG = (
     "order in which they come. A line that is no request, or whose custom_id is there twice, is "
     "refused before the first is sent. Killed and run again it goes on: each line is answered "
     "once. Exit code: 0 all are answered with 200; 1 all are answered, some with another status; 2 "
-    "a flag or a line is wrong; 4 nothing answers; 130 it was stopped"
+    "a flag or a line is wrong, or IN has no request; 4 nothing answers; 130 Ctrl-C or SIGTERM "
+    "stopped it"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("action", choices=("run",), help="run: answer IN into OUT")
-    parser.add_argument("input", type=Path, metavar="IN", help="JSON lines of requests; a pipe too")
+    parser.add_argument(
+        "input",
+        type=Path,
+        metavar="IN",
+        help="JSON lines of requests; a pipe too; - is the standard input",
+    )
     parser.add_argument("output", type=Path, metavar="OUT", help="what is answered is there")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", metavar="U", help="default: $BATON_URL, else 127.0.0.1:8000")
@@ -63,19 +71,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.concurrency < 1:
         raise SettingsError("--concurrency: at least 1")
-    with InputFile(arguments.input) as source, _output(source, arguments.output) as target:
-        batch: Batch | None
-        if arguments.model is None:
-            url = gateway_url(arguments.url)
-            batch = _batch(url, source, target, arguments.concurrency)
-            with suppress(KeyboardInterrupt):
-                _answer(batch, len(target.answered))
-        else:
-            batch = asyncio.run(_in_cell(arguments.model, source, target, arguments.concurrency))
+    batch: Batch | None = None
+    with suppress(KeyboardInterrupt), _sigterm_interrupts():
+        batch = _run(arguments)
     if batch is None or batch.num_answered < batch.num_waiting:
         progress_line.keep("stopped; run the same command to go on")
         return STOPPED
     return 1 if batch.num_failed else 0
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: argparse.Namespace) -> Batch | None:
+    """None: it was stopped before a line was asked for."""
+    with InputFile(arguments.input) as source, _output(source, arguments.output) as target:
+        if arguments.model is not None:
+            return asyncio.run(_in_cell(arguments.model, source, target, arguments.concurrency))
+        batch = _batch(gateway_url(arguments.url), source, target, arguments.concurrency)
+        with suppress(KeyboardInterrupt):
+            _answer(batch, len(target.answered))
+        return batch
 
 
 def _output(source: InputFile, path: Path) -> OutputFile:
@@ -104,7 +127,7 @@ async def _in_cell(
     """A cell for the duration, as `baton up` starts one with no other flag. None: it was stopped
     before the cell was ready."""
     plan = make_plan({"model": model, "port": 0}, os.environ, this_machine())
-    check_model(plan.settings.model, plan.settings.compute.max_model_len, plan.tps)
+    check_model(plan)
     output, batch = Output(quiet=True), None
     async with stop_signals() as stop:
         output.say(f"starting {plan.summary}")

@@ -19,6 +19,7 @@ MAX_ID_CHARS = 512
 MAX_TOLD = 10
 """wrong lines that one refusal names"""
 DIGEST_BYTES = 12
+STANDARD_INPUT = Path("-")
 BULK = {"x-baton-class": "bulk"}
 
 
@@ -47,18 +48,20 @@ class InputFile:
     """Open until it is closed; nobody may change the file meanwhile."""
 
     def __init__(self, path: Path) -> None:
-        """SettingsError names every line that is no request, or whose custom_id was there."""
+        """`-` is the standard input. SettingsError names every line that is no request, or whose
+        custom_id was there."""
+        name = "standard input" if path == STANDARD_INPUT else path
         try:
             self._file = seekable(path)
         except OSError as error:
-            raise SettingsError(f"{path}: {error.strerror}") from None
+            raise SettingsError(f"{name}: {error.strerror}") from None
         self._places: dict[str, Place] = {}
         problems = list(self._read_places())
         if problems or not self._places:
             self.close()
             told = "; ".join(problems[:MAX_TOLD]) or "it has no requests"
             more = len(problems) - MAX_TOLD
-            raise SettingsError(f"{path}: {told}" + (f"; and {more} more" if more > 0 else ""))
+            raise SettingsError(f"{name}: {told}" + (f"; and {more} more" if more > 0 else ""))
 
     def __enter__(self) -> Self:
         return self
@@ -115,9 +118,10 @@ class InputFile:
 
 
 def seekable(path: Path) -> BinaryIO:
-    """The file, or a copy on disk of what a pipe gives, for lines are read again."""
-    file: BinaryIO = path.open("rb")
-    if file.seekable():
+    """The file, or a copy on disk of what a pipe gives, for lines are read again; also of what is
+    left of a file that another program began to read."""
+    file: BinaryIO = os.fdopen(os.dup(0), "rb") if path == STANDARD_INPUT else path.open("rb")
+    if file.seekable() and not file.tell():
         return file
     with file:
         copy = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it

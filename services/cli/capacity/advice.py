@@ -10,6 +10,9 @@ from shared.errors import ModelError
 from shared.kv.layout import DTYPE_BYTES
 from shared.kv.share import MAX_RANKS
 
+HOST_SHARE = 0.95
+"""of the room in a machine's memory: what others use of it changes from moment to moment"""
+
 
 def advise(question: Question) -> tuple[tuple[str, ...], ...]:
     """Flags, each item a way of its own: one change where one is enough, else two, else more.
@@ -53,14 +56,22 @@ def _more_gpus(question: Question) -> Iterator[Question]:
 
 
 def _other_pool(question: Question) -> Iterator[Question]:
-    """Of a CPU, whose pool is as large as a setting says: what is wanted, or all there is room
-    for."""
-    if question.device.on_gpu or question.kv.blocks:
-        return
+    """Where it is as large as a setting says: what is wanted, or nearly all there is room for."""
     capacity = estimate(question)
+    share = 1.0 if question.device.on_gpu else HOST_SHARE
+    room_bytes = int(share * capacity.room_bytes)
+    if question.kv.blocks:
+        wanted = capacity.wanted_blocks
+        if wanted <= question.kv.blocks:
+            wanted = max(wanted, room_bytes // capacity.layout.block_bytes)
+        if wanted != question.kv.blocks:
+            yield replace(question, kv=replace(question.kv, blocks=wanted))
+        return
+    if question.device.on_gpu:
+        return
     wanted_mib = -(-capacity.wanted_blocks * capacity.layout.block_bytes // MIB)
     if wanted_mib <= question.kv.memory_mib:
-        wanted_mib = max(wanted_mib, capacity.room_bytes // MIB)
+        wanted_mib = max(wanted_mib, room_bytes // MIB)
     if wanted_mib != question.kv.memory_mib:
         yield replace(question, kv=replace(question.kv, memory_mib=wanted_mib))
 
@@ -86,6 +97,7 @@ def _flags(before: Question, after: Question) -> tuple[str, ...]:
     changes = {
         "--dtype": (before.compute.dtype, after.compute.dtype),
         "--tp": (before.compute.tp, after.compute.tp),
+        "--kv-blocks": (before.kv.blocks, after.kv.blocks),
         "--kv-memory-mib": (before.kv.memory_mib, after.kv.memory_mib),
         "--context": (before.compute.max_model_len, after.compute.max_model_len),
     }

@@ -6,9 +6,9 @@ from typing import Any
 
 from services.cli.byte_size import MIB
 from services.cli.doctor.gpu import Gpu, gpus_of
-from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.machine import first_gpu
 from shared.device_type import device_type
+from shared.engine.loading.host_memory import free_memory
 from shared.errors import MissingError, SettingsError
 from shared.settings.groups import ComputeSettings
 
@@ -69,7 +69,8 @@ def named_gpu(name: str) -> Device:
 
 def this_machine(compute: ComputeSettings) -> Device:
     """The GPU of --device that has least free, of those that --tp takes; without GPUs the
-    machine's memory, or its container's. MissingError for a GPU that is not here."""
+    memory of the machine, or of its container, of which each rank has its share. MissingError for
+    a GPU that is not here."""
     if device_type(compute.device) == "cuda":
         gpus = _gpus()
         first = first_gpu(compute.device)
@@ -83,10 +84,9 @@ def this_machine(compute: ComputeSettings) -> Device:
                 f"{first + compute.tp} GPUs are asked for and torch sees {len(gpus)} here: name "
                 "one with --gpu or --gpu-memory, or lower --tp or --device"
             )
-    if compute.tp > 1:
-        raise SettingsError("--tp takes GPUs, and none is here: name one with --gpu")
     total, free = free_memory()
-    return Device("this machine's CPU", total, total - free, on_gpu=False)
+    share, used = total // compute.tp, (total - free) // compute.tp
+    return Device("this machine's CPU", share, used, on_gpu=False)
 
 
 def _gpus() -> tuple[Gpu, ...]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from services.cli.byte_size import MIB
 from services.cli.capacity.devices import Device
 from shared.engine.layers.shard import Shard
+from shared.engine.loading.host_room import PROCESSES_BYTES
 from shared.engine.loading.pool_size import SAMPLING_BYTES, MemoryProfile
 from shared.engine.loading.room_advice import RANKS_BYTES
 from shared.engine.scheduling.block_pool import MIN_BLOCKS
@@ -27,7 +28,7 @@ from shared.telemetry.cost import usd_per_million
 WORKSPACE_BYTES = 128 * MIB
 """of matrix products, attention and sampling"""
 CONTEXT_BYTES = 1024 * MIB
-"""the driver's context, and kernels, on a GPU; on a CPU the processes of a worker"""
+"""the driver's context, and kernels, on a GPU"""
 LENGTHS = (1024, 4096, 8192, 32768)
 MEASURED_S = {
     "mapped": ((134e6, 134e6 / 7.7e9), (1.07e9, 1.07e9 / 34e9)),
@@ -169,7 +170,8 @@ def usd_per_million_tokens(question: Question) -> float:
     """Price of an hour of all GPUs over the tokens of an hour, in millions."""
     if not question.tokens_per_s:
         return 0.0
-    hour_usd = question.usd_per_gpu_hour * question.compute.tp
+    num_devices = question.compute.tp if question.device.on_gpu else 1
+    hour_usd = question.usd_per_gpu_hour * num_devices
     return usd_per_million(hour_usd, question.tokens_per_s)
 
 
@@ -177,7 +179,7 @@ def _memory(question: Question, shard: Shard, layout: KVLayout, length: int) -> 
     """All but the pool."""
     device, tp = question.device, question.compute.tp
     max_num_seqs = question.engine.running_seqs(device.kind, layout.block_size)
-    others = CONTEXT_BYTES + (RANKS_BYTES if tp > 1 else 0)
+    others = (CONTEXT_BYTES if device.on_gpu else PROCESSES_BYTES) + (RANKS_BYTES if tp > 1 else 0)
     weights = num_weight_bytes(shard.model, layout.dtype, tp)
     step = step_bytes(question, shard.config, length, max_num_seqs)
     usable, graphs = device.total_bytes - device.used_bytes, 0

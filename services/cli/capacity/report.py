@@ -11,6 +11,7 @@ from services.cli.terminal import wrapped
 
 UPPER = "upper estimate"
 ON_CPU = "here; `baton up` starts two, with a pool each"
+RANKS_ON_CPU = "here, whose ranks share the cores: `--tp` on a CPU is for tests"
 
 
 def render(
@@ -58,9 +59,10 @@ def as_json(
 
 def _memory(question: Question, capacity: Capacity) -> Iterator[str]:
     device, tp = question.device, question.compute.tp
-    number = f"{tp} x " if tp > 1 else ""
+    number = f"{tp} x " if tp > 1 and device.on_gpu else ""
     yield f"{question.checkpoint.name}, {question.dtype}, on {number}{device.name}"
-    yield f"memory of {'each GPU' if tp > 1 else 'the device'}: {shown(device.total_bytes)}"
+    where = _each(question) if tp > 1 else "the device"
+    yield f"memory of {where}: {shown(device.total_bytes)}"
     yield _line("weights", capacity.weights_bytes)
     yield _line("largest step", capacity.step_bytes, UPPER)
     if device.on_gpu:
@@ -79,7 +81,7 @@ def _memory(question: Question, capacity: Capacity) -> Iterator[str]:
 def _pool(question: Question, capacity: Capacity) -> Iterator[str]:
     layout = capacity.layout
     by_setting = not question.device.on_gpu or question.kv.blocks
-    yield "KV pool" + (" of each GPU" if question.compute.tp > 1 else "")
+    yield "KV pool" + (f" of {_each(question)}" if question.compute.tp > 1 else "")
     pool = shown(capacity.pool_bytes)
     yield f"  size      {pool}" + (", by its setting" if by_setting else ", at least")
     yield f"  a token   {shown(capacity.token_bytes)}, {shown(capacity.layer_token_bytes)} a layer"
@@ -124,8 +126,9 @@ def _verdict(
 ) -> Iterator[str]:
     if capacity.fits:
         tp = question.compute.tp
-        where = f"on {tp} GPUs" if tp > 1 else "on a GPU"
-        yield "it fits: one worker " + (where if question.device.on_gpu else ON_CPU)
+        on_gpu = f"on {tp} GPUs" if tp > 1 else "on a GPU"
+        on_cpu = RANKS_ON_CPU if tp > 1 else ON_CPU
+        yield "it fits: one worker " + (on_gpu if question.device.on_gpu else on_cpu)
         return
     wanted = capacity.wanted_blocks
     context = question.compute.max_model_len
@@ -141,6 +144,11 @@ def _verdict(
         return
     yield "it fits with" + (" one of" if len(ways) > 1 else "")
     yield from (f"  {' '.join(flags)}" for flags in ways)
+
+
+def _each(question: Question) -> str:
+    """Of several ranks."""
+    return "each GPU" if question.device.on_gpu else f"each of {question.compute.tp} ranks"
 
 
 def _line(name: str, num_bytes: int, note: str = "") -> str:

@@ -19,7 +19,8 @@ from services.cli.chaos.kinds import KINDS, chosen_kinds, possible
 from services.cli.chaos.poison import PLANTED
 from services.cli.chaos.report import explain, is_clean, read_runs, record, render
 from services.cli.chaos.wires.wire import Wire
-from services.cli.cluster.local_cell import check_model, this_machine, until_stopped
+from services.cli.cluster.local_cell import this_machine, until_stopped
+from services.cli.cluster.model_check import check_model
 from services.cli.cluster.output import Output
 from services.cli.cluster.plan import Plan as CellPlan
 from services.cli.cluster.plan import make_plan
@@ -99,7 +100,7 @@ def _break(arguments: argparse.Namespace, seed: int) -> Outcome | None:
     if not kinds:
         raise SettingsError("--kinds: none of them can be had here")
     cell_plan = make_cell_plan(arguments)
-    check_model(cell_plan.settings.model, cell_plan.settings.compute.max_model_len)
+    check_model(cell_plan)
     on_cpu = cell_plan.settings.compute.device == "cpu"
     plan = Plan(arguments.faults, seed, kinds, arguments.pause_s, on_cpu)
     return asyncio.run(until_stopped(run_plan(cell_plan, plan, spared, arguments.log_dir)))

@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +18,9 @@ from services.cli.cluster.ports import local_url, reserve_port
 from services.cli.cluster.redis_check import check_redis
 from services.cli.cluster.run_file import remove_record, write_record
 from services.cli.cluster.supervisor import Supervisor
-from shared.engine.layers.shard import Shard
-from shared.errors import ModelError
 from shared.held_folder import held_folder
-from shared.kv.share import MAX_RANKS
-from shared.model.checkpoint import Checkpoint, load_checkpoint, max_model_len
 from shared.runtime_folder import runtime_folder
-from shared.settings.groups import ModelSettings, Settings
+from shared.settings.groups import Settings
 from shared.settings.load import changed
 from shared.state.embedded import EmbeddedRedis
 from shared.telemetry.logs import configure_logs
@@ -55,29 +51,6 @@ class LocalCell:
     async def wait_ready(self) -> None:
         """Until all workers are ready and the gateway serves; StartError when one cannot."""
         await self.supervisor.wait_ready(self.admin_url)
-
-
-def check_model(model: ModelSettings, length: int, tps: Iterable[int] = (1,)) -> None:
-    """ModelError, MissingError or SettingsError for a model that no process could serve, before
-    any is started. A hub id is fetched here, once for all of them. `length`: --max-model-len;
-    `tps`: ranks of the workers."""
-    checkpoint = load_checkpoint(model.name, random_weights=model.random_weights)
-    max_model_len(checkpoint.config, length)
-    for tp in tps:
-        try:
-            Shard(checkpoint.config, 0, tp)
-        except ModelError as error:
-            sizes = (size for size in range(1, MAX_RANKS + 1) if _splits(checkpoint, size))
-            fitting = ", ".join(map(str, sizes))
-            raise ModelError(f"tp {tp}: {error}; {model.name} takes tp {fitting}") from None
-
-
-def _splits(checkpoint: Checkpoint, size: int) -> bool:
-    try:
-        Shard(checkpoint.config, 0, size)
-    except ModelError:
-        return False
-    return True
 
 
 def this_machine() -> Machine:

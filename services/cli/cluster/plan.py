@@ -79,6 +79,10 @@ class Plan:
         return (device,) * len(self.tps)
 
     @property
+    def on_cpu(self) -> bool:
+        return self.num_gpus == 0 and self.settings.compute.device in ("auto", "cpu")
+
+    @property
     def summary(self) -> str:
         """One sentence that says what starts, and why."""
         workers = f"{self.num_decode} decode{_shown(self.decode_tp)}"

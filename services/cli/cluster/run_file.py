@@ -102,6 +102,16 @@ def records_here() -> list[RunRecord]:
         return []
 
 
+def admin_url_here(url: str) -> str:
+    """Of the cell that `baton up` runs here and whose clients come to `url`; '' where none does."""
+    named = urlsplit(url)
+    for record in records_here():
+        names = (urlsplit(record.url).hostname, "localhost")
+        if named.port == record.port and named.hostname in names:
+            return record.admin_url
+    return ""
+
+
 def terminate(record: RunRecord) -> int | None:
     """SIGTERM to exactly that process; a pidfd that becomes readable when it ends.
 

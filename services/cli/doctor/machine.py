@@ -12,7 +12,6 @@ from services.cli.cluster.run_file import RunRecord
 from services.cli.doctor.finding import Finding, ok
 from services.cli.doctor.folders import check_folders, check_transfer_folder
 from services.cli.doctor.gpu import GpuFacts, gather_gpu, judge_gpu
-from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.kernel_cache import gather_kernel_cache, judge_kernel_cache
 from services.cli.doctor.limits import gather_limits, judge_limits
 from services.cli.doctor.model_size import Memory
@@ -23,6 +22,7 @@ from services.cli.doctor.packages import (
 )
 from services.cli.doctor.ports import check_ports, check_worker_ports
 from shared.device_type import device_type
+from shared.engine.loading.host_memory import free_memory
 from shared.errors import SettingsError
 from shared.settings.groups import Settings
 
@@ -69,7 +69,7 @@ def check_machine(
     memory = (
         _memory_of_gpu(settings, gpu, bool(running))
         if on_gpu
-        else _memory_of_host(bool(running), 1 if worker else None)
+        else _memory_of_host(compute.tp, alone=bool(running or worker))
     )
     return MachineReport(tuple(found), "cuda" if on_gpu else "cpu", memory)
 
@@ -89,13 +89,11 @@ def _computes_on_gpu(device: str, gpu: GpuFacts) -> bool:
     return device_type(device) == "cuda" and not (device == "auto" and for_cpus)
 
 
-def _memory_of_host(cell_runs: bool, num_workers: int | None) -> Memory:
-    """`num_workers`: None: as many as `baton up` starts."""
+def _memory_of_host(tp: int, *, alone: bool) -> Memory:
+    """For as many workers as `baton up` starts, or for one that is `alone`."""
     total, free = free_memory()
-    if num_workers is None:
-        plan = make_plan({"device": "cpu"}, {}, this_machine())
-        num_workers = 0 if cell_runs else plan.num_prefill + plan.num_decode
-    return Memory(total, free, on_gpu=False, num_workers=num_workers)
+    tps = (tp,) if alone else make_plan({"device": "cpu", "tp": tp}, {}, this_machine()).tps
+    return Memory(total, free, on_gpu=False, tps=tps)
 
 
 def _memory_of_gpu(settings: Settings, gpu: GpuFacts, cell_runs: bool) -> Memory | None:

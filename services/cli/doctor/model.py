@@ -6,7 +6,8 @@ from pathlib import Path
 
 from services.cli.byte_size import shown
 from services.cli.doctor.finding import Finding, failed, ok, warn
-from services.cli.doctor.model_size import Memory, ModelNeed, judge_memory, need_of
+from services.cli.doctor.model_size import Memory, judge_memory, need_of
+from shared.engine.loading.host_room import RankNeed
 from shared.errors import BatonError
 from shared.model.checkpoint import (
     DEMO,
@@ -39,7 +40,7 @@ def check_model(
     try:
         facts = gather_model(model)
         length = max_model_len(facts.checkpoint.config, settings.compute.max_model_len)
-        need = need_of(facts.checkpoint, settings, device_type)
+        need = need_of(facts.checkpoint, settings.compute, settings.kv.block_size, device_type)
     except BatonError as error:
         return [failed("model", error, FAMILIES)]
     found = [judge_model(facts, need, length)]
@@ -61,7 +62,7 @@ def gather_model(model: ModelSettings) -> ModelFacts:
     return ModelFacts(load_checkpoint(str(path)), is_here=True)
 
 
-def judge_model(facts: ModelFacts, need: ModelNeed, length: int) -> Finding:
+def judge_model(facts: ModelFacts, need: RankNeed, length: int) -> Finding:
     weights = shown(need.weights_bytes)
     seen = f"{facts.checkpoint.config.architecture}, {weights} of weights, {length:,} tokens"
     if not facts.is_here:

@@ -35,10 +35,10 @@ def asked_of(query: Iterable[tuple[str, str]]) -> Asked:
             usd = read_price(value)
         else:
             raise RequestError(
-                f"unknown query parameter; it may have model, tokens, {PRICE}", param=name
+                f"{name}: unknown query parameter; it may have model, tokens, {PRICE}", param=name
             )
     if len(tokens) > MAX_LENGTHS:
-        raise RequestError(f"must be at most {MAX_LENGTHS} numbers", param="tokens")
+        raise RequestError(f"tokens: must be at most {MAX_LENGTHS} numbers", param="tokens")
     return Asked(tuple(tokens), usd)
 
 
@@ -54,7 +54,10 @@ def capacity_body(status: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         "kv_token_bytes": max((worker["kv_token_bytes"] for worker in workers), default=0),
         "workers": workers,
         "pools": {role: _pool(workers, role) for role in ("prefill", "decode")},
-        "sequences": [_sequences(workers, tokens, block_size) for tokens in sorted(set(wanted))],
+        "sequences": [
+            _sequences(workers if tokens <= longest else (), tokens, block_size)
+            for tokens in sorted(set(wanted))
+        ],
         "usd_per_million_tokens": _usd(workers, asked.usd_per_gpu_hour),
     }
 
@@ -84,7 +87,8 @@ def _pool(workers: Iterable[Worker], role: str) -> dict[str, Any]:
 
 
 def _sequences(workers: Iterable[Worker], tokens: int, block_size: int) -> dict[str, Any]:
-    """Of one length: how many the decode workers hold at once, and how many more now."""
+    """Of one length: how many the decode workers hold at once, and how many more now. `workers`:
+    those that take one so long."""
     each = num_blocks_for(tokens, block_size)
     decode = [worker for worker in workers if worker["role"] == "decode"]
     return {
@@ -108,5 +112,5 @@ def _length(text: str) -> int:
     digits = text.strip()
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 9 else 0
     if not 1 <= number <= MAX_TOKENS:
-        raise RequestError(f"must be numbers from 1 to {MAX_TOKENS:,}", param="tokens")
+        raise RequestError(f"tokens: must be numbers from 1 to {MAX_TOKENS:,}", param="tokens")
     return number

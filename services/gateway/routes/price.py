@@ -20,7 +20,7 @@ def read_price(text: str) -> float:
     except ValueError:
         price = -1.0
     if not 0 < price <= MAX_USD:
-        raise RequestError(f"must be a number above 0, up to {MAX_USD:,.0f}", param=PRICE)
+        raise RequestError(f"{PRICE}: must be a number above 0, up to {MAX_USD:,.0f}", param=PRICE)
     return price
 
 
@@ -29,10 +29,10 @@ def receipt_price(query: Iterable[tuple[str, str]]) -> float | None:
     prices: list[float] = []
     for name, value in query:
         if name != PRICE:
-            raise RequestError(f"unknown query parameter; it may have {PRICE}", param=name)
+            raise RequestError(f"{name}: unknown query parameter; it may have {PRICE}", param=name)
         prices.append(read_price(value))
     if len(prices) > 1:
-        raise RequestError("is there twice", param=PRICE)
+        raise RequestError(f"{PRICE}: is there twice", param=PRICE)
     return prices[0] if prices else None
 
 

@@ -17,10 +17,11 @@ def row_filter(query: Iterable[tuple[str, str]], tenant: str | None) -> RowFilte
     for name, value in query:
         if name not in ("limit", *MARKS):
             raise RequestError(
-                f"unknown query parameter; it may have limit, {', '.join(MARKS)}", param=name
+                f"{name}: unknown query parameter; it may have limit, {', '.join(MARKS)}",
+                param=name,
             )
         if name in given:
-            raise RequestError("is there twice", param=name)
+            raise RequestError(f"{name}: is there twice", param=name)
         given[name] = value
     return RowFilter(
         _limit(given.pop("limit", str(DEFAULT_LIMIT))),
@@ -33,11 +34,11 @@ def _limit(value: str) -> int:
     digits = value.isascii() and value.isdigit() and len(value) <= len(str(MAX_RECEIPTS))
     limit = int(value) if digits else 0
     if not 1 <= limit <= MAX_RECEIPTS:
-        raise RequestError(f"must be a number from 1 to {MAX_RECEIPTS:,}", param="limit")
+        raise RequestError(f"limit: must be a number from 1 to {MAX_RECEIPTS:,}", param="limit")
     return limit
 
 
 def _flag(name: str, value: str) -> bool:
     if value not in ("0", "1"):
-        raise RequestError("must be 0 or 1", param=name)
+        raise RequestError(f"{name}: must be 0 or 1", param=name)
     return value == "1"

@@ -83,6 +83,7 @@ def count_blocks(
     `least`: the least of what all ranks pass to it. `profile` measures this rank's GPU, with only
     the weights on it; None on a CPU. `ways`: what would make room.
     """
+    check_enough_blocks(kv)
     if kv.blocks:
         return least(kv.blocks)
     if profile is None:
@@ -91,6 +92,15 @@ def count_blocks(
     num_blocks = blocks_on_gpu(measured, layout.block_bytes, ways)
     logger.info("memory in GiB: %s, %d KV blocks", measured, num_blocks)
     return least(num_blocks)
+
+
+def check_enough_blocks(kv: KVSettings) -> None:
+    """SettingsError if --kv-blocks names a pool that is too small."""
+    if 0 < kv.blocks < MIN_BLOCKS:
+        raise SettingsError(
+            f"--kv-blocks {kv.blocks}: the smallest pool takes {MIN_BLOCKS} KV blocks; "
+            f"--kv-blocks {MIN_BLOCKS}, or without it as many as fit"
+        )
 
 
 def blocks_in_host_memory(memory_mib: int, block_bytes: int) -> int:

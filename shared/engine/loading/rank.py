@@ -14,6 +14,8 @@ from shared.engine.layers.shard import Shard
 from shared.engine.layers.weights import WeightReader
 from shared.engine.loading.device_rates import BRIEF, measure_ceilings
 from shared.engine.loading.devices import resolve_device, set_threads
+from shared.engine.loading.host_memory import free_memory
+from shared.engine.loading.host_room import RankNeed, check_host_room
 from shared.engine.loading.memory_use import memory_of_process
 from shared.engine.loading.pool_size import count_blocks
 from shared.engine.loading.runner_parts import RunnerParts, load_model, longest
@@ -65,15 +67,17 @@ def build_rank(
 def _build_cpu_rank(
     kv: KVSettings, tuner: Tuner, length: int, reader: WeightReader, share: KVShare, ranks: Ranks
 ) -> RunnerParts:
-    """`length`: tokens of the longest sequence."""
-    model = load_model(reader.shard.config, reader, length, TorchOperations(), ranks)
+    """`length`: tokens of the longest sequence. SettingsError where this machine's free memory is
+    less than all ranks take: a pool beyond it would fill swap, or end the machine's processes."""
+    shard, layout = reader.shard, share.layout
+    weights_bytes = num_weight_bytes(shard.model, layout.dtype, shard.size)
+    need = RankNeed(weights_bytes, layout.block_bytes)
+    check_host_room([need] * shard.size, kv, free_memory()[1])
+    model = load_model(shard.config, reader, length, TorchOperations(), ranks)
     check_arithmetic(model)
-    layout = share.layout
     num_blocks = count_blocks(kv, layout, ranks.least)
     pool = create_pool(share, num_blocks, reader.device)
     runner = ModelRunner(model, pool.tensor, TiledAttention())
-    shard = reader.shard
-    weights_bytes = num_weight_bytes(shard.model, layout.dtype, shard.size)
     return RunnerParts(
         runner,
         Sampler(),

@@ -18,10 +18,7 @@ import pytest
 
 from services.cli.__main__ import main
 from services.cli.batch import batch as batch_module
-from services.cli.batch.output_file import OutputFile
-from shared.errors import SettingsError
 
-ANSWERED = {"response": {"status_code": 200}}
 COMMAND = (sys.executable, "-m", "services.cli", "batch", "run")
 
 
@@ -202,7 +199,10 @@ def test_an_answer_to_another_body_is_none(
     assert answers_in(target)["id-1"]["response"]["body"]["echo"] == "changed"
 
 
-def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_batch_that_is_stopped_is_no_success(
+    server: Server, tmp_path: Path, number: signal.Signals
+) -> None:
     source, target = write_input(tmp_path, 200), tmp_path / "out.jsonl"
     server.pause_s = 0.1
     command = [*COMMAND, str(source), str(target), "--url", server.url, "--concurrency", "4"]
@@ -212,10 +212,48 @@ def test_a_batch_that_is_stopped_is_no_success(server: Server, tmp_path: Path) -
     signal.signal(signal.SIGINT, before)
     while not (target.exists() and target.stat().st_size):
         time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, said = child.communicate(timeout=30)
     assert child.returncode == 130
-    assert b"run the same command to go on" in said
+    assert said.decode().splitlines()[-1] == "stopped; run the same command to go on"
+
+
+def test_a_batch_is_stopped_while_it_waits_for_its_input(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    child = subprocess.Popen([*COMMAND, str(pipe), str(tmp_path / "out")], stderr=subprocess.PIPE)  # noqa: S603
+    with pipe.open("wb"):  # opens once the child reads
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=30)
+    assert (child.returncode, said) == (130, b"stopped; run the same command to go on\n")
+
+
+@pytest.mark.parametrize("how", ["a file", "the rest of a file", "a pipe"])
+def test_the_input_may_be_the_standard_input(server: Server, tmp_path: Path, how: str) -> None:
+    target = tmp_path / "out.jsonl"
+    command = [*COMMAND, "-", str(target), "--url", server.url]
+    text = (line("a") + line("b")).encode()
+    if how == "a pipe":
+        child = subprocess.run(command, input=text, check=False)  # noqa: S603
+    else:
+        source, skipped = tmp_path / "in.jsonl", b"a heading\n" if how != "a file" else b""
+        source.write_bytes(skipped + text)
+        with source.open("rb", buffering=0) as file:
+            file.seek(len(skipped))
+            child = subprocess.run(command, stdin=file, check=False)  # noqa: S603
+    assert child.returncode == 0
+    answers = answers_in(target)
+    assert {name: each["response"]["body"]["echo"] for name, each in answers.items()} == {
+        "a": "a",
+        "b": "b",
+    }
+
+
+def test_an_input_without_a_request_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(os.devnull, tmp_path / "out.jsonl") == 2
+    assert f"{os.devnull}: it has no requests" in capsys.readouterr().err
 
 
 def test_a_wrong_key_ends_the_batch(
@@ -256,52 +294,6 @@ def test_a_fault_of_ours_is_no_end_of_the_batch(
 def test_no_gateway_is_told_at_once(tmp_path: Path) -> None:
     source = write_input(tmp_path, 1)
     assert run(source, tmp_path / "out.jsonl", "--url", "http://127.0.0.1:9") == 4
-
-
-def test_a_torn_line_is_cut_and_other_answers_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    first, second = ({"id": f"of-{id}", "custom_id": id, **ANSWERED} for id in "ab")
-    whole = json.dumps(first) + "\n"
-    path.write_text(f'{whole}{{"id":"of-b","custom', encoding="utf-8")
-    with OutputFile(path, ("a", "b"), "of-{}".format) as target:
-        assert target.answered == {"a"}
-        target.append(second)
-        with pytest.raises(SettingsError, match="another run"):
-            OutputFile(path, ("a", "b"), "of-{}".format)
-    assert [json.loads(each) for each in path.read_text("utf-8").splitlines()] == [first, second]
-    for ids in (("a",), ("b", "c")):
-        with pytest.raises(SettingsError, match="line"):
-            OutputFile(path, ids, "of-{}".format)
-    path.write_text(whole * 2, encoding="utf-8")
-    with pytest.raises(SettingsError, match="line 2"):
-        OutputFile(path, ("a",), "of-{}".format)
-
-
-@pytest.mark.parametrize(
-    ("torn", "kept"),
-    [
-        ('{"id":"of-b","custom_id":"b","resp', False),
-        ('{"id":"of-', False),
-        ("{", False),
-        ('{"id":"of-c","custom_id":"c","resp', True),
-        ('{"id": "of-b"', True),
-        ('{"custom_id":"b"', True),
-        ("a report", True),
-    ],
-)
-def test_a_last_line_is_cut_only_if_it_begins_an_answer(
-    tmp_path: Path, torn: str, kept: bool
-) -> None:
-    path = tmp_path / "out.jsonl"
-    whole = json.dumps({"id": "of-a", "custom_id": "a", **ANSWERED}) + "\n"
-    for before in ("", whole):
-        path.write_text(before + torn, encoding="utf-8")
-        if kept:
-            with pytest.raises(SettingsError, match=f"line {1 + bool(before)} .*another file"):
-                OutputFile(path, ("a", "b"), "of-{}".format)
-        else:
-            OutputFile(path, ("a", "b"), "of-{}".format).close()
-        assert path.read_text(encoding="utf-8") == before + torn * kept
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])

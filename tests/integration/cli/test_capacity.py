@@ -63,6 +63,13 @@ def test_a_pool_that_an_engine_refuses_does_not_fit(tmp_path: Path) -> None:
         built_engine(settings)
 
 
+def test_a_pool_beyond_the_machine_s_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, TINY)
+    settings = settings_with(model=str(tmp_path), device="cpu", kv_memory_mib=10**9)
+    with pytest.raises(SettingsError, match=r"GiB are free; --kv-memory-mib \d+ fits"):
+        built_engine(settings)
+
+
 def asked(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
     code = main(["capacity", *flags, "--json", "-"])
     content: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -76,6 +83,10 @@ def asked(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[st
         ["--model=llama-3.1-8b", "--gpu-memory=24GB", "--dtype=float32", "--context=32768"],
         ["--model=llama-3.1-70b-40-layers", "--gpu=A100-40"],
         ["--model=tiny", "--device=cpu", "--context=40000", "--kv-memory-mib=4"],
+        ["--model=demo", "--device=cpu", "--kv-blocks=1"],
+        ["--model=demo", "--device=cpu", "--kv-blocks=99999999"],
+        ["--model=demo", "--device=cpu", "--kv-memory-mib=99999999", "--tp=2"],
+        ["--model=llama-3.1-8b", "--gpu=H100", "--kv-blocks=99999999"],
     ],
 )
 def test_what_does_not_fit_fits_when_its_advice_is_typed(
@@ -114,6 +125,14 @@ def test_it_prints_60_columns_of_what_the_json_says(
     assert "--tp" in refused
 
 
+def test_ranks_on_a_cpu_have_their_share_of_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    alone, split = (asked(capsys, "--device=cpu", f"--tp={tp}")[1] for tp in (1, 2))
+    assert split["device"]["total_bytes"] == alone["device"]["total_bytes"] // 2
+    assert split["fits"] and split["weights_bytes"] < alone["weights_bytes"]
+    assert main(["capacity", "--device=cpu", "--tp=2"]) == 0
+    assert "memory of each of 2 ranks: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -126,7 +145,6 @@ def test_it_prints_60_columns_of_what_the_json_says(
         (["--gpu=H100", "--prompt=5000"], "--prompt 5000 is above the model's 4096"),
         (["--gpu=H100", "--price=2"], "baton bench serve"),
         (["--gpu=H100", "--context=0"], "no number of tokens"),
-        (["--device=cpu", "--tp=2"], "name one with --gpu"),
         (["--gpu=H100", "--model=llama-9"], "neither a directory nor a hub id"),
         (["--gpu=H100", "--model=llama-9"], "shapes are llama-3.1-8b"),
         (["--gpu=H100", "--json=/nowhere/x.json"], "there is no folder"),

@@ -6,12 +6,14 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.__main__ import main
+from services.cli.bench.serve.endpoint import Endpoint
 from services.cli.cluster.run_file import write_record
 from services.cli.gateway_client import GatewayClient, found_url, gateway_url
 from services.cli.status import render_status
@@ -40,6 +42,16 @@ STATUS = {
 }
 
 
+STAGE = {"start_ns": 0, "end_ns": 5_000_000}
+RECEIPT = {
+    "id": "r1",
+    "state": "done",
+    "prompt_tokens": 17,
+    "completion_tokens": 60,
+    "stages": [{"name": name, **STAGE} for name in ("queue", "prefill")],
+}
+
+
 def delta(text: str | None, finish_reason: str | None = None) -> str:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}
     return f"data: {json.dumps({'choices': [choice]})}\n\n"
@@ -49,11 +61,23 @@ class Script:
     """What the server answers to a chat request, and the bodies it was sent."""
 
     def __init__(self) -> None:
-        self.url = ""
+        self.url = self.other_url = ""
         self.status = 200
-        self.hides_status = False
+        self.admin_url = ""
+        """of another port, which alone shows what operators ask for"""
         self.events: list[str] = []
         self.bodies: list[dict[str, Any]] = []
+
+
+@contextmanager
+def serving(page: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -62,11 +86,19 @@ def script() -> Iterator[Script]:
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answers = {"/v1/baton/status": STATUS, "/v1/models": {"data": [{"id": "demo"}]}}
-            if self.path == "/v1/baton/status" and script.hides_status:
+            answers = {
+                "/v1/baton/status": STATUS,
+                "/v1/models": {"data": [{"id": "demo"}]},
+                "/v1/baton/requests/r1": RECEIPT,
+                "/v1/baton/requests/group": {"id": "group", "choices": [{"id": "r1"}] * 2},
+            }
+            is_admin = f"http://{self.headers['host']}" == script.admin_url
+            if self.path.startswith("/v1/baton") and script.admin_url and not is_admin:
                 self._answer(404, json.dumps({"error": {"message": "no such path; GET ..."}}))
-                return
-            self._answer(200, json.dumps(answers.get(self.path, {})))
+            elif self.path in answers:
+                self._answer(200, json.dumps(answers[self.path]))
+            else:
+                self._answer(404, json.dumps({"error": {"message": "no such request; each ..."}}))
 
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
@@ -82,19 +114,9 @@ def script() -> Iterator[Script]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
-        script.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with serving(Page) as url, serving(Page) as other_url:
+        script.url, script.other_url = url, other_url
         yield script
-        server.shutdown()
-        serving.join()
-
-
-def test_a_port_of_clients_alone_has_no_status(script: Script) -> None:
-    script.hides_status = True
-    with pytest.raises(BatonError, match="the gateway's admin port may have it"):
-        GatewayClient(script.url).status()
 
 
 def test_one_question(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,6 +284,46 @@ def test_where_none_or_several_run_the_url_is_the_default(folder: Path) -> None:
     assert found_url("http://a", {}) == "http://a"
     write_record(folder, 2, "http://h:2")
     assert found_url(None, {}) == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_operators_ask_for_comes_from_the_admin_port_of_a_cell_that_runs_here(
+    script: Script, folder: Path, host: str
+) -> None:
+    script.admin_url = script.other_url
+    port = int(script.url.rpartition(":")[2])
+    url = f"http://{host}:{port}"
+    with pytest.raises(BatonError, match=r"admin port may have it: name that with --url"):
+        GatewayClient(url).status()
+    assert Endpoint(url).status() == {}
+    write_record(folder, port, script.url, admin_url=script.admin_url)
+    assert GatewayClient(url).status() == Endpoint(url).status() == STATUS
+    assert GatewayClient(url).receipt("r1") == RECEIPT
+    assert main(["status", "--url", url]) == 0
+
+
+def test_trace_draws_a_request_and_each_choice_of_an_answer(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "r1", "--url", script.url]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("request r1: done, 17 tokens of the prompt, 60 of the answer\n")
+    assert "\nprefill " in told and "0 ms" in told
+    assert main(["trace", "group", "--url", script.url]) == 0
+    assert capsys.readouterr().out == f"{told}\n{told}"
+    assert main(["trace", "r1", "--url", script.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == RECEIPT
+
+
+@pytest.mark.parametrize(
+    ("rid", "code", "text"),
+    [("", 2, "ID is empty"), ("no/such?id", 1, "requests/no%2Fsuch%3Fid: 404 no such request")],
+)
+def test_trace_of_no_request(
+    script: Script, capsys: pytest.CaptureFixture[str], rid: str, code: int, text: str
+) -> None:
+    assert main(["trace", rid, "--url", script.url]) == code
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/", ""])

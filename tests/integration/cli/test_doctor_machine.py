@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -274,11 +275,13 @@ def test_a_model_that_is_too_large_for_the_machine(tmp_path: Path) -> None:
     assert "more GPUs (--tp)" in model_faults(folder, on_gpu)["memory"]
 
 
-def test_memory_for_one_worker_and_not_for_those_of_up_is_a_warning() -> None:
+def test_memory_for_one_worker_and_not_for_those_of_up_is_refused_as_up_does() -> None:
     settings = settings_with(kv_memory_mib=1024)
-    memory = Memory(4 * GIB, GIB + 200 * 2**20, on_gpu=False, num_workers=2)
-    found = faults(check_model(settings, "cpu", memory))
-    assert found["memory"].startswith("warn")
+    memory = Memory(4 * GIB, GIB + 200 * 2**20, on_gpu=False)
+    assert "memory" not in faults(check_model(settings, "cpu", memory))
+    found = faults(check_model(settings, "cpu", replace(memory, tps=(1, 1))))
+    assert found["memory"].startswith("FAIL")
+    assert "2 workers take 2.0 GiB" in found["memory"]
     assert "--topology agg" in found["memory"]
 
 

@@ -121,6 +121,7 @@ def test_help_lists_only_commands_that_exist(capsys: pytest.CaptureFixture[str])
         "chat",
         "batch",
         "status",
+        "trace",
         "doctor",
         "capacity",
         "bench",

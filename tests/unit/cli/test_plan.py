@@ -1,5 +1,6 @@
 """What `baton up` decides to start."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from services.cli import up
 from services.cli.__main__ import Parser
-from services.cli.cluster.local_cell import check_model
+from services.cli.cluster.model_check import check_host_memory, check_model
 from services.cli.cluster.plan import (
     Machine,
     Plan,
@@ -18,8 +19,9 @@ from services.cli.cluster.plan import (
     make_plan,
 )
 from services.cli.demo import demo_plan
+from shared.engine.loading.pool_size import GIB
 from shared.errors import ModelError, SettingsError
-from shared.settings.load import load_settings
+from shared.model.checkpoint import load_checkpoint
 
 CPU = Machine(num_cores=8, num_gpus=0)
 
@@ -346,7 +348,38 @@ def test_unknown_variable_stops_the_start() -> None:
 
 
 def test_a_model_that_cannot_be_split_so_is_refused_before_anything_starts() -> None:
-    model = load_settings({}, {}).model
-    check_model(model, 0, (1, 2, 4))
+    check_model(make_plan({"tp": 2}, {}, CPU, topology="pd", role_tp={"decode": 4}))
     with pytest.raises(ModelError, match=r"tp 3: 8 .* over 3 ranks; demo takes tp 1, 2, 4, 8"):
-        check_model(model, 0, (1, 3))
+        check_model(make_plan({}, {}, CPU, topology="pd", role_tp={"decode": 3}))
+
+
+@pytest.mark.parametrize(
+    ("flags", "topology", "told"),
+    [
+        ({"kv_memory_mib": 8192}, "pd", "2 workers take 16.0 GiB, 12.0 GiB are free"),
+        ({"kv_memory_mib": 16384}, "agg", "a worker takes 16.0 GiB, 12.0 GiB are free"),
+        ({"kv_memory_mib": 8192, "tp": 2}, "agg", "a worker takes 16.0 GiB, 12.0 GiB are free"),
+        ({"kv_blocks": 349525}, "agg", "a worker takes 16.0 GiB, 12.0 GiB are free"),
+    ],
+)
+def test_workers_that_do_not_fit_into_the_machine_are_told_a_pool_that_does(
+    flags: dict[str, int], topology: Topology, told: str
+) -> None:
+    plan = make_plan({"device": "cpu", **flags}, {}, CPU, topology=topology)
+    checkpoint = load_checkpoint("demo")
+    with pytest.raises(SettingsError, match=re.escape(told)) as error:
+        check_host_memory(plan, checkpoint, 12 * GIB)
+    (flag, number) = re.findall(r"--kv-(memory-mib|blocks) (\d+) fits", str(error.value))[0]
+    name = f"kv_{flag.replace('-', '_')}"
+    advised = make_plan({"device": "cpu", **flags, name: int(number)}, {}, CPU, topology=topology)
+    check_host_memory(advised, checkpoint, 12 * GIB)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"kv_memory_mib": 10**9}, {"kv_blocks": 10**9}, {"kv_blocks": 1}]
+)
+def test_up_looks_for_the_memory_of_a_cpu_alone(flags: dict[str, int]) -> None:
+    with pytest.raises(SettingsError, match="--kv-"):
+        check_model(make_plan({"device": "cpu", **flags}, {}, CPU))
+    gpus = make_plan({**flags, "kv_blocks": 2}, {}, Machine(8, 1))
+    check_model(gpus)

@@ -16,6 +16,7 @@ import pytest
 from services.cli import simulate
 from services.cli.__main__ import main
 from services.simulator.batching.device import POLICIES
+from tests.rules.sources import ROOT
 
 SHORT = ("simulate", "batching", "--requests", "40", "--output", "4-64", "--slots", "8")
 
@@ -47,6 +48,37 @@ def test_json_has_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for one in found["policies"]:
         assert set(one["latency_s"]) == set(one["ttft_s"]) == {"p50", "p95", "p99"}
         assert one["requests"] == 40
+
+
+def test_the_page_shows_where_dynamic_and_timed_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its figures are those of the command that it has for them."""
+    text = (ROOT / "services/simulator/README.md").read_text(encoding="utf-8")
+    (flags,) = re.findall(r"baton (simulate batching .*?) +# where dynamic and timed differ", text)
+    assert main([*flags.split(), "--json", "--out", str(tmp_path / "r.html")]) == 0
+    found = {one["policy"]: one for one in json.loads(capsys.readouterr().out)["policies"]}
+    table = text.rpartition("as with the third command above:")[2]
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([\d., ]+) s \|.*s \|.*\|$", table, re.MULTILINE))
+    assert rows.keys() == found.keys()
+    for policy, cell in rows.items():
+        latency = found[policy]["latency_s"]
+        assert list(map(float, cell.split(", "))) == pytest.approx(
+            [latency["p50"], latency["p99"]], abs=0.006
+        )
+    p50 = {policy: one["latency_s"]["p50"] for policy, one in found.items()}
+    assert p50["dynamic"] < p50["timed"] < p50["static"]
+
+
+def test_help_names_the_file_that_is_written_and_the_unit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main([*SHORT[:2], "--help"])
+    told = capsys.readouterr().out
+    assert re.search(r"--out FILE .*batching\.html", told)
+    assert re.search(r"--wait-ms T .*milliseconds", told)
 
 
 def test_steps_last_as_the_costs_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,10 @@ from services.cli.bench.ablation.table import aligned
 
 MOVED = COLUMNS[:3]
 """throughput, latency and memory: cost moves as the throughput does, and quality does not"""
+ONE_RUN = (
+    "one run is no proof: speeds of equal runs differ too, by tens of per cent where others use "
+    "the machine; run it again before a change counts"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Movements:
                 f"against the last of {num} run{'s' * (num > 1)} of {where} ({last.date}, release "
                 f"{last.release}), and against the best figure of all:\n"
             )
-            table = aligned(self._cells())
+            table = f"{aligned(self._cells())}{ONE_RUN}\n"
         if self._num_unlike:
             head += f"not compared: {self._num_unlike} with another load, type or block size\n"
         return head + table

@@ -4,16 +4,19 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from services.cli.bench.serve.client.answer_account import error_of_body
+from services.cli.cluster.run_file import admin_url_here
 from services.cli.gateway_client import DEFAULT_URL
 from shared.errors import BatonError, NoGatewayError, SettingsError
 
 EndpointKind = Literal["completions", "chat"]
 TIMEOUT_S = 10.0
+STATUS = "/v1/baton/status"
 SAMPLE_TEXT = (
     "The quick brown fox jumps over the lazy dog while seven young sailors carry bread, lamps and "
     "green glass along the old stone wall; nobody asked why the music stopped at night. In winter "
@@ -104,6 +107,14 @@ class Endpoint:
             value = None
         return response.status, value if isinstance(value, dict) else {}
 
+    def status(self) -> dict[str, Any]:
+        """Baton's own, of a cell that runs here from its admin port where this one has none; empty
+        elsewhere. NoGatewayError when nothing answers."""
+        code, status = self.ask(STATUS)
+        if code == HTTPStatus.NOT_FOUND and (admin_url := admin_url_here(self.url)):
+            code, status = replace(self, url=admin_url, api_key="").ask(STATUS)
+        return status if code == HTTPStatus.OK and "workers" in status else {}
+
 
 @dataclass(frozen=True)
 class EndpointFacts:
@@ -157,12 +168,11 @@ def look_up(endpoint: Endpoint) -> EndpointFacts:
 
 
 def _status(endpoint: Endpoint) -> dict[str, Any]:
-    """Baton's own; empty elsewhere, and where nothing answers: a run that is over is not lost."""
+    """Empty also where nothing answers: a run that is over is not lost."""
     try:
-        code, status = endpoint.ask("/v1/baton/status")
+        return endpoint.status()
     except NoGatewayError:
         return {}
-    return status if code == 200 and "workers" in status else {}
 
 
 def ordinary_ids(endpoint: Endpoint, facts: EndpointFacts) -> list[int] | None:

@@ -27,7 +27,8 @@ from services.cli.bench.verdict.preparation import Prepared, prepare
 from services.cli.bench.verdict.report.page import rendered
 from services.cli.bench.verdict.report.text import render
 from services.cli.bench.verdict.verdict import Verdict, read_verdict
-from services.cli.cluster.local_cell import check_model, this_machine, until_stopped
+from services.cli.cluster.local_cell import this_machine, until_stopped
+from services.cli.cluster.model_check import check_model
 from services.cli.flags import given_settings
 from shared.errors import BatonError
 
@@ -70,7 +71,7 @@ def _contenders(arguments: argparse.Namespace) -> tuple[list[Contender], CoreSet
     contenders, sets = planned_contenders(flags, this_machine(), num_workers)
     plan = contenders[0].plan
     assert plan is not None
-    check_model(plan.settings.model, plan.settings.compute.max_model_len)
+    check_model(plan)
     return contenders, sets
 
 

@@ -55,8 +55,7 @@ class Measurement:
 
 async def status_of(endpoint: LoadedEndpoint) -> Mapping[str, Any]:
     """Empty where the server shows none."""
-    code, status = await asyncio.to_thread(endpoint.endpoint.ask, "/v1/baton/status")
-    return status if code == 200 and "workers" in status else {}
+    return await asyncio.to_thread(endpoint.endpoint.status)
 
 
 async def idle_status(endpoint: LoadedEndpoint) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ import pytest
 from services.cli.doctor.finding import Finding
 from services.cli.doctor.folders import FolderFacts, judge_folder
 from services.cli.doctor.gpu import Gpu, GpuFacts, judge_gpu
-from services.cli.doctor.host_memory import free_memory
 from services.cli.doctor.kernel_cache import KernelCacheFacts, judge_kernel_cache
 from services.cli.doctor.limits import LimitFacts, judge_limits
 from services.cli.doctor.machine import first_gpu
@@ -23,6 +22,7 @@ from services.cli.doctor.packages import (
     judge_packages,
     judge_worker_packages,
 )
+from shared.engine.loading.host_memory import free_memory
 from shared.errors import SettingsError
 from tests.rules.sources import ROOT
 

@@ -40,6 +40,13 @@ def test_the_setting_goes_before_what_fits() -> None:
     assert count_blocks(KVSettings(blocks=7), LAYOUT, int, unmeasured) == 7
 
 
+@pytest.mark.parametrize("measured", [None, unmeasured])
+def test_the_setting_names_no_pool_that_is_too_small(measured: object) -> None:
+    assert count_blocks(KVSettings(blocks=MIN_BLOCKS), LAYOUT, int, measured) == MIN_BLOCKS  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=f"--kv-blocks {MIN_BLOCKS}, or without it"):
+        count_blocks(KVSettings(blocks=MIN_BLOCKS - 1), LAYOUT, int, measured)  # type: ignore[arg-type]
+
+
 def test_a_cpu_holds_what_its_memory_setting_says() -> None:
     assert count_blocks(KVSettings(memory_mib=3), LAYOUT, int) == 3 * 2**20 // BLOCK_BYTES
     huge = KVLayout("m", "float32", 2, 2, 4096, 2, 256)

@@ -54,6 +54,14 @@ def test_sequences_are_those_that_whole_workers_hold() -> None:
     assert body["usd_per_million_tokens"] is None
 
 
+def test_none_fits_that_is_longer_than_a_sequence_can_be() -> None:
+    roomy = {**STATUS, "workers": [worker("d", "decode", 1024, 1024)]}
+    assert capacity_body(roomy, Asked((4096, 4097), None))["sequences"] == [
+        {"tokens": 4096, "fit": 4, "fit_now": 4},
+        {"tokens": 4097, "fit": 0, "fit_now": 0},
+    ]
+
+
 def test_a_million_tokens_cost_the_hour_of_all_gpus_over_its_tokens() -> None:
     body = capacity_body(STATUS, Asked((), 2.5))
     assert body["usd_per_million_tokens"] == pytest.approx(4 * 2.5 / (2001 * 3600 / 1e6), abs=1e-6)
@@ -79,6 +87,7 @@ def test_a_bad_query_is_named(query: list[tuple[str, str]], param: str) -> None:
     with pytest.raises(RequestError) as told:
         asked_of(query)
     assert told.value.param == param
+    assert told.value.message.startswith(f"{param}: ")
 
 
 def test_a_query_may_name_lengths_and_a_price() -> None:
