@@ -99,7 +99,11 @@ class GatewayClient:
 
     def __init__(self, url: str, timeout_s: float = 300.0) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none
+            well_formed = False
+        if not well_formed:
             raise SettingsError(f"{url!r} is not a URL like {DEFAULT_URL}")
         self.url = url
         self._parts = parts

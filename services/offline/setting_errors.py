@@ -9,8 +9,8 @@ from shared.settings.load import EVERY_SETTING
 from shared.settings.setting import flag_name
 
 _NAMES = {flag_name(item.name): item.name for item in EVERY_SETTING}
-_FLAG = re.compile(r"(?<![\w'-])--[a-z-]+")
-"""not one in quotes, which is a value that was given"""
+_FLAG = re.compile(r"'[^']*'|(?<![\w-])--[a-z-]+")
+"""or what is in quotes, which is a value that was given"""
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def by_keyword() -> Iterator[None]:
     try:
         yield
     except BatonError as error:
-        error.args = (in_keywords(str(error)),)
+        error.args = tuple(in_keywords(x) if isinstance(x, str) else x for x in error.args)
         raise
 
 

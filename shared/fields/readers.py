@@ -45,7 +45,7 @@ def unknown(param: str, known: Iterable[str] = ()) -> RequestError:
     near = get_close_matches(given, known, n=1, cutoff=NEAR)
     meant = f" (did you mean {near[0]}?)" if near else ""
     return RequestError(
-        f"{shown(param)}: unknown field{meant}; leave it out",
+        f"{shown(param) or repr(param)}: unknown field{meant}; leave it out",
         code="unsupported_parameter",
         param=shown(param),
     )

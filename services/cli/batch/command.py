@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from services.cli.batch.batch import Batch
-from services.cli.batch.input_file import InputFile
+from services.cli.batch.input_file import STANDARD_INPUT, InputFile
 from services.cli.batch.output_file import OutputFile
 from services.cli.batch.progress import BatchProgress
 from services.cli.bench.measure import progress_line
@@ -102,6 +102,8 @@ def _run(arguments: argparse.Namespace) -> Batch | None:
 
 
 def _output(source: InputFile, path: Path) -> OutputFile:
+    if path == STANDARD_INPUT:
+        raise SettingsError("OUT: a batch goes on from its output; name a file")
     if source.lies_at(path):
         raise SettingsError(f"{path}: IN and OUT are the same file; name another OUT")
     return OutputFile(path, source.custom_ids, source.answer_id)

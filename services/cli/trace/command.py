@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,10 @@ from services.cli.trace.finished_receipt import finished_receipt
 from shared.errors import SettingsError
 
 EPILOG = (
-    "Each gateway keeps the receipts of its last requests. Exit code 1: it has none of this one; "
-    "4: no gateway answers"
+    "Each gateway keeps the receipts of its last requests, but none of those that it refused. Exit "
+    "code 1: it has none of this one; 4: no gateway answers"
 )
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 TIMEOUT_S = 10.0
 
 
@@ -33,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.id:
-        raise SettingsError("ID is empty; it is the x-request-id of an answer")
+    if not REQUEST_ID.fullmatch(arguments.id):
+        raise SettingsError("ID: give the x-request-id of an answer, or the id in its body")
     client = GatewayClient(told_url(arguments.url), TIMEOUT_S)
     receipt = client.receipt(arguments.id)
     if "choices" not in receipt:

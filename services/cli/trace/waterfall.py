@@ -35,6 +35,8 @@ LEFT_OUT_FIRST = ("process", "pid", "start", "adds", "ms")
 """where the terminal is too narrow for all columns"""
 MIN_BAR_WIDTH = 14
 """what a bar needs to be worth a column"""
+SHORTEST_MS = 0.05
+"""a token; in less its stage has no end yet"""
 GAP = "  "
 LEGEND_INDENT = 11
 
@@ -166,6 +168,8 @@ def _decode(stage: Stage) -> str:
     if not num_tokens:
         return "wrote the rest of the answer"
     each_ms = (stage.end_ms - stage.start_ms) / num_tokens
+    if each_ms < SHORTEST_MS:
+        return "is writing the rest of the answer"
     return f"{_count(stage.fact('tokens'), 'more token')}, one every {each_ms:.1f} ms"
 
 

@@ -57,6 +57,7 @@ def choice_requests(http: HttpRequest, prepared: PreparedRequest) -> Sequence[Ge
             client_key=http.client_key,
             max_live=http.max_live,
             prompt_logprobs=prepared.scored_top,
+            has_stops=bool(prepared.stop),
             priority=http.priority,
             weight=http.weight,
             block_hashes=prompt.block_hashes,

@@ -1,6 +1,7 @@
 """What the headers of a request with a body must say, and what they may."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from starlette.requests import Request
@@ -11,6 +12,8 @@ from shared.fields.readers import invalid
 
 JSON = b"application/json"
 TIMEOUT_HEADER = "x-baton-timeout-s"
+NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""as JSON has them, or nearly; Python's own reads more, such as 1_0"""
 
 
 def check_body_headers(headers: Iterable[tuple[bytes, bytes]], limit_bytes: int) -> None:
@@ -50,10 +53,7 @@ def timeout_s(request: Request, setting_s: float) -> float:
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return limit_s
-    try:
-        wanted_s = float(given)
-    except ValueError:
-        wanted_s = math.nan
+    wanted_s = float(given) if NUMBER.fullmatch(given) else math.nan
     if not 0 < wanted_s < math.inf:
         raise invalid(TIMEOUT_HEADER, "a number of seconds above 0, as a header")
     return min(wanted_s, limit_s)

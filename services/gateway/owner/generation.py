@@ -68,6 +68,8 @@ class GenerateRequest:
     """HTTP requests of its tenant that may live at once; 0: no limit"""
     prompt_logprobs: int = -1
     """as `Work.prompt_logprobs`"""
+    has_stops: bool = False
+    """a stop string may end its answer"""
     priority: int = DEFAULT_PRIORITY
     """a lower one goes first"""
     weight: int = 1

@@ -56,7 +56,8 @@ def _advice(ranks: Sequence[RankNeed], kv: KVSettings, free_bytes: int, num_work
     room = free_bytes - num_workers * PROCESSES_BYTES - weights
     num_blocks = room // sum(rank.block_bytes for rank in ranks)
     memory_mib = room // (len(ranks) * MIB)
-    if num_blocks < MIN_BLOCKS or not memory_mib:
+    fewest = min(memory_mib * MIB // rank.block_bytes for rank in ranks)
+    if (num_blocks if kv.blocks else fewest) < MIN_BLOCKS:
         return " or ".join([*fewer, LESS])
     pool = f"--kv-blocks {num_blocks}" if kv.blocks else f"--kv-memory-mib {memory_mib}"
     return f"{pool} fits, else " + " or ".join([*fewer, "a machine with more memory"])

@@ -317,7 +317,10 @@ def test_trace_draws_a_request_and_each_choice_of_an_answer(
 
 @pytest.mark.parametrize(
     ("rid", "code", "text"),
-    [("", 2, "ID is empty"), ("no/such?id", 1, "requests/no%2Fsuch%3Fid: 404 no such request")],
+    [
+        ("no-such-id", 1, "requests/no-such-id: 404 no such request"),
+        *((odd, 2, "ID: give the x-request-id") for odd in ("", "a/b", "a?b", "\udcff", "x" * 999)),
+    ],
 )
 def test_trace_of_no_request(
     script: Script, capsys: pytest.CaptureFixture[str], rid: str, code: int, text: str

@@ -53,6 +53,7 @@ def test_what_is_of_another_type_is_told_in_words(
         ({"threads": "2"}, "threads: '2' is not an integer"),
         ({"device": "gpu"}, "device: 'gpu' is not auto, cpu, cuda or cuda:N"),
         ({"profile": "--threads"}, "profile: '--threads' is not one of "),
+        ({"model": "/no/--threads"}, "model '/no/--threads' is neither "),
         ({"max_model_len": 9999}, "max_model_len 9999 is above the model's 4096"),
         ({"model": "llama-3.1-8b"}, "model llama-3.1-8b is a shape without weights: add random_w"),
         ({"kv_memory_mib": 1, "block_size": 256}, "kv_memory_mib leaves room for "),

@@ -95,6 +95,13 @@ def test_the_way_of_the_blocks_is_told(transport: str, way: str) -> None:
     assert f"in 7 blocks {way} at 2.05 GB/s; 25.0 ms" in text
 
 
+def test_of_an_answer_that_is_being_written_no_speed_is_told() -> None:
+    decode = {"name": "decode", "pid": 30, "start_ns": 60000000, "end_ns": 60000000}
+    stage = {**decode, "attributes": {"baton.decode.tokens": 1}}
+    text = render_waterfall({**RECEIPT, "stages": [stage]})
+    assert "\ndecode     is writing the rest of the answer\n" in text
+
+
 def test_each_stage_is_explained_in_a_few_words() -> None:
     text = render_waterfall(RECEIPT)
     assert "\nprefill    computed 17 tokens in 2 chunks; gave token 1\n" in text

@@ -26,19 +26,20 @@ class AnswerTime(NamedTuple):
     """for a place in a batch"""
     own_s: float
     """to compute what the request itself asks for"""
+    least_s: float
+    """the same on a worker that does nothing else"""
 
     def refusal(self, left_s: float, line_s: float) -> OverloadedError | None:
         """Of a request that has so long, and waits so long in the line first; None: it is in time.
         It may come back when others are done; where its own tokens take too long no wait helps."""
-        needed_s, own_s = SLACK * (line_s + self.wait_s + self.own_s), SLACK * self.own_s
+        needed_s = SLACK * (line_s + self.wait_s + self.own_s)
         if left_s >= needed_s:
             return None
-        if left_s < own_s:
-            text = f"{TOO_LATE}: its own tokens take {own_s:.1f} s, and it has {left_s:.1f}"
-            text += "; give it more time, or ask for fewer"
-            return OverloadedError(text, retry_after_s=inf)
         text = f"{TOO_LATE}: that takes {needed_s:.1f} s now, and it has {left_s:.1f}"
-        return OverloadedError(text, retry_after_s=needed_s - left_s)
+        if left_s >= self.least_s:
+            return OverloadedError(text, retry_after_s=needed_s - left_s)
+        text += "; give it more time, or ask for fewer tokens"
+        return OverloadedError(text, retry_after_s=inf)
 
 
 def whose_way(
@@ -75,21 +76,20 @@ def answer_time(
     """
     trial_token_s = min((worker.trial_token_s for worker in takers), default=0.0)
     computing_s = TRUST * num_uncached * trial_token_s
-    sampling = live.work.sampling
+    request, sampling = live.request, live.work.sampling
     if sampling.max_tokens == 1 or not readers:
-        return AnswerTime(0.0, computing_s)
-    waits = live.request.priority >= DEFAULT_PRIORITY
-    num_gaps = max(sampling.least_tokens - 1, 0)
-    times = (
-        AnswerTime(
+        return AnswerTime(0.0, computing_s, computing_s)
+    waits = request.priority >= DEFAULT_PRIORITY
+    least_tokens = sampling.min_tokens if request.has_stops else sampling.least_tokens
+    num_gaps = max(least_tokens - 1, 0)
+
+    def by(reader: WorkerView) -> AnswerTime:
+        least_gap_s = TRUST * (reader.costs.step_s + reader.costs.row_s)
+        gap_s = gaps_s.get(reader.incarnation) or least_gap_s
+        return AnswerTime(
             max(0.0, waits * reader.place_s - computing_s),
-            computing_s + num_gaps * _gap_s(reader, gaps_s),
+            computing_s + num_gaps * gap_s,
+            computing_s + num_gaps * min(gap_s, least_gap_s),
         )
-        for reader in readers
-    )
-    return min(times, key=sum)
 
-
-def _gap_s(reader: WorkerView, gaps_s: Mapping[str, float]) -> float:
-    costs = reader.costs
-    return gaps_s.get(reader.incarnation) or TRUST * (costs.step_s + costs.row_s)
+    return min(map(by, readers), key=lambda time: time.wait_s + time.own_s)

@@ -96,6 +96,8 @@ class Placer:
     def answer_time(self, live: LiveRequest, route: Route | None) -> AnswerTime:
         """Until its answer can be whole, if it goes this way; None: whichever comes free."""
         takers, readers = whose_way(route, self.placement(), self._links.views)
+        reader = self.reader(live, route.incarnation) if route and route.mode == "prefill" else None
+        readers = [reader.view] if reader else readers
         return answer_time(live, self.num_uncached(live), takers, readers, self._links.gaps_s())
 
     def has_kv_room(self, live: LiveRequest, others: Iterable[LiveRequest]) -> bool:

@@ -7,6 +7,8 @@ PACE_SECONDS = 10
 """that the pace is measured over"""
 LEAST_SECONDS = 5
 """of them with tokens"""
+LEAST_MEANS = 3
+"""seconds with tokens of which one may have been a stall"""
 
 
 class GapLine:
@@ -44,11 +46,12 @@ class GapLine:
         return statistics.median(seen_ms) / 1e3 if len(seen_ms) >= LEAST_SECONDS else None
 
     def mean_s(self, now_s: float) -> float:
-        """Of the gaps of the last seconds; 0 where nothing was decoded."""
+        """Of the gaps of the last seconds, that of the middle second: one that stood still does not
+        count. 0 where in too few of them anything was decoded."""
         seconds = range(int(now_s) - PACE_SECONDS, int(now_s) + 1)
         places = [place for each in seconds if self._seconds[place := each % NUM_SECONDS] == each]
-        num = sum(self._num[place] for place in places)
-        return sum(self._sum_s[place] for place in places) / num if num else 0.0
+        means_s = [self._sum_s[place] / self._num[place] for place in places if self._num[place]]
+        return statistics.median_low(means_s) if len(means_s) >= LEAST_MEANS else 0.0
 
     def _place(self, second: int) -> int:
         """Of the current second."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from services.cli.__main__ import main
 from services.cli.batch.batch import Batch, answer_line
 from services.cli.batch.input_file import InputFile, checked
 from services.cli.batch.progress import BatchProgress
@@ -80,3 +81,10 @@ def test_the_input_may_be_a_pipe(tmp_path: Path) -> None:
             assert source.read("c1234").path == "/v1/completions"
             assert json.loads(source.read("c2999").body) == LINE["body"]
         written.result()
+
+
+def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in"
+    path.write_text(json.dumps(LINE) + "\n")
+    assert main(["batch", "run", str(path), "-"]) == 2
+    assert "OUT: a batch goes on from its output; name a file" in capsys.readouterr().err

@@ -51,14 +51,17 @@ def test_a_gap_line_forgets_what_is_older() -> None:
 
 def test_the_mean_gap_is_that_of_the_frames_of_late() -> None:
     line = GapLine()
-    assert line.mean_s(7.0) == 0.0
     for now_s, gap_s in ((7.1, 0.02), (7.5, 0.03), (8.0, 0.04)):
         line.note(now_s, gap_s)
-    line.note_missing(8.5, 5.0)
-    assert line.last_ms(8.9)[-2:] == [30.0, 5000.0]
-    assert line.mean_s(8.9) == pytest.approx(0.03)
-    line.note(17.9 + PACE_SECONDS / 10, 0.5)
-    assert line.mean_s(19.0) == 0.5
+    assert line.mean_s(8.9) == 0.0, "two seconds do not tell a stall from a slow worker"
+    line.note(9.1, 1.5)
+    assert line.mean_s(9.5) == pytest.approx(0.04)
+    line.note_missing(9.6, 5.0)
+    assert line.last_ms(9.9)[-3:] == [30.0, 40.0, 5000.0]
+    assert line.mean_s(9.9) == pytest.approx(0.04)
+    line.note(10.0, 0.05)
+    assert line.mean_s(10.5) == pytest.approx(0.04), "the slower half is left out"
+    assert line.mean_s(12.0 + PACE_SECONDS) == 0.0
 
 
 def test_events_are_the_last_ones_and_repeats_are_counted() -> None:

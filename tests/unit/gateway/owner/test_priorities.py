@@ -127,7 +127,8 @@ async def test_the_tokens_that_it_asks_for_count_at_the_pace_of_its_worker(
         if waits:
             leave_one_each(bench, p, 0.6, num_left=3)
         (link,) = [each for each in bench.links.workers() if each.incarnation == d.incarnation]
-        link.gaps.note(bench.clock.monotonic_s(), 0.1)
+        for ago_s in range(3):
+            link.gaps.note(bench.clock.monotonic_s() - ago_s, 0.1)
         request = bench.request("r", max_tokens=200)
         sampling = replace(request.sampling, min_tokens=101)
         request = replace(request, sampling=sampling, timeout_s=timeout_s)

@@ -211,6 +211,7 @@ def test_many_bad_fields_are_named_within_a_short_text() -> None:
     [
         (chat_body(foo=1), "foo: unknown field; leave it out"),
         (chat_body(foo=None), "foo: unknown field; leave it out"),
+        (chat_body(**{"": 1}), "'': unknown field; leave it out"),
         (
             chat_body(temprature=1),
             "temprature: unknown field (did you mean temperature?); leave it out",
