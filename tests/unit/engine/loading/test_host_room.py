@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.engine.loading.host_room import LESS, PROCESSES_BYTES, RankNeed, check_host_room
@@ -15,6 +15,7 @@ RANKS = st.lists(
 )
 
 
+@example(ranks=[RankNeed(0, 2_099_200)] * 2, room_bytes=4 * 2_099_200, blocks=0, num_workers=1)
 @given(
     ranks=RANKS,
     room_bytes=st.integers(-GIB, GIB) | st.integers(0, 64 * MIB),
