@@ -2,12 +2,40 @@
 
 from heapq import heapify, heapreplace
 from math import inf
+from typing import NamedTuple
 
 from shared.queue.throughput import Throughput
 from shared.worker.attempts.table import AttemptTable, HeldAttempt
 
 FRESH_S = 0.1
 """how long what was reckoned of the tokens that are left is good"""
+
+
+class Holders(NamedTuple):
+    """Attempts against one of the default priority."""
+
+    placed: list[HeldAttempt]
+    """they have a place, and keep it"""
+    waiting: list[HeldAttempt]
+    """they are given one before it"""
+    num_keeping: int
+    """that have or wait for one and do not give it up"""
+
+    @classmethod
+    def of(cls, attempts: AttemptTable) -> "Holders":
+        """In one pass: with each step. One whose KV comes from elsewhere gets its place when that
+        is here."""
+        placed, waiting, num_keeping = list[HeldAttempt](), list[HeldAttempt](), 0
+        for held in attempts:
+            receives = held.mode == "receive"
+            keeps = held.early or receives
+            num_keeping += keeps
+            if held.first_decode_ns if receives else held.started_ns:
+                if keeps:
+                    placed.append(held)
+            elif held.early:
+                waiting.append(held)
+        return cls(placed, waiting, num_keeping)
 
 
 class Places:
@@ -40,37 +68,22 @@ class Places:
         for _ in range(num_ended):
             self._throughput.note_end(now_s, idle=False)
         if each_s := self._throughput.expected_end_s(now_s):
-            return self._num_ends(attempts) * each_s
+            return self._num_ends(Holders.of(attempts)) * each_s
         if now_s - self._reckoned_s >= FRESH_S:
-            self._least_s, self._reckoned_s = self._num_steps(attempts) * step_s, now_s
+            self._least_s = self._num_steps(Holders.of(attempts)) * step_s
+            self._reckoned_s = now_s
         return self._least_s
 
-    def _num_ends(self, attempts: AttemptTable) -> int:
+    def _num_ends(self, holders: Holders) -> int:
         """That have to come before it has a place."""
-        num_lacking = 1 - self._num_places
-        num_waiting = 1
-        for held in attempts:
-            num_lacking += _keeps(held)
-            num_waiting += held.early and not _has_place(held)
-        return max(0, min(num_lacking, num_waiting))
+        num_lacking = 1 + holders.num_keeping - self._num_places
+        return max(0, min(num_lacking, 1 + len(holders.waiting)))
 
-    def _num_steps(self, attempts: AttemptTable) -> int:
+    def _num_steps(self, holders: Holders) -> int:
         """The same where each ends once it has the tokens that it asks for."""
-        placed = [held.num_left_tokens for held in attempts if _has_place(held) and _keeps(held)]
-        free_at = sorted(placed)[-self._num_places :]
+        free_at = sorted(held.num_left_tokens for held in holders.placed)[-self._num_places :]
         free_at += [0] * (self._num_places - len(free_at))
         heapify(free_at)
-        for held in attempts:
-            if held.early and not _has_place(held):
-                heapreplace(free_at, free_at[0] + held.num_left_tokens)
+        for held in holders.waiting:
+            heapreplace(free_at, free_at[0] + held.num_left_tokens)
         return free_at[0]
-
-
-def _has_place(held: HeldAttempt) -> bool:
-    """One whose KV comes from elsewhere gets it when that is here."""
-    return bool(held.first_decode_ns if held.mode == "receive" else held.started_ns)
-
-
-def _keeps(held: HeldAttempt) -> bool:
-    """Its place, or what it waits for, against one of the default priority."""
-    return held.early or held.mode == "receive"
