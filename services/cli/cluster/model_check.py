@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from services.cli.cluster.plan import Plan
-from services.cli.doctor.model_size import need_of
 from shared.engine.layers.shard import Shard
 from shared.engine.loading.host_memory import free_memory
-from shared.engine.loading.host_room import check_host_room
+from shared.engine.loading.host_room import check_host_room, need_of
 from shared.engine.loading.pool_size import check_enough_blocks
 from shared.errors import ModelError
 from shared.kv.share import MAX_RANKS

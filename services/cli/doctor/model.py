@@ -6,8 +6,8 @@ from pathlib import Path
 
 from services.cli.byte_size import shown
 from services.cli.doctor.finding import Finding, failed, ok, warn
-from services.cli.doctor.model_size import Memory, judge_memory, need_of
-from shared.engine.loading.host_room import RankNeed
+from services.cli.doctor.model_size import Memory, judge_memory
+from shared.engine.loading.host_room import RankNeed, need_of
 from shared.errors import BatonError
 from shared.model.checkpoint import (
     DEMO,

@@ -7,10 +7,7 @@ from services.cli.doctor.finding import Finding, fail, failed, ok
 from shared.engine.loading.host_room import RankNeed, check_host_room
 from shared.engine.loading.pool_size import MemoryProfile, blocks_on_gpu, check_enough_blocks
 from shared.errors import SettingsError
-from shared.kv.share import KVShare
-from shared.model.checkpoint import Checkpoint, kv_layout, resolve_dtype
-from shared.model.parameters import num_weight_bytes
-from shared.settings.groups import ComputeSettings, KVSettings
+from shared.settings.groups import KVSettings
 
 CHECK = "memory"
 
@@ -24,16 +21,6 @@ class Memory:
     on_gpu: bool
     tps: tuple[int, ...] = (1,)
     """ranks of each worker that is to start in it"""
-
-
-def need_of(
-    checkpoint: Checkpoint, compute: ComputeSettings, block_size: int, device_type: str
-) -> RankNeed:
-    """By the config alone."""
-    dtype = resolve_dtype(compute.dtype, checkpoint.config, device_type)
-    weights = num_weight_bytes(checkpoint.config, dtype, compute.tp)
-    layout = kv_layout(checkpoint, dtype, block_size)
-    return RankNeed(weights, KVShare(layout, size=compute.tp).layout.block_bytes)
 
 
 def judge_memory(need: RankNeed, memory: Memory, kv: KVSettings) -> Finding:

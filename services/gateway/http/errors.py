@@ -64,7 +64,7 @@ def error_response(request: Request, error: BatonError) -> Response:
     headers: dict[str, str] = {}
     status = error_status(error)
     after_s = _retry_after_s(error)
-    if after_s is not None and (isinstance(error, OverloadedError) or status == 503):
+    if after_s is not None:
         headers["retry-after"] = str(after_s)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -74,8 +74,9 @@ def error_response(request: Request, error: BatonError) -> Response:
 
 
 def _retry_after_s(error: BatonError) -> int | None:
+    """None where no wait helps."""
     if not isinstance(error, OverloadedError):
-        return 1
+        return 1 if error_status(error) == 503 else None
     after_s = error.retry_after_s
     return max(1, math.ceil(after_s)) if math.isfinite(after_s) else None
 

@@ -14,7 +14,10 @@ from shared.engine.loading.pool_size import (
 )
 from shared.engine.scheduling.block_pool import MIN_BLOCKS
 from shared.errors import SettingsError
-from shared.settings.groups import KVSettings
+from shared.kv.share import KVShare
+from shared.model.checkpoint import Checkpoint, kv_layout, resolve_dtype
+from shared.model.parameters import num_weight_bytes
+from shared.settings.groups import ComputeSettings, KVSettings
 
 PROCESSES_BYTES = GIB
 """of a worker: what its processes take next to weights and pool, at most"""
@@ -33,6 +36,16 @@ class RankNeed:
         check_enough_blocks(kv)
         num_blocks = kv.blocks or blocks_in_host_memory(kv.memory_mib, self.block_bytes)
         return self.weights_bytes + num_blocks * self.block_bytes
+
+
+def need_of(
+    checkpoint: Checkpoint, compute: ComputeSettings, block_size: int, device_type: str
+) -> RankNeed:
+    """By the config alone."""
+    dtype = resolve_dtype(compute.dtype, checkpoint.config, device_type)
+    weights_bytes = num_weight_bytes(checkpoint.config, dtype, compute.tp)
+    layout = kv_layout(checkpoint, dtype, block_size)
+    return RankNeed(weights_bytes, KVShare(layout, size=compute.tp).layout.block_bytes)
 
 
 def check_host_room(
