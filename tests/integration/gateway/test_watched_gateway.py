@@ -1,4 +1,4 @@
-"""What four open pages cost a gateway under load: of one core, in CPU time.
+"""What open pages cost a gateway under load: of one core, in CPU time.
 
 Guarded against: a body that is made for each watcher, and rows that cost as much as the requests
 they are of. The workers are mocks, and pages are what they ask for.
@@ -25,18 +25,21 @@ from tests.support.measured import Measured
 from tests.support.redis_server import ON_PATH, server_binary
 from tests.support.yardstick import core_slowness
 
-NUM_STREAMS, NUM_PAGES = 64, 4
-STEP_MS, MAX_TOKENS = 20.0, 200
+NUM_STREAMS, NUM_PAGES = 64, 8
+"""As many pages as may watch: what four cost drowns in what else differs between windows."""
+STEP_MS, LENGTHS = 20.0, (100, 150, 200, 250, 300)
+"""Tokens of the answers in turn: of one length, they would all begin together, in some windows."""
 ROWS_EVERY_S = 2.0
-WINDOW_S, NUM_WINDOWS = 4.0, 8
-MAX_SHARE = 0.01
-"""of a core"""
+WINDOW_S, NUM_WINDOWS = 3.0, 17
+"""The first and the last without pages."""
+MAX_SHARE = 0.01 * NUM_PAGES / 4
+"""of a core: a hundredth for each four pages"""
 
 
 def bodies() -> Iterator[bytes]:
-    for number in itertools.count():
+    for number, length in enumerate(itertools.cycle(LENGTHS)):
         prompt = [5 + number % 1000, *range(5, 104)]
-        body = {"model": "demo", "prompt": prompt, "max_tokens": MAX_TOKENS}
+        body = {"model": "demo", "prompt": prompt, "max_tokens": length}
         yield json.dumps(body | {"stream": True, "ignore_eos": True}).encode()
 
 
@@ -84,7 +87,7 @@ async def shares(cell: MockCell) -> tuple[list[float], list[float]]:
 
 @pytest.mark.alone
 @pytest.mark.clock
-def test_four_pages_cost_a_hundredth_of_a_core(tmp_path: Path, measured: Measured) -> None:
+def test_each_four_pages_cost_a_hundredth_of_a_core(tmp_path: Path, measured: Measured) -> None:
     async def run(cell: MockCell) -> tuple[LoadReport, tuple[list[float], list[float]]]:
         seconds = NUM_WINDOWS * (WINDOW_S + 1.0)
         load = asyncio.create_task(
@@ -101,7 +104,9 @@ def test_four_pages_cost_a_hundredth_of_a_core(tmp_path: Path, measured: Measure
         slowness = core_slowness()
         report, (without, watched) = asyncio.run(run(cell))
     assert not report.failed, report.failed[0].error
-    more = statistics.median(watched) - statistics.median(without)
+    # Next to its neighbours: the load drifts, and some window has a hiccup of the machine.
+    pairs = zip(watched, itertools.pairwise(without), strict=True)
+    more = statistics.median(share - statistics.mean(around) for share, around in pairs)
     measured.note(f"without pages: {[f'{share:.3f}' for share in without]}")
-    measured.note(f"with four: {[f'{share:.3f}' for share in watched]}")
-    measured.at_most("four pages, of a core", more, MAX_SHARE * max(1.0, slowness))
+    measured.note(f"with pages: {[f'{share:.3f}' for share in watched]}")
+    measured.at_most(f"{NUM_PAGES} pages, of a core", more, MAX_SHARE * max(1.0, slowness))
