@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.gateway.http.headers import TIMEOUT_HEADER
 from shared.model.files import TOKENIZER_CONFIG
 from tests.clients.lm_eval_task import CHECKPOINT, CHOICE, LIKELIHOOD, num_wrong, write_tasks
 from tests.e2e.cluster import Cluster, running
@@ -30,8 +31,9 @@ FLAGS = ("--topology", "pd", "--max-model-len", "1024")
 """so that no answer takes long that a client does not limit"""
 LIMIT_S = 600.0
 NUM_REQUESTS = 40
+OFFLINE = "HF_HUB_OFFLINE"
 QUIET = {
-    "HF_HUB_OFFLINE": "1",
+    OFFLINE: "1",
     "HF_DATASETS_OFFLINE": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OMP_NUM_THREADS": "1",
@@ -59,8 +61,10 @@ def script(name: str) -> Callable[[Path, str, Path], Sequence[str | Path]]:
 
 
 def aiperf(programs: Path, url: str, results: Path) -> Sequence[str | Path]:
+    """Offline it looks for tokenizers in the cache alone, whatever path it is given."""
     return [
-        *(programs / "aiperf", "profile", "-m", MODEL, "--tokenizer", CHECKPOINT),
+        *("env", "--unset", OFFLINE, programs / "aiperf", "profile"),
+        *("-m", MODEL, "--tokenizer", CHECKPOINT),
         *("--endpoint-type", "chat", "--streaming", "--url", url),
         *("--synthetic-input-tokens-mean", "32", "--output-tokens-mean", "8"),
         *("--request-count", str(NUM_REQUESTS), "--concurrency", "4"),
@@ -91,12 +95,16 @@ def guidellm_errors(results: Path) -> int:
     return NUM_REQUESTS - int(benchmark["metrics"]["request_totals"]["successful"])
 
 
-def schemathesis(programs: Path, url: str, _: Path) -> Sequence[str | Path]:
+def schemathesis(programs: Path, url: str, results: Path) -> Sequence[str | Path]:
     """What the OpenAPI document allows, and what it does not: no answer but the documented ones,
     and what is not allowed is refused. What is allowed may be refused too: fields depend on each
-    other, and no document says how. A watch never ends."""
+    other, and no document says how. A watch never ends. A deadline is not played with: one that is
+    over is a 504, and any 5xx a failure."""
+    config = results / "schemathesis.toml"
+    config.write_text(f'[parameters]\n"header.{TIMEOUT_HEADER}" = "60"\n')
     return [
-        *(programs / "schemathesis", "run", f"{url}/openapi.json", "--url", url),
+        *(programs / "schemathesis", "--config-file", config),
+        *("run", f"{url}/openapi.json", "--url", url),
         *("--exclude-path", "/v1/baton/watch", "--seed", "1", "--max-examples", "20"),
         *("--exclude-checks", "positive_data_acceptance", "--request-timeout", "60", "--no-color"),
     ]
