@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from services.gateway.routes.watch import MAX_WATCHERS
 from shared.state.embedded import EmbeddedRedis
 from tests.e2e.sse_load import LoadReport, keep_open
 from tests.support.fakes.mock_cell import MockCell, mock_cell
@@ -25,15 +26,16 @@ from tests.support.measured import Measured
 from tests.support.redis_server import ON_PATH, server_binary
 from tests.support.yardstick import core_slowness
 
-NUM_STREAMS, NUM_PAGES = 64, 8
+NUM_STREAMS, NUM_PAGES = 64, MAX_WATCHERS
 """As many pages as may watch: what four cost drowns in what else differs between windows."""
 STEP_MS, LENGTHS = 20.0, (100, 150, 200, 250, 300)
 """Tokens of the answers in turn: of one length, they would all begin together, in some windows."""
 ROWS_EVERY_S = 2.0
 WINDOW_S, NUM_WINDOWS = 3.0, 17
 """The first and the last without pages."""
-MAX_SHARE = 0.01 * NUM_PAGES / 4
-"""of a core: a hundredth for each four pages"""
+MAX_SHARE = 0.018
+"""of a core, by eight pages. Four then cost at most a hundredth: one body a second is made for all
+of them, in less than 2 ms, and they halve the rest."""
 
 
 def bodies() -> Iterator[bytes]:
@@ -87,7 +89,7 @@ async def shares(cell: MockCell) -> tuple[list[float], list[float]]:
 
 @pytest.mark.alone
 @pytest.mark.clock
-def test_each_four_pages_cost_a_hundredth_of_a_core(tmp_path: Path, measured: Measured) -> None:
+def test_four_pages_cost_a_hundredth_of_a_core(tmp_path: Path, measured: Measured) -> None:
     async def run(cell: MockCell) -> tuple[LoadReport, tuple[list[float], list[float]]]:
         seconds = NUM_WINDOWS * (WINDOW_S + 1.0)
         load = asyncio.create_task(
